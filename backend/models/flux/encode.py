@@ -1,0 +1,135 @@
+"""FLUX's text encoders (T5 and CLIP) and VAE, as diffusers' ``FluxPipeline`` uses them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL
+from torch import Tensor
+from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+
+from backend.models.flux import facts
+from backend.models.local import load_part
+from backend.refused import Refused
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class TextStack:
+    """T5 for the sequence, CLIP for the pooled vector."""
+
+    clip: CLIPTextModel
+    clip_tokenizer: Any
+    t5: T5EncoderModel
+    t5_tokenizer: Any
+
+    @torch.no_grad()
+    def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
+        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+
+        text_length: T5 tokens that every caption is padded or cut to. Each entry: ``prompt_embeds`` (text_length, D)
+        of T5 (its padding is attended, as in ``FluxPipeline``) and ``pooled`` (P,) of CLIP, which reads 77 tokens.
+        """
+        sequence = self._t5(list(captions), text_length)
+        pooled = self._clip(list(captions))
+        return [{"prompt_embeds": sequence[i], "pooled": pooled[i]} for i in range(len(captions))]
+
+    def _t5(self, captions: list[str], text_length: int) -> Tensor:
+        tokens = self.t5_tokenizer(
+            captions, padding="max_length", max_length=text_length, truncation=True, return_tensors="pt"
+        )
+        out = self.t5(tokens.input_ids.to(self.t5.device), output_hidden_states=False)[0]
+        return out.to(self.t5.dtype)
+
+    def _clip(self, captions: list[str]) -> Tensor:
+        length = self.clip_tokenizer.model_max_length
+        tokens = self.clip_tokenizer(
+            captions, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
+        )
+        out = self.clip(tokens.input_ids.to(self.clip.device), output_hidden_states=False).pooler_output
+        return out.to(self.clip.dtype)
+
+    def cut(self, caption: str, text_length: int) -> int:
+        """Tokens of `caption` that T5 does not get to see at this text length (0 for nearly all)."""
+        return max(0, len(self.t5_tokenizer(caption).input_ids) - text_length)
+
+
+@dataclass
+class VaeStack:
+    """The autoencoder, with FLUX's shift and scale of the latent."""
+
+    vae: AutoencoderKL
+
+    @torch.no_grad()
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Latents (B, C, h, w) float32 of pixels (B, 3, H, W) in [-1, 1]: the posterior's mode, shifted and scaled.
+
+        The mode and not a sample, so that the same picture always gives the same latent.
+        """
+        posterior = self.vae.encode(pixels.to(self.vae.device, self.vae.dtype)).latent_dist
+        return (posterior.mode().float() - self._shift) * self._scale
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) float32 in about [-1, 1] of latents (B, C, h, w) as `encode` gives them."""
+        raw = latents.float() / self._scale + self._shift
+        return self.vae.decode(raw.to(self.vae.device, self.vae.dtype), return_dict=False)[0].float()
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> VaeStack:
+        """Move the weights; returns itself."""
+        self.vae.to(device=device, dtype=dtype)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.vae.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are kept in."""
+        return self.vae.dtype
+
+    @property
+    def _shift(self) -> float:
+        return self.vae.config.shift_factor or 0.0
+
+    @property
+    def _scale(self) -> float:
+        return self.vae.config.scaling_factor
+
+
+def load_text(base: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> TextStack:
+    """T5 and CLIP of the model at `base` with their tokenizers. Refused when a part is missing or broken, named."""
+    clip = load_part(CLIPTextModel, base, facts.FACTS.part("text_encoder"), variant, dtype)
+    t5 = load_part(T5EncoderModel, base, facts.FACTS.part("text_encoder_2"), variant, dtype)
+    for model in (clip, t5):
+        model.to(device).requires_grad_(False).eval()
+    return TextStack(clip, _tokenizer(base, "tokenizer"), t5, _tokenizer(base, "tokenizer_2"))
+
+
+def load_vae(path: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> VaeStack:
+    """The VAE of the model at `path`, or the VAE folder `path` itself. Refused when it is missing or broken, named."""
+    part = facts.FACTS.part("vae")
+    alone = path if not (path / part.folder).is_dir() and (path / "config.json").is_file() else None
+    vae = load_part(AutoencoderKL, path, part, variant, dtype, folder=alone)
+    vae.to(device).requires_grad_(False).eval()
+    return VaeStack(vae)
+
+
+def _tokenizer(base: Path, name: str) -> Any:
+    part = facts.FACTS.part(name)
+    folder = base / part.folder
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        text = f"{part.title} in {folder} can't be loaded: {error}"
+        raise Refused(
+            text, f"Copy the folder {part.folder} again from where the model came from.", "model.base_model"
+        ) from error

@@ -1,0 +1,131 @@
+"""What the house needs to know about a model family, as torch-free data.
+
+A family is one folder and one row of `backend.models.table`. Everything in this file is safe to import in the page's
+process; the code of a family (torch, diffusers, transformers) comes in through `Family.load()` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each."""
+
+    downscale: int
+    patch: int
+    latent_channels: int
+
+    @property
+    def pixels_per_token(self) -> int:
+        """Side in pixels of the square that one token stands for (16 for FLUX)."""
+        return self.downscale * self.patch
+
+    def image_tokens(self, width: int, height: int) -> int:
+        """Tokens of an image of `width` x `height` pixels; both must be multiples of `pixels_per_token`.
+
+        Raises ValueError when they are not: rounding here would hide a wrong bucket.
+        """
+        step = self.pixels_per_token
+        if width % step or height % step:
+            raise ValueError(f"{width}x{height} px is not a multiple of {step} px")
+        return (width // step) * (height // step)
+
+    def latent_size(self, width: int, height: int) -> tuple[int, int]:
+        """Rows and columns (h, w) of the latent of an image of `width` x `height` pixels."""
+        return height // self.downscale, width // self.downscale
+
+
+@dataclass(frozen=True)
+class BlockClass:
+    """A stack of equal blocks: each class is one graph a shape and gradient mode.
+
+    `attribute` is the ModuleList's name on the denoiser, `class_name` the class of its blocks.
+    """
+
+    name: str
+    attribute: str
+    class_name: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One folder of a base model in diffusers layout.
+
+    `class_names` are those that model_index.json or the part's own config may give; `files` lists alternatives: of each
+    inner tuple at least one must be there. `weights` is the stem of its safetensors ("" for a part without weights);
+    `markers` are tensor names that the weights must hold, so that a mixed-up file is seen before anything loads.
+    """
+
+    name: str
+    title: str
+    folder: str
+    class_names: tuple[str, ...]
+    files: tuple[tuple[str, ...], ...]
+    weights: str = ""
+    markers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FamilyFacts:
+    """The torch-free facts of a family.
+
+    `text_rule` says what trimming a caption means (DESIGN section 3): "attended" (padding is attended: not trimmed
+    unless asked), "masked" (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
+    `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression that
+    must match the whole path. `options` names settings that only some families have.
+    """
+
+    name: str
+    title: str
+    pipeline_class: str
+    denoiser_class: str
+    text_length: int
+    text_rule: str
+    block_classes: tuple[BlockClass, ...]
+    parts: tuple[Part, ...]
+    default_targets: tuple[str, ...]
+    default_geometry: Geometry
+    options: frozenset[str] = field(default_factory=frozenset)
+
+    def part(self, name: str) -> Part:
+        """The part called `name`; KeyError when the family has none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(f"{self.title} has no part {name!r}")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of the table: facts, the torch-free module behind them, and the module with the code.
+
+    `facts_module` offers `check_base_model(path, variant)`, `geometry(path)` and `sizes(path, variant)`.
+    """
+
+    facts: FamilyFacts
+    facts_module: str
+    code: str
+
+    def load(self) -> ModuleType:
+        """The family's code; imports torch and diffusers."""
+        return importlib.import_module(self.code)
+
+    def _torch_free(self) -> ModuleType:
+        return importlib.import_module(self.facts_module)
+
+    def check_base_model(self, path: Any, variant: str | None = None) -> list[Any]:
+        """All problems of the base model at `path`; empty when it can be loaded."""
+        return self._torch_free().check_base_model(path, variant)
+
+    def geometry(self, path: Any) -> Geometry:
+        """Geometry read from the base model's own configs."""
+        return self._torch_free().geometry(path)
+
+    def sizes(self, path: Any, variant: str | None = None) -> dict[str, int]:
+        """Bytes on disk of each part's weights."""
+        return self._torch_free().sizes(path, variant)
