@@ -1,0 +1,196 @@
+"""How a setting is declared, and how a declaration is read back by the form, the checks, the CLI and the docs."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+Kind = Literal[
+    "bool", "int", "float", "str", "text", "path", "choice", "float_list", "int_list", "str_list", "table", "tables"
+]
+
+_SCALARS: dict[Any, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
+_LISTS: dict[Any, Kind] = {float: "float_list", int: "int_list", str: "str_list"}
+
+
+class Section(BaseModel):
+    """Base of every section and row: nothing unknown, nothing guessed, checked again at each assignment."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", validate_assignment=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a number; None where there is none. For a list they hold for each number in it."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def words(self) -> str:
+        """The limits as a person reads them, e.g. ``1 to 64`` or ``above 0``; empty without limits."""
+        if self.ge is not None and self.le is not None:
+            return f"{_number(self.ge)} to {_number(self.le)}"
+        low = f"at least {_number(self.ge)}" if self.ge is not None else ""
+        low = f"above {_number(self.gt)}" if self.gt is not None else low
+        high = f"at most {_number(self.le)}" if self.le is not None else ""
+        high = f"below {_number(self.lt)}" if self.lt is not None else high
+        return " and ".join(part for part in (low, high) if part)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One declared setting, as the form, the checks, the TOML, the CLI, the search and the docs see it.
+
+    path: ``section.name``; for a column of a table ``section.table.name``. default: the value when the file says
+    nothing (treat as read-only); columns have ``required`` True where a row cannot do without them.
+    choices: the only values there are. suggestions: values to offer where others (a class path, a backend) are taken.
+    aliases: what other trainers call it. columns: the settings of one row of a ``tables`` setting.
+    """
+
+    path: str
+    section: str
+    name: str
+    kind: Kind
+    default: Any
+    bounds: Bounds
+    choices: tuple[str, ...] | None
+    label: str
+    help: str
+    unit: str | None
+    aliases: tuple[str, ...]
+    advanced: bool
+    nullable: bool
+    required: bool = False
+    suggestions: tuple[str, ...] = ()
+    columns: tuple[Setting, ...] = ()
+
+
+def setting(
+    default: Any = PydanticUndefined,
+    *,
+    label: str,
+    help: str,
+    unit: str | None = None,
+    aliases: Iterable[str] = (),
+    advanced: bool = False,
+    kind: Kind | None = None,
+    choices: Iterable[str] | None = None,
+    suggestions: Iterable[str] = (),
+    **limits: Any,
+) -> Any:
+    """Declare one setting; use it as the default of an annotated field of a ``Section``.
+
+    default: value, or a callable that makes one (for lists and tables); left out, a row must give it.
+    kind: only where the annotation does not tell (``path``, ``text``). limits: pydantic's own (ge, min_length, ...).
+    """
+    declared = {
+        "label": label,
+        "help": help,
+        "unit": unit,
+        "aliases": tuple(aliases),
+        "advanced": advanced,
+        "kind": kind,
+        "choices": tuple(choices) if choices is not None else None,
+        "suggestions": tuple(suggestions),
+    }
+    given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**given, json_schema_extra={"setting": declared}, **limits)  # type: ignore[call-overload]
+
+
+def read_section(section: str, model: type[Section], prefix: str | None = None) -> tuple[Setting, ...]:
+    """All settings of one section (or of one row model), in the order they are declared.
+
+    prefix: path in front of the name, the section's own name when left out. TypeError for an undeclared field.
+    """
+    return tuple(_read(section, prefix or section, name, info) for name, info in model.model_fields.items())
+
+
+def _read(section: str, prefix: str, name: str, info: FieldInfo) -> Setting:
+    extra = info.json_schema_extra
+    if not isinstance(extra, dict) or "setting" not in extra:
+        raise TypeError(f"{prefix}.{name} is not declared with setting(...)")
+    declared: dict[str, Any] = dict(extra["setting"])  # type: ignore[arg-type]
+    inner, nullable = _without_none(info.annotation)
+    path = f"{prefix}.{name}"
+    row = _row_model(inner)
+    return Setting(
+        path=path,
+        section=section,
+        name=name,
+        kind=declared["kind"] or _kind(inner, declared["choices"]),
+        default=None if info.is_required() else info.get_default(call_default_factory=True),
+        bounds=_bounds(_item_limits(inner) or info.metadata),
+        choices=declared["choices"] or (tuple(get_args(inner)) if get_origin(inner) is Literal else None),
+        label=declared["label"],
+        help=declared["help"],
+        unit=declared["unit"],
+        aliases=declared["aliases"],
+        advanced=declared["advanced"],
+        nullable=nullable,
+        required=info.is_required(),
+        suggestions=declared["suggestions"],
+        columns=read_section(section, row, path) if row else (),
+    )
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """The annotation without ``| None`` and whether it had it."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        inner = [a for a in get_args(annotation) if a is not type(None)]
+        if len(inner) == 1:
+            return _bare(inner[0]), len(inner) < len(get_args(annotation))
+    return _bare(annotation), False
+
+
+def _bare(annotation: Any) -> Any:
+    """The type inside ``Annotated``."""
+    return get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+
+
+def _kind(inner: Any, choices: tuple[str, ...] | None) -> Kind:
+    origin = get_origin(inner)
+    if choices or origin is Literal:
+        return "choice"
+    if _row_model(inner):
+        return "tables"
+    if origin is list:
+        return _LISTS[_bare(get_args(inner)[0])]
+    if origin is dict:
+        return "table"
+    return _SCALARS[inner]
+
+
+def _row_model(inner: Any) -> type[Section] | None:
+    if get_origin(inner) is list:
+        item = get_args(inner)[0]
+        if isinstance(item, type) and issubclass(item, Section):
+            return item
+    return None
+
+
+def _item_limits(inner: Any) -> list[Any]:
+    """Limits of each item, where a list's item type carries them."""
+    item = get_args(inner)[0] if get_origin(inner) is list else None
+    return [m for f in getattr(item, "__metadata__", ()) if isinstance(f, FieldInfo) for m in f.metadata]
+
+
+def _bounds(limits: Iterable[Any]) -> Bounds:
+    found: dict[str, float] = {}
+    for limit in limits:
+        for kind, name in ((Ge, "ge"), (Gt, "gt"), (Le, "le"), (Lt, "lt")):
+            if isinstance(limit, kind):
+                found[name] = getattr(limit, name)
+    return Bounds(**found)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"

@@ -1,0 +1,124 @@
+"""The settings: one declaration each, in sections as the TOML has them. Everything else is read from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from backend.config.declare import Bounds, Section, Setting, read_section, setting
+from backend.config.sections.compile import BlockChoice, CompileSection
+from backend.config.sections.dataset import DatasetSection, ImageFolder
+from backend.config.sections.model import ModelSection
+from backend.config.sections.network import NetworkSection
+from backend.config.sections.optimizer import OptimizerSection
+from backend.config.sections.sampling import SamplePrompt, SamplingSection, ValidationFolder, ValidationSection
+from backend.config.sections.saving import LoggingSection, SavingSection
+from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TimestepsSection, TrainingSection
+
+__all__ = [
+    "DEFAULT_TRAIN_STEPS",
+    "SCHEMA_VERSION",
+    "SECTIONS",
+    "BlockChoice",
+    "Bounds",
+    "Config",
+    "ImageFolder",
+    "SamplePrompt",
+    "Section",
+    "Setting",
+    "ValidationFolder",
+    "by_name",
+    "by_path",
+    "get",
+    "setting",
+    "settings",
+    "with_values",
+]
+
+SCHEMA_VERSION = 1
+
+SECTIONS: dict[str, type[Section]] = {
+    "model": ModelSection,
+    "dataset": DatasetSection,
+    "network": NetworkSection,
+    "optimizer": OptimizerSection,
+    "training": TrainingSection,
+    "timesteps": TimestepsSection,
+    "compile": CompileSection,
+    "sampling": SamplingSection,
+    "validation": ValidationSection,
+    "saving": SavingSection,
+    "logging": LoggingSection,
+}
+
+
+class Config(Section):
+    """All settings of one run. ``Config()`` holds the defaults; ``cfg.dataset.batch_size`` reads one."""
+
+    model: ModelSection = setting(ModelSection, label="Model", help="The base model and how it is loaded.")
+    dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The pictures and how they become batches.")
+    network: NetworkSection = setting(
+        NetworkSection, label="LoRA network", help="Size, strength and place of the LoRA."
+    )
+    optimizer: OptimizerSection = setting(
+        OptimizerSection, label="Optimizer", help="Optimizer, learning rate and its course over the run."
+    )
+    training: TrainingSection = setting(TrainingSection, label="Training", help="Length and precision of the run.")
+    timesteps: TimestepsSection = setting(
+        TimestepsSection, label="Timesteps and loss", help="Which noise levels are trained, and how much each counts."
+    )
+    compile: CompileSection = setting(
+        CompileSection, label="Torch Compile Settings", help="What is compiled, and how many different shapes reach it."
+    )
+    sampling: SamplingSection = setting(
+        SamplingSection, label="Sampling", help="Pictures drawn with the LoRA as it is."
+    )
+    validation: ValidationSection = setting(
+        ValidationSection,
+        label="Validation",
+        help="Loss on pictures that are not trained, with the same noise every time.",
+    )
+    saving: SavingSection = setting(
+        SavingSection, label="Saving", help="LoRA files, resume state and what the files say about themselves."
+    )
+    logging: LoggingSection = setting(LoggingSection, label="Logging", help="Further records beside the run's own.")
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Every setting, section by section, in the order of declaration (columns of tables inside their table)."""
+    return tuple(s for section, model in SECTIONS.items() for s in read_section(section, model))
+
+
+@cache
+def by_path() -> dict[str, Setting]:
+    """Settings by ``section.name``."""
+    return {s.path: s for s in settings()}
+
+
+@cache
+def by_name() -> dict[str, Setting]:
+    """Settings by their flat name, which is unique: ``batch_size``."""
+    return {s.name: s for s in settings()}
+
+
+def section_title(section: str) -> tuple[str, str]:
+    """Label and one-line help of a section."""
+    extra: Any = Config.model_fields[section].json_schema_extra
+    return extra["setting"]["label"], extra["setting"]["help"]
+
+
+def get(cfg: Config, path: str) -> Any:
+    """The value at ``section.name``; KeyError when there is no such setting."""
+    declared = by_path()[path]
+    return getattr(getattr(cfg, declared.section), declared.name)
+
+
+def with_values(cfg: Config, values: Mapping[str, Any]) -> Config:
+    """A copy with other values by ``section.name``, checked by type and bounds (pydantic.ValidationError)."""
+    data = cfg.model_dump()
+    for path, value in values.items():
+        declared = by_path()[path]
+        data[declared.section][declared.name] = value.model_dump() if isinstance(value, Section) else value
+    return Config.model_validate(data)

@@ -1,0 +1,82 @@
+"""[model]: what is trained on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from backend.config.declare import Section, setting
+from backend.config.sections.values import clean_path, one_of
+
+FAMILIES = ("flux",)
+
+
+class ModelSection(Section):
+    """The base model and how it is loaded."""
+
+    family: Annotated[str, AfterValidator(one_of(FAMILIES))] = setting(
+        "flux",
+        choices=FAMILIES,
+        label="Model family",
+        help="The architecture of the base model. It decides which parts the folder must hold, which blocks are "
+        "compiled and which layers get a LoRA.",
+        aliases=("model_type", "model_arch", "architecture", "model_family", "arch"),
+    )
+    base_model: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Base model",
+        help="Folder of the base model in diffusers layout: the one that holds model_index.json, transformer/, "
+        "vae/, the text encoders and tokenizers. Nothing is downloaded; the folder must be on this machine.",
+        aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
+    )
+    vae: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Other VAE",
+        help="Folder of another VAE in diffusers layout, used in place of the base model's own. Leave it empty "
+        "unless you know that the model was trained with a different one.",
+        aliases=("vae_path", "ae", "vae_override"),
+        advanced=True,
+    )
+    variant: str | None = setting(
+        None,
+        min_length=1,
+        label="File variant",
+        help="The middle part of the weight files' names: fp16 loads model.fp16.safetensors. Leave it empty for files "
+        "without one.",
+        aliases=("model_variant", "revision_variant"),
+        advanced=True,
+    )
+    weight_dtype: Literal["auto", "bf16", "fp16", "fp32"] = setting(
+        "auto",
+        label="Weight precision",
+        help="Number format of the frozen base weights on the GPU. auto takes bf16 where the card has it and fp32 on a "
+        "CPU. bf16 halves the memory of fp32; fp16 is for cards without bf16 and can overflow.",
+        aliases=("transformer_dtype", "dit_dtype", "base_model_precision", "full_bf16", "train_dtype"),
+    )
+    guidance_scale: float = setting(
+        1.0,
+        ge=0,
+        le=100,
+        label="Guidance trained with",
+        help="The guidance value told to a guidance-distilled model (FLUX.1-dev) in every training step. 1.0 is "
+        "what most trainers use for LoRAs. Models without a guidance input ignore it. It is not the guidance "
+        "of sample images.",
+        aliases=("training_guidance_scale", "flux_guidance_value", "guidance"),
+    )
+    text_length: int | None = setting(
+        None,
+        ge=16,
+        le=4096,
+        unit="tokens",
+        label="Text length",
+        help="Longest caption the text encoder reads; the rest is cut off. Empty takes the family's own (512 for "
+        "FLUX), which is what the base model was trained with. A shorter one saves time, and changes what "
+        "FLUX sees, since its padding is attended to.",
+        aliases=("t5xxl_max_token_length", "max_sequence_length", "tokenizer_max_length", "max_token_length"),
+        advanced=True,
+    )

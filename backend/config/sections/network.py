@@ -1,0 +1,73 @@
+"""[network]: the LoRA."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from backend.config.declare import Section, setting
+from backend.config.sections.values import clean_path
+
+_Pattern = Annotated[str, Field(min_length=1)]
+
+
+class NetworkSection(Section):
+    """Size, strength and place of the LoRA."""
+
+    network_dim: int = setting(
+        16,
+        ge=1,
+        le=4096,
+        label="Rank",
+        help="Width of the LoRA (r). More can learn more and makes a larger file: 8 to 16 for a style or a "
+        "character, 32 and up for many subjects at once.",
+        aliases=("rank", "lora_rank", "lora_dim", "lora_r", "r", "linear", "dim"),
+    )
+    network_alpha: float = setting(
+        16.0,
+        gt=0,
+        le=65536,
+        label="Alpha",
+        help="The LoRA is scaled by alpha / rank. Equal to the rank leaves it unscaled; half the rank trains as if the "
+        "learning rate were lower. Some trainers take 0 for 'the rank': write the rank itself here.",
+        aliases=("lora_alpha", "alpha", "linear_alpha"),
+    )
+    network_dropout: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        unit="share",
+        label="Dropout",
+        help="Share of the LoRA's inputs set to zero in each step. 0.05 to 0.1 can help small data sets not to be "
+        "learnt by heart; 0 is off.",
+        aliases=("lora_dropout", "dropout", "neuron_dropout"),
+        advanced=True,
+    )
+    targets_include: list[_Pattern] | None = setting(
+        None,
+        min_length=1,
+        label="Layers to train",
+        help="Which layers get a LoRA, by the end of their name (attn.to_q) or by a regular expression over the "
+        "whole name. Empty takes the family's own list. A pattern that fits no layer is an error.",
+        aliases=("target_modules", "lora_target_modules", "include_patterns", "lora_layers", "only_if_contains"),
+        advanced=True,
+    )
+    targets_exclude: list[_Pattern] | None = setting(
+        None,
+        min_length=1,
+        label="Layers to leave out",
+        help="Layers that get no LoRA although the list above names them, written the same way.",
+        aliases=("exclude_patterns", "exclude_modules", "ignore_if_contains"),
+        advanced=True,
+    )
+    network_weights: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Continue from LoRA",
+        help="A LoRA file made by Monotile whose weights training starts from, with fresh optimizer state and "
+        "steps. To go on with a stopped run as if it had not stopped, use Resume instead.",
+        aliases=("lora_model_name", "resume_lora", "init_lora", "pretrained_lora", "lora_path"),
+        advanced=True,
+    )

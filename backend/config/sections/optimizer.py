@@ -1,0 +1,128 @@
+"""[optimizer]: how the LoRA's weights move."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from backend.config.declare import Section, setting
+from backend.config.sections.values import keyword_table, name_or_class_path
+
+OPTIMIZERS = ("adamw", "adam", "adafactor", "sgd", "rmsprop")
+SCHEDULERS = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSection(Section):
+    """Optimizer, learning rate and its course over the run."""
+
+    optimizer: Annotated[str, AfterValidator(name_or_class_path(OPTIMIZERS, "optimizer"))] = setting(
+        "adamw",
+        suggestions=OPTIMIZERS,
+        label="Optimizer",
+        help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is"
+        " the safe choice; adafactor holds less state.",
+        aliases=("optimizer_type", "optim", "optimizer_name"),
+    )
+    optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
+        dict,
+        label="Optimizer arguments",
+        help="Further keyword arguments for the optimizer, as a table: { amsgrad = true }. Those with a field of "
+        "their own (learning rate, betas, eps, weight decay) are set there.",
+        aliases=("optimizer_kwargs", "optimizer_params", "optimizer_config"),
+        advanced=True,
+    )
+    learning_rate: float = setting(
+        1e-4,
+        ge=0,
+        le=1000,
+        label="Learning rate",
+        help="How far each step moves the weights. 1e-4 suits most LoRAs; halve it when samples fall apart, double"
+        " it when nothing is learnt. Optimizers that find their own rate want 1.0.",
+        aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
+    )
+    weight_decay: float = setting(
+        0.01,
+        ge=0,
+        le=10,
+        label="Weight decay",
+        help="Pulls the weights towards zero a little in each step. 0 is off.",
+        aliases=("adam_weight_decay", "wd", "optimizer_weight_decay"),
+        advanced=True,
+    )
+    betas: list[_Beta] = setting(
+        lambda: [0.9, 0.999],
+        min_length=2,
+        max_length=2,
+        label="Betas",
+        help="How long Adam-like optimizers remember gradients and their squares.",
+        aliases=("adam_betas", "adam_beta1", "adam_beta2", "beta1", "beta2"),
+        advanced=True,
+    )
+    eps: float = setting(
+        1e-8,
+        gt=0,
+        le=1,
+        label="Epsilon",
+        help="Keeps Adam-like optimizers from dividing by zero.",
+        aliases=("adam_epsilon", "epsilon", "adam_eps"),
+        advanced=True,
+    )
+    max_grad_norm: float = setting(
+        1.0,
+        ge=0,
+        le=1e6,
+        label="Gradient limit",
+        help="Gradients longer than this are shortened to it, so that one odd picture can't throw training off. 0 "
+        "turns clipping off.",
+        aliases=("clip_grad_norm", "gradient_clipping", "grad_clip", "max_norm"),
+        advanced=True,
+    )
+    lr_scheduler: Annotated[str, AfterValidator(name_or_class_path(SCHEDULERS, "scheduler"))] = setting(
+        "cosine",
+        suggestions=SCHEDULERS,
+        label="Scheduler",
+        help="Course of the learning rate: constant stays, linear and cosine fall to the minimum, rex falls late. "
+        "A class path (package.Class) is taken too.",
+        aliases=("lr_scheduler_type", "scheduler", "learning_rate_scheduler", "lr_schedule"),
+    )
+    lr_warmup: float = setting(
+        0.05,
+        ge=0,
+        le=1e9,
+        unit="share or steps",
+        label="Warm-up",
+        help="The learning rate rises from 0 over this first part of the run: below 1 it is a share of all steps "
+        "(0.05 is 5 %), from 1 on a number of steps. 0 starts at the full rate.",
+        aliases=("lr_warmup_steps", "warmup_steps", "lr_warmup_ratio", "warmup_ratio", "learning_rate_warmup_steps"),
+    )
+    lr_scheduler_num_cycles: int = setting(
+        1,
+        ge=1,
+        le=10000,
+        label="Restarts",
+        help="How often cosine_with_restarts starts again at the full rate. Other schedulers ignore it.",
+        aliases=("lr_scheduler_cycles", "num_cycles", "lr_num_cycles", "learning_rate_cycles"),
+        advanced=True,
+    )
+    lr_scheduler_power: float = setting(
+        1.0,
+        gt=0,
+        le=100,
+        label="Power",
+        help="Bend of the polynomial scheduler: 1 is a straight line, 2 falls fast at first. Others ignore it.",
+        aliases=("lr_power", "polynomial_power"),
+        advanced=True,
+    )
+    lr_scheduler_min_lr_ratio: float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        unit="share",
+        label="Lowest rate",
+        help="Share of the learning rate at which falling schedulers end. 0.1 keeps a tenth to the last step.",
+        aliases=("min_lr_ratio", "lr_end", "eta_min", "min_lr", "learning_rate_min_factor"),
+        advanced=True,
+    )

@@ -1,0 +1,108 @@
+"""Checks of one value that a type and two bounds can't say; each names the mend in the error's ``remedy``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_BLOCKS = re.compile(r"[a-z_]+(:\d+(-\d+)?(,\d+(-\d+)?)*)?")
+_NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+
+
+def refuse(text: str, remedy: str) -> PydanticCustomError:
+    """The error to raise for one value: what is wrong, and the mend."""
+    # Doubled braces: pydantic formats the message, and a person's own braces must come through.
+    return PydanticCustomError("refused", "{text}", {"text": text, "remedy": remedy})
+
+
+def one_of(names: tuple[str, ...]) -> Callable[[str], str]:
+    """Accept these names only; for choices that a table elsewhere makes."""
+
+    def check(value: str) -> str:
+        if value not in names:
+            raise PydanticCustomError("literal_error", "{expected}", {"expected": ", ".join(names)})
+        return value
+
+    return check
+
+
+def name_or_class_path(names: tuple[str, ...], what: str) -> Callable[[str], str]:
+    """Accept these names or an import path such as ``package.module.Class``."""
+
+    def check(value: str) -> str:
+        if value in names or CLASS_PATH.fullmatch(value):
+            return value
+        raise refuse(
+            f'"{value}" is no {what} known by name',
+            f"Use one of {', '.join(names)}, or a class path such as package.Class",
+        )
+
+    return check
+
+
+def block_range(value: str) -> str:
+    """``double``, ``double:3``, ``double:0-3`` or ``double:0,2,5-8``: a block class and which of its blocks."""
+    if not _BLOCKS.fullmatch(value):
+        raise refuse(
+            f'"{value}" names no blocks', "Write a block class and numbers, such as double:0-3 or single:0,2,5-8"
+        )
+    for low, high in re.findall(r"(\d+)-(\d+)", value):
+        if int(low) > int(high):
+            raise refuse(f'"{value}" runs backwards from {low} to {high}', f"Write {high}-{low}")
+    return value
+
+
+def file_name(value: str) -> str:
+    """A name that every file system takes, as it becomes part of file names."""
+    bad = _NOT_IN_NAMES.search(value)
+    if bad:
+        raise refuse(
+            f'"{value}" becomes part of a file name and can\'t hold {bad.group()!r}', "Use letters, digits, - and _"
+        )
+    if value != value.strip() or value.endswith(".") or value.startswith("."):
+        raise refuse(f'"{value}" becomes part of a file name', "Take away the spaces and dots at its ends")
+    return value
+
+
+def clean_path(value: str) -> str:
+    """A path without control characters: those come from \\t or \\n in "double quotes" (``C:\\temp``)."""
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise refuse(
+            f"the path holds a control character: {value!r}",
+            "In \"double quotes\" \\t and \\n are a tab and a new line; write the path in 'single quotes' or with /",
+        )
+    return value
+
+
+def extension(value: str) -> str:
+    """A file extension with its dot."""
+    if not re.fullmatch(r"\.[^\s./\\]+(\.[^\s./\\]+)*", value):
+        raise refuse(f'"{value}" is no file extension', "Write it with its dot, such as .txt")
+    return value
+
+
+def rising(value: list[int]) -> list[int]:
+    """Numbers that rise, none twice."""
+    if sorted(set(value)) != value:
+        raise refuse(f"{value} does not rise from number to number", f"Write {sorted(set(value))}")
+    return value
+
+
+def keyword_table(value: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments: names that Python takes, with plain values or flat lists of them, as TOML holds both."""
+    for key, item in value.items():
+        if not key.isidentifier() or not key.isascii():
+            raise refuse(f'"{key}" can\'t be the name of an argument', "Use letters, digits and _")
+        for single in item if isinstance(item, list) else [item]:
+            if not isinstance(single, bool | int | float | str):
+                raise refuse(
+                    f"{key} is neither a number, a text, true or false, nor a list of these", "Simplify its value"
+                )
+            if isinstance(single, float) and not math.isfinite(single):
+                raise refuse(f"{key} is not a finite number", "Write a finite number")
+    return value
