@@ -1,0 +1,93 @@
+"""Fixtures that several areas share.
+
+Nothing here imports torch at the top: most tests are about the torch-free part and should start at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+# Before torch is imported anywhere: two workers on two cores, no look at any hub, no request of Gradio's.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# (width, height): seven aspect ratios, both orientations, a pair that shares a bucket.
+PICTURE_SIZES = ((64, 64), (96, 64), (64, 96), (128, 64), (64, 128), (80, 64), (64, 80), (96, 64))
+SUBJECTS = ("a red ring", "two blue squares", "a green cross on a wide field", "a dot")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out GPU tests without a card, and browser tests without Chromium unless this is CI."""
+    reasons = {}
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            reasons["gpu"] = "no NVIDIA card"
+    if not os.environ.get("CI") and not (shutil.which("chromium") or shutil.which("chromium-browser")):
+        reasons["browser"] = "no Chromium on this machine"
+    for item in items:
+        for mark, reason in reasons.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`once(name, make)` calls `make(folder)` once for the whole session, whatever the number of workers.
+
+    Returns the folder. The others wait; a `make` that raised is tried again by the next one.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+    def build(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / name
+        with FileLock(f"{folder}.lock"):
+            done = shared / f"{name}.done"
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make(folder)
+                done.touch()
+        return folder
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_flux(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random FLUX pipeline of real classes in diffusers layout, a few MB. Shared: never write into it."""
+    from tests.tiny_flux import make_tiny_flux
+
+    return once("tiny_flux", make_tiny_flux)
+
+
+def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
+    """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
+    from PIL import Image, ImageDraw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, (width, height) in enumerate(sizes):
+        picture = Image.new("RGB", (width, height), (30 * index, 200 - 20 * index, 90 + 15 * index))
+        pen = ImageDraw.Draw(picture)
+        pen.ellipse((8, 8, width - 8, height - 8), outline=(255, 255, 255), width=4)
+        pen.line((0, 0, width, height), fill=(20, 20, 20), width=2 + index)
+        picture.save(folder / f"picture_{index}.png")
+        caption = f"{SUBJECTS[index % len(SUBJECTS)]}, drawing {index}"
+        (folder / f"picture_{index}.txt").write_text(caption, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    """Eight captioned pictures over seven aspect ratios, the test's own to change."""
+    return draw_pictures(tmp_path / "images")
