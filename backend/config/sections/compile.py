@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import block_range, clean_path, rising
+from backend.config.sections.values import block_range, clean_path, known_or_other, rising
 
 BACKENDS = ("inductor", "aot_eager", "eager", "cudagraphs")
 
+_Backend = Annotated[str, AfterValidator(known_or_other(BACKENDS))]
 _Tokens = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -22,9 +23,8 @@ class BlockChoice(Section):
         help="A block class and which of its blocks, counted from 0: double:0-3, single:5, double:0,2,6-9, or "
         "double for all.",
     )
-    backend: str | None = setting(
+    backend: _Backend | None = setting(
         None,
-        min_length=1,
         suggestions=BACKENDS,
         label="Backend",
         help="Compile backend of these blocks. Empty: the one set above.",
@@ -55,9 +55,8 @@ class CompileSection(Section):
         "kernels for each matrix product, minutes at the start, for long runs.",
         aliases=("compilation_profile",),
     )
-    compile_backend: str = setting(
+    compile_backend: _Backend = setting(
         "inductor",
-        min_length=1,
         suggestions=BACKENDS,
         label="Backend",
         help="Compiler behind torch.compile. inductor makes the fast kernels; aot_eager and eager only trace, for "

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, extension
+from backend.config.sections.values import clean_path, extension, not_blank
 
 
 class ImageFolder(Section):
@@ -106,7 +106,7 @@ class DatasetSection(Section):
         help="Ending of the caption files that lie beside the pictures.",
         aliases=("caption_ext", "caption_extention", "caption_file_extension"),
     )
-    trigger_word: str | None = setting(
+    trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Trigger word",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, one_of
+from backend.config.sections.values import clean_path, not_blank, one_of
 
 FAMILIES = ("flux",)
 
@@ -42,7 +42,7 @@ class ModelSection(Section):
         aliases=("vae_path", "ae", "vae_override"),
         advanced=True,
     )
-    variant: str | None = setting(
+    variant: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="File variant",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path
+from backend.config.sections.values import clean_path, pattern
 
-_Pattern = Annotated[str, Field(min_length=1)]
+_Pattern = Annotated[str, AfterValidator(pattern)]
 
 
 class NetworkSection(Section):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, file_name
+from backend.config.sections.values import clean_path, file_name, writable
 
 _Sigma = Annotated[float, Field(gt=0, le=1)]
 
@@ -15,12 +15,12 @@ _Sigma = Annotated[float, Field(gt=0, le=1)]
 class SamplePrompt(Section):
     """One row of [[sampling.prompts]]."""
 
-    prompt: str = setting(
+    prompt: Annotated[str, AfterValidator(writable)] = setting(
         kind="text",
         label="Prompt",
         help="What to draw. Name the trigger word in at least one prompt and leave it out of another, to see both.",
     )
-    negative_prompt: str = setting(
+    negative_prompt: Annotated[str, AfterValidator(writable)] = setting(
         "",
         kind="text",
         label="Negative prompt",

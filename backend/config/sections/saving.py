@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, file_name
+from backend.config.sections.values import clean_path, file_name, not_blank
 
 
 class SavingSection(Section):
@@ -69,7 +69,7 @@ class SavingSection(Section):
         "where it was. Only the newest state is kept; it is about three times the LoRA in fp32.",
         aliases=("save_state_on_train_end", "save_training_state"),
     )
-    metadata_title: str | None = setting(
+    metadata_title: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Title",
@@ -77,7 +77,7 @@ class SavingSection(Section):
         aliases=("title", "modelspec_title"),
         advanced=True,
     )
-    metadata_author: str | None = setting(
+    metadata_author: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Author",
@@ -85,7 +85,7 @@ class SavingSection(Section):
         aliases=("author", "modelspec_author"),
         advanced=True,
     )
-    metadata_description: str | None = setting(
+    metadata_description: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         kind="text",
         min_length=1,
@@ -94,7 +94,7 @@ class SavingSection(Section):
         aliases=("description", "training_comment", "modelspec_description"),
         advanced=True,
     )
-    metadata_license: str | None = setting(
+    metadata_license: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Licence",
@@ -102,7 +102,7 @@ class SavingSection(Section):
         aliases=("license", "licence", "modelspec_license", "metadata_licence"),
         advanced=True,
     )
-    metadata_tags: str | None = setting(
+    metadata_tags: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Tags",
@@ -110,7 +110,7 @@ class SavingSection(Section):
         aliases=("tags", "modelspec_tags"),
         advanced=True,
     )
-    metadata_trigger: str | None = setting(
+    metadata_trigger: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Trigger phrase",

@@ -9,6 +9,13 @@ from backend.config.declare import Section, setting
 DEFAULT_TRAIN_STEPS = 1600
 
 
+def step_limit(max_train_steps: int | None, max_train_epochs: int | None) -> int | None:
+    """Optimizer steps asked for; None when epochs rule, which only the plan can count."""
+    if max_train_steps is None and max_train_epochs is None:
+        return DEFAULT_TRAIN_STEPS
+    return max_train_steps
+
+
 class TrainingSection(Section):
     """Length and precision of the run."""
 
@@ -76,9 +83,7 @@ class TrainingSection(Section):
     @property
     def step_limit(self) -> int | None:
         """Optimizer steps asked for: ``max_train_steps``, or 1600 when no length is set; None when epochs rule."""
-        if self.max_train_steps is not None:
-            return self.max_train_steps
-        return DEFAULT_TRAIN_STEPS if self.max_train_epochs is None else None
+        return step_limit(self.max_train_steps, self.max_train_epochs)
 
 
 class TimestepsSection(Section):

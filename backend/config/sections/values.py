@@ -66,23 +66,64 @@ def file_name(value: str) -> str:
         )
     if value != value.strip() or value.endswith(".") or value.startswith("."):
         raise refuse(f'"{value}" becomes part of a file name', "Take away the spaces and dots at its ends")
-    return value
+    return writable(value)
 
 
 def clean_path(value: str) -> str:
-    """A path without control characters: those come from \\t or \\n in "double quotes" (``C:\\temp``)."""
+    """A path without control characters (those come from \\t or \\n in "double quotes": ``C:\\temp``) or wrapping."""
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise refuse(
             f"the path holds a control character: {value!r}",
             "In \"double quotes\" \\t and \\n are a tab and a new line; write the path in 'single quotes' or with /",
         )
+    if value != value.strip() or (len(value) > 2 and value[0] == value[-1] and value[0] in "\"'"):
+        raise refuse(f"the path has spaces or quotes around it: {value!r}", "Take them away")
+    return writable(value)
+
+
+def writable(value: str) -> str:
+    """A text that UTF-8 can hold: a file name in another encoding reaches Python as lone surrogates."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise refuse(f"{value!r} can't be written as UTF-8", "Rename the file or folder with plain letters") from None
     return value
+
+
+def not_blank(value: str) -> str:
+    """A text with something to read in it; an empty one would mean unset."""
+    if not value.strip():
+        raise refuse("only spaces", "Write a text, or leave it empty")
+    return writable(value)
+
+
+def known_or_other(names: tuple[str, ...]) -> Callable[[str], str]:
+    """A known name in any letter case, or any other name without outer spaces."""
+
+    def check(value: str) -> str:
+        if not value or value != value.strip():
+            raise refuse(f"{value!r} is no name", f"Use one of {', '.join(names)}, or another that is installed here")
+        return next((name for name in names if name == value.lower()), writable(value))
+
+    return check
 
 
 def extension(value: str) -> str:
     """A file extension with its dot."""
     if not re.fullmatch(r"\.[^\s./\\]+(\.[^\s./\\]+)*", value):
         raise refuse(f'"{value}" is no file extension', "Write it with its dot, such as .txt")
+    return value
+
+
+def pattern(value: str) -> str:
+    """The end of a module's name, or a regular expression over the whole of it."""
+    not_blank(value)
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise refuse(
+            f'"{value}" is no regular expression: {error}', "Mend it, or write the end of a layer's name"
+        ) from None
     return value
 
 
@@ -105,4 +146,6 @@ def keyword_table(value: dict[str, Any]) -> dict[str, Any]:
                 )
             if isinstance(single, float) and not math.isfinite(single):
                 raise refuse(f"{key} is not a finite number", "Write a finite number")
+            if isinstance(single, str):
+                writable(single)
     return value

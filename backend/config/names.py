@@ -1,0 +1,105 @@
+"""What a person meant by a name that is no setting: a misspelling, another trainer's word, or something not here."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from backend.config.schema import SECTIONS, Setting, by_name, settings
+
+_ALWAYS_CACHED = "Pictures and captions are always cached, on disk; leave the line out"
+_LATER = "There is no such setting yet; leave the line out"
+_SECRET = "Secrets don't belong in a settings file; take the line out, and make a new token if the file was shared"
+_RUN_FOLDER = "Each run keeps this in its own folder under saving.output_dir; leave the line out"
+_IN_BASE = "It is read from the base model's folder (model.base_model); leave the line out"
+
+# Names of other trainers that have no counterpart, and what to do about each.
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("cache_latents", "cache_latents_to_disk", "cache_text_encoder_outputs"), _ALWAYS_CACHED),
+    **dict.fromkeys(("cache_text_encoder_outputs_to_disk", "vae_batch_size", "enable_bucket"), _ALWAYS_CACHED),
+    **dict.fromkeys(("hf_token", "huggingface_token", "wandb_api_key", "api_key", "token", "password"), _SECRET),
+    **dict.fromkeys(("logging_dir", "log_prefix", "log_tracker_name", "log_dir", "sample_dir"), _RUN_FOLDER),
+    **dict.fromkeys(("clip_l", "t5xxl", "clip", "t5", "text_encoder", "text_encoder1", "tokenizer"), _IN_BASE),
+    **dict.fromkeys(("text_encoder2", "text_encoder_2", "tokenizer_2", "scheduler_path"), _IN_BASE),
+    **dict.fromkeys(("blocks_to_swap", "fp8_base", "fp8_scaled", "fp8_base_unet", "lowram", "highvram"), _LATER),
+    **dict.fromkeys(("text_encoder_lr", "train_text_encoder", "network_train_text_encoder_only", "use_ema"), _LATER),
+    **dict.fromkeys(("shuffle_caption", "keep_tokens", "keep_tokens_separator", "caption_separator"), _LATER),
+    **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask", "is_reg"), _LATER),
+    **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "min_snr_gamma", "noise_offset", "loss_type"), _LATER),
+    **dict.fromkeys(("conv_dim", "conv_alpha", "scale_weight_norms", "rank_dropout", "module_dropout"), _LATER),
+    **dict.fromkeys(("caption_tag_dropout_rate", "mode_scale", "huber_c", "multires_noise_iterations"), _LATER),
+    **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
+    "network_module": "Every network here is a LoRA; leave the line out",
+    "network_args": "Write the arguments as settings of [network]",
+    "network_train_unet_only": "Only the denoiser is trained; leave the line out",
+    "save_model_as": "LoRA files are always safetensors; leave the line out",
+    "resume": "Use Resume on the Run tab, or launcher.py train --resume RUN",
+    "dataset_config": "Write the data set into this file, under [[dataset.folders]]",
+    "persistent_data_loader_workers": "Loader workers always stay; leave the line out",
+    "model_prediction_type": "It belongs to the model family; leave the line out",
+}
+
+_FOREIGN_SECTIONS = {"datasets": "dataset", "general": "dataset", "lora": "network", "train": "training"}
+
+
+def canonical(name: str) -> str:
+    """A name as it would be written here: ``--Batch-Size`` is ``batch_size``."""
+    return re.sub(r"[\s-]+", "_", name.strip().lstrip("-")).lower()
+
+
+def unknown_section(name: str) -> tuple[str, str]:
+    """Text and remedy for a table at the top of a file that is no section."""
+    near = _FOREIGN_SECTIONS.get(canonical(name)) or _nearest(canonical(name), SECTIONS)
+    remedy = f"Did you mean [{near}]?" if near else f"The sections are {', '.join(SECTIONS)}"
+    return f"there is no section [{name}]", remedy
+
+
+def unknown_name(name: str, section: str | None = None) -> tuple[str, str]:
+    """Text and remedy for a key that is no setting where it stands.
+
+    name: as written. section: where it stands; None for the top of a file or the command line. The value is never told,
+    since it may be a secret.
+    """
+    wanted = canonical(name)
+    text = f'there is no setting "{name}"' + (f" in [{section}]" if section else "")
+    declared = by_name().get(wanted)
+    if declared is not None and declared.section != section:
+        return text, f"It belongs in [{declared.section}]: {declared.path}"
+    if declared is not None:
+        return text, f"Write it as {declared.name}"
+    for candidate in settings():
+        if wanted in candidate.aliases:
+            return text, f"Here it is called {candidate.path}"
+    if wanted in ELSEWHERE:
+        return text, ELSEWHERE[wanted]
+    known = {s.name: s for s in settings()} | {alias: s for s in settings() for alias in s.aliases}
+    near = _nearest(wanted, known)
+    if near:
+        return text, f"Did you mean {known[near].path}?"
+    return text, "Take the line out; docs/settings.md lists every setting"
+
+
+def unknown_column(name: str, table: Setting) -> tuple[str, str]:
+    """Text and remedy for a key in a row of ``table`` that is none of its columns."""
+    wanted = canonical(name)
+    text = f'a row of {table.path} has no "{name}"'
+    for column in table.columns:
+        if wanted == column.name or wanted in column.aliases:
+            return text, f"Here it is called {column.name}"
+    near = _nearest(wanted, [c.name for c in table.columns])
+    if near:
+        return text, f"Did you mean {near}?"
+    if wanted in by_name():
+        return text, f"It belongs in [{by_name()[wanted].section}], once for the whole run"
+    return text, f"A row takes {', '.join(c.name for c in table.columns)}"
+
+
+def nearest_choice(value: str, choices: Iterable[str]) -> str | None:
+    """The choice that a misspelt value is nearest to."""
+    return _nearest(value.strip().lower(), choices)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return found[0] if found else None

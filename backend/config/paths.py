@@ -1,0 +1,36 @@
+"""Where a path in the settings points to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+BUILTIN_PRESETS = PROJECT_ROOT / "presets"
+USER_PRESETS = BUILTIN_PRESETS / "user"
+
+
+def resolve(path: str | Path) -> Path:
+    """The absolute path of a path in the settings: ``~`` is the person's home, anything relative is below the project.
+
+    The path need not exist; links are not followed, so that it stays as the person knows it. ValueError for an empty
+    path, which would be the project itself.
+    """
+    if not str(path).strip():
+        raise ValueError("an empty path; None is the only unset")
+    expanded = Path(path)
+    if str(path).startswith("~"):
+        try:
+            expanded = expanded.expanduser()
+        except RuntimeError:
+            # There is no such user: the folder may really be called so.
+            expanded = Path(path)
+    return expanded if expanded.is_absolute() else PROJECT_ROOT / expanded
+
+
+def portable(path: str | Path) -> str:
+    """A path as it is best written into settings: relative to the project where it lies inside, with ``/`` between."""
+    absolute = resolve(path)
+    try:
+        return absolute.relative_to(PROJECT_ROOT).as_posix() or "."
+    except ValueError:
+        return str(absolute)

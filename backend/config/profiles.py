@@ -1,0 +1,68 @@
+"""Compile profiles: one word for the six compile options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.config.problems import Problem
+from backend.config.schema import Config, by_name
+
+# What each profile stands for. All compile the blocks through inductor; what a shape costs differs.
+#   fast_compile: a second shape makes torch compile once more for all shapes, and that is the last compile.
+#   balanced: every shape the plan lists gets kernels of its own.
+#   max_speed: the same, and inductor times several kernels for each matrix product. Not max-autotune, whose CUDA graphs
+#   fail with several backward passes between two steps.
+PROFILES: dict[str, dict[str, Any]] = {
+    "fast_compile": {
+        "compile": True,
+        "compile_backend": "inductor",
+        "compile_mode": "default",
+        "compile_dynamic": "auto",
+        "compile_fullgraph": False,
+        "compile_cache_size_limit": None,
+    },
+    "balanced": {
+        "compile": True,
+        "compile_backend": "inductor",
+        "compile_mode": "default",
+        "compile_dynamic": "false",
+        "compile_fullgraph": False,
+        "compile_cache_size_limit": None,
+    },
+    "max_speed": {
+        "compile": True,
+        "compile_backend": "inductor",
+        "compile_mode": "max-autotune-no-cudagraphs",
+        "compile_dynamic": "false",
+        "compile_fullgraph": False,
+        "compile_cache_size_limit": None,
+    },
+}
+
+
+def apply_profile(cfg: Config, given: Mapping[str, Any] | None = None) -> list[Problem]:
+    """Set the six options of ``cfg`` to what its profile says; with the profile ``custom`` they stay as they are.
+
+    A compile that is switched off stays off. given: the options that the person wrote, by name; one that says
+    otherwise than the profile is a warning, never silently ignored. Applying twice changes nothing.
+    """
+    section = cfg.compile
+    values = PROFILES.get(section.compile_profile)
+    if values is None or not section.compile:
+        return []
+    ruled = [n for n in given or {} if n in values and getattr(section, n) != values[n]]
+    for name, value in values.items():
+        setattr(section, name, value)
+    if not ruled:
+        return []
+    names = ", ".join(f"{by_name()[n].label} ({n})" for n in ruled)
+    return [
+        Problem(
+            f"compile.{ruled[0]}",
+            None,
+            f"the profile {section.compile_profile} rules over {names}",
+            "Set compile_profile to custom to choose the options yourself",
+            "warning",
+        )
+    ]

@@ -1,0 +1,175 @@
+"""From a file's bytes to a TOML table: encodings and syntax, each mistake with its line and its mend."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from backend.config.lines import first_open_line, split
+from backend.config.problems import Problem
+
+_LARGEST_BYTES = 2_000_000
+_MOST_SYNTAX_ERRORS = 20
+_WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_KEY_LINE = re.compile(r"""\s*(?:[\w-]+|"[^"]*"|'[^']*')(?:\.[\w-]+)*\s*=""")
+_TEXT_WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
+_SECRET = re.compile(r"token|secret|passw|api_?key", re.IGNORECASE)
+
+_MENDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"[“”„‘’‚«»]"), 'The quotes are typographic; type straight ones: "text"'),
+    (re.compile(r"=\s*(True|False)\b"), "Write true or false in small letters"),
+    (re.compile(r"=\s*(None|null|nil|NULL)\b"), "TOML has no empty value: leave the line out"),
+    (re.compile(r"=\s*(#.*)?$"), "Write a value behind the =, or leave the line out"),
+    (re.compile(r"=\s*[+-]?\.\d"), "Write a 0 before the point: 0.5"),
+    (re.compile(r"=\s*\d+,\d+\s*(#.*)?$"), "Write a point, not a comma: 1.5"),
+    (re.compile(r"=\s*[+-]?\d+\.\s*(#.*)?$"), "Write a digit behind the point: 1.0"),
+    (re.compile(r"=\s*0\d"), "Take away the leading zeros"),
+    (re.compile(r"^\s*[\w-]+\s*:"), "Write = between name and value, not a colon"),
+    (re.compile(r"^\s*--?\w"), "Write name = value; dashes belong on the command line"),
+    (re.compile(r"^\s*[\w-]+\s+[\w-]+\s*="), "A name holds no spaces; write _ instead"),
+    (re.compile(r"=\s*[A-Za-z_/~.\\]"), 'Put the text in quotes: "text"'),
+    (re.compile(r"^\s*[\w-]+\s*(#.*)?$"), "Write name = value, or # in front of a comment"),
+)
+
+
+class Read(NamedTuple):
+    """What came out of a file.
+
+    data: None when nothing could be read. text: what data was parsed from, line for line as in the file, bad lines
+    mended
+    or emptied. holes: lines had to be emptied.
+    """
+
+    data: dict[str, Any] | None
+    text: str | None
+    problems: list[Problem]
+    holes: bool = False
+
+
+def read_file(path: Path) -> Read:
+    """Read and parse a TOML file; every reason why it can't be is a Problem, never an exception."""
+    try:
+        if path.is_dir():
+            return _failed(f"{path} is a folder", "Choose a .toml file in it")
+        if path.stat().st_size > _LARGEST_BYTES:
+            return _failed(f"{path} is too large for settings", "Choose the .toml file, not a model or a picture")
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return _failed(f"there is no file {path}", "Check the name and the folder")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return _failed(f"{path} can't be read: {reason}", "Check that it is a file that you may read")
+    return read_bytes(raw)
+
+
+def read_bytes(raw: bytes) -> Read:
+    """Decode and parse the bytes of a TOML file. UTF-8, with or without a byte order mark."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        name = _guess_encoding(raw)
+        said = f"the file is not UTF-8 text: byte 0x{raw[error.start]:02x}{f' looks like {name}' if name else ''}"
+        return Read(None, None, [Problem(None, line, said, "Open it in an editor and save it again as UTF-8")])
+    if "\x00" in text:
+        said = f"the file is not UTF-8 text: it looks like {_guess_encoding(raw) or 'a binary file'}"
+        return Read(None, None, [Problem(None, 1, said, "Open it in an editor and save it again as UTF-8")])
+    return read_text(text)
+
+
+def read_text(text: str) -> Read:
+    """Parse TOML text. After a syntax error parsing goes on without its line, so that all mistakes are told at once."""
+    lines = split(text)
+    problems: list[Problem] = []
+    holes = False
+    for _ in range(_MOST_SYNTAX_ERRORS):
+        try:
+            # A last line without its end would be reported as the end of the document.
+            repaired = "\n".join(lines) + "\n"
+            return Read(tomllib.loads(repaired), repaired, problems, holes)
+        except tomllib.TOMLDecodeError as error:
+            number, problem, instead = _syntax_problem(lines, str(error))
+            problems.append(problem)
+            if instead is None or lines[number - 1] == instead:
+                return Read(None, None, problems, True)
+            holes = holes or not instead
+            lines[number - 1] = instead
+    return Read(None, None, problems, True)
+
+
+def _failed(text: str, remedy: str) -> Read:
+    return Read(None, None, [Problem(None, None, text, remedy)])
+
+
+def _guess_encoding(raw: bytes) -> str:
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:200].count(b"\x00") > len(raw[:200]) // 4:
+        return 'UTF-16 ("Unicode" in Windows)'
+    # In GBK high bytes come in pairs; in Windows-1252 single accented letters stand between plain ones.
+    runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]
+    try:
+        chinese = any("\u4e00" <= c <= "\u9fff" for c in raw.decode("gbk"))
+    except UnicodeDecodeError:
+        chinese = False
+    if chinese and sum(run > 1 for run in runs) * 2 > len(runs):
+        return "GBK (Chinese Windows)"
+    try:
+        raw.decode("cp1252")
+    except UnicodeDecodeError:
+        return ""
+    return "Windows-1252"
+
+
+def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str | None]:
+    """Line, problem, and what to put in the line's place to read on (None when the rest can't be read)."""
+    where = _WHERE.search(message)
+    said = message[: where.start()] if where else message
+    said = said[:1].lower() + said[1:]
+    if not where or not where.group(1):
+        number = min(first_open_line("\n".join(lines)), len(lines))
+        problem = Problem(None, number, f"this is never closed: {said}", "Close the bracket or quote that opens here")
+        return number, problem, None
+    number = int(where.group(1))
+    line = lines[number - 1]
+    mended = _TEXT_WITH_BACKSLASH.sub(_single_quotes, line)
+    if mended != line and ("\\" in said or "hex" in said or "unicode" in said.lower() or "\\n" in said):
+        remedy = "In \"double quotes\" \\ begins a code; write the text in 'single quotes' or with /"
+        if not _SECRET.search(line):
+            remedy += f": {mended.strip()}"
+        return (
+            number,
+            Problem(_path(lines, number), number, "\\ can't stand in a text in double quotes", remedy),
+            mended,
+        )
+    if said.startswith("cannot overwrite"):
+        problem = Problem(
+            _path(lines, number), number, "this name is set twice in its section", "Leave one of the lines out"
+        )
+        return number, problem, "" if _KEY_LINE.match(line) else None
+    if said.startswith("cannot declare"):
+        remedy = "Move the lines of the second into the first; a list of tables is written [[section.name]] throughout"
+        return number, Problem(None, number, f"the section {line.strip()} is there twice", remedy), None
+    remedy = next((mend for pattern, mend in _MENDS if pattern.search(line)), "Compare the line with docs/settings.md")
+    problem = Problem(_path(lines, number), number, f"this is not TOML: {said}", remedy)
+    return number, problem, "" if not re.match(r"\s*[\[\]{}]", line) else None
+
+
+def _single_quotes(match: re.Match[str]) -> str:
+    inner = match.group(1)
+    if "'" in inner:
+        return '"' + inner.replace("\\", "/") + '"'
+    return f"'{inner}'"
+
+
+def _path(lines: list[str], number: int) -> str | None:
+    """Path of the key on a line that does not parse, from the header above it; None where the line has no key."""
+    name = re.match(r"\s*([A-Za-z_][\w-]*)\s*=", lines[number - 1])
+    if not name:
+        return None
+    above = [h for line in lines[: number - 1] if (h := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line))]
+    if not above:
+        return name.group(1)
+    bracket, table = above[-1].groups()
+    row = f"[{sum(h.group(2) == table for h in above) - 1}]" if bracket == "[[" else ""
+    return f"{table}{row}.{name.group(1)}"

@@ -1,0 +1,311 @@
+"""Rules between settings, as data: which settings, when they contradict each other, and what to do about it.
+
+They run on whatever could be read, beside the type errors: a rule is left out only where one of its own settings could
+not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from backend.config.paths import resolve
+from backend.config.problems import Problem
+from backend.config.rule import Rule, When, longer_than_run, needs_pictures, no_effect
+from backend.config.schema import Config, by_path
+from backend.config.sections.training import step_limit
+
+
+def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> list[Problem]:
+    """Problems between settings.
+
+    when: ``always`` checks what holds for any file, ``start`` what a run needs besides. without: paths of settings
+    whose value could not be read; rules about them are left out.
+    """
+    kept = [rule for rule in RULES if rule.when == when and not set(rule.paths) & set(without)]
+    return [problem for rule in kept for problem in rule.problems(cfg)]
+
+
+_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+_OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
+
+
+def _cuda_graphs(compile_: bool, mode: str, backend: str, blocks: list[Any] | None) -> bool:
+    backends = [backend] + [row.backend for row in blocks or [] if row.compile]
+    return compile_ and ((mode in _CUDA_GRAPH_MODES and backend == "inductor") or "cudagraphs" in backends)
+
+
+_CUDA_GRAPH_PATHS = (
+    "compile.compile_mode",
+    "compile.compile",
+    "compile.compile_backend",
+    "compile.compile_blocks",
+    "training.gradient_accumulation_steps",
+)
+
+
+def _twice(keys: list[str]) -> list[int]:
+    """Indexes of the keys that an earlier one equals."""
+    return [index for index, key in enumerate(keys) if key in keys[:index]]
+
+
+def _folder_keys(rows: list[Any]) -> list[str]:
+    return [str(resolve(row.path)) for row in rows]
+
+
+def _sixteen_bit(weights: str, mixed: str) -> bool:
+    return {weights, mixed} == {"bf16", "fp16"}
+
+
+RULES: tuple[Rule, ...] = (
+    # what a run needs
+    Rule(
+        ("model.base_model",),
+        lambda base: base is None,
+        "no base model is chosen",
+        "Give the folder of a model in diffusers layout",
+        when="start",
+    ),
+    Rule(
+        ("dataset.folders",),
+        lambda folders: not folders,
+        "no image folder is given",
+        "Add a row to dataset.folders with the folder of your pictures",
+        when="start",
+    ),
+    # length
+    Rule(
+        ("training.max_train_steps", "training.max_train_epochs"),
+        lambda steps, epochs: steps is not None and epochs is not None,
+        "the length of the run is given twice: {max_train_steps} steps and {max_train_epochs} epochs",
+        "Leave max_train_steps or max_train_epochs empty",
+    ),
+    Rule(
+        ("optimizer.lr_warmup",),
+        lambda warmup: warmup >= 1 and not float(warmup).is_integer(),
+        "{lr_warmup} is neither a share below 1 nor a whole number of steps",
+        "Write a share such as 0.05, or whole steps such as 100",
+    ),
+    Rule(
+        ("optimizer.lr_warmup", "training.max_train_steps", "training.max_train_epochs"),
+        lambda warmup, steps, epochs: (limit := step_limit(steps, epochs)) is not None and 1 <= warmup >= limit,
+        "the warm-up of {lr_warmup:g} steps is as long as the run, so that the learning rate is never reached",
+        "Set lr_warmup to a share such as 0.05, or to fewer steps",
+        "warning",
+    ),
+    longer_than_run("saving.save_every_n_steps", "the steps of the run", "steps", "Nothing is saved before the end"),
+    longer_than_run("saving.save_every_n_epochs", "the epochs of the run", "epochs", "Nothing is saved before the end"),
+    longer_than_run("sampling.sample_every_n_steps", "the steps of the run", "steps", "Nothing is drawn on the way"),
+    longer_than_run("sampling.sample_every_n_epochs", "the epochs of the run", "epochs", "Nothing is drawn on the way"),
+    longer_than_run(
+        "validation.validate_every_n_steps", "the steps of the run", "steps", "Nothing is measured on the way"
+    ),
+    longer_than_run(
+        "validation.validate_every_n_epochs", "the epochs of the run", "epochs", "Nothing is measured on the way"
+    ),
+    longer_than_run(
+        "dataset.caption_dropout_every_n_epochs", "the epochs of the run", "epochs", "No epoch is without captions"
+    ),
+    # data set
+    Rule(
+        ("dataset.min_bucket_size", "dataset.max_bucket_size"),
+        lambda low, high: low > high,
+        "the smallest side ({min_bucket_size} px) is above the longest ({max_bucket_size} px)",
+        "Set min_bucket_size below max_bucket_size",
+    ),
+    Rule(
+        ("dataset.resolution", "dataset.min_bucket_size"),
+        lambda side, low: side < low,
+        "no picture of {resolution} px fits: the smallest side is {min_bucket_size} px",
+        "Set dataset.min_bucket_size to {resolution} or less, half of it for wide pictures",
+    ),
+    Rule(
+        ("dataset.resolution", "dataset.max_bucket_size"),
+        lambda side, high: side > high,
+        "no picture of {resolution} px fits: the longest side is {max_bucket_size} px",
+        "Set dataset.max_bucket_size to {resolution} or more, twice of it for wide pictures",
+    ),
+    Rule(
+        ("dataset.folders",),
+        lambda rows: _twice(_folder_keys(rows)),
+        "this folder is in the list already, so its pictures are trained more often",
+        "Take the row out, and set num_repeats to train a folder more often",
+        "warning",
+        column="path",
+    ),
+    Rule(
+        ("dataset.caption_dropout_rate", "dataset.caption_dropout_every_n_epochs"),
+        lambda rate, every: rate == 1 or every == 1,
+        "every caption is dropped, so that nothing is learnt about words",
+        "Set caption_dropout_rate to 0.1 or less, and caption_dropout_every_n_epochs to 2 or more",
+        "warning",
+    ),
+    Rule(
+        ("dataset.validation_split_seed", "dataset.validation_split"),
+        lambda seed, split: seed != by_path()["dataset.validation_split_seed"].default and not split,
+        "validation_split_seed has no effect: no pictures are held out",
+        "Set dataset.validation_split above 0, or take validation_split_seed out",
+        "warning",
+    ),
+    # optimizer
+    Rule(
+        ("optimizer.learning_rate",),
+        lambda rate: rate == 0,
+        "at a learning rate of 0 nothing is learnt",
+        "Set learning_rate to 1e-4, or to what your optimizer wants",
+        "warning",
+    ),
+    Rule(
+        ("optimizer.optimizer_args",),
+        lambda args: any(name in _OWN_FIELDS and not (name == "eps" and isinstance(args[name], list)) for name in args),
+        "optimizer_args sets what has a field of its own, and rules over it",
+        "Use learning_rate, weight_decay, betas and eps, and take them out of optimizer_args",
+        "warning",
+    ),
+    no_effect(
+        "optimizer.lr_scheduler_num_cycles",
+        "optimizer.lr_scheduler",
+        ("cosine_with_restarts",),
+        "only cosine_with_restarts has restarts",
+    ),
+    no_effect("optimizer.lr_scheduler_power", "optimizer.lr_scheduler", ("polynomial",), "only polynomial has a power"),
+    Rule(
+        ("optimizer.lr_scheduler_min_lr_ratio", "optimizer.lr_scheduler"),
+        lambda ratio, scheduler: ratio > 0 and scheduler == "constant",
+        "lr_scheduler_min_lr_ratio has no effect: a constant rate never falls",
+        "Choose another lr_scheduler, or take lr_scheduler_min_lr_ratio out",
+        "warning",
+    ),
+    Rule(
+        ("training.mixed_precision", "model.weight_dtype"),
+        lambda mixed, weights: _sixteen_bit(weights, mixed),
+        "mixed_precision {mixed_precision} and weight_dtype {weight_dtype} are two different 16-bit formats",
+        "Set both to bf16, or one of them to auto",
+    ),
+    Rule(
+        ("training.mixed_precision", "model.weight_dtype"),
+        lambda mixed, weights: mixed == "no" and weights == "fp16",
+        "fp16 weights without loss scaling overflow easily",
+        "Set training.mixed_precision to fp16, or model.weight_dtype to bf16 or fp32",
+        "warning",
+    ),
+    # timesteps
+    Rule(
+        ("timesteps.min_timestep", "timesteps.max_timestep"),
+        lambda low, high: low >= high,
+        "there is no timestep between {min_timestep:g} and {max_timestep:g}",
+        "Set min_timestep below max_timestep",
+    ),
+    no_effect("timesteps.discrete_flow_shift", "timesteps.timestep_sampling", ("shift",), "only shift uses it"),
+    no_effect(
+        "timesteps.sigmoid_scale",
+        "timesteps.timestep_sampling",
+        ("sigmoid", "shift", "flux_shift"),
+        "the timesteps are not drawn through a sigmoid",
+    ),
+    no_effect("timesteps.logit_mean", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
+    no_effect("timesteps.logit_std", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
+    # compile
+    Rule(
+        _CUDA_GRAPH_PATHS,
+        lambda mode, on, backend, blocks, accumulation: accumulation > 1 and _cuda_graphs(on, mode, backend, blocks),
+        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) can't run with gradient accumulation "
+        "({gradient_accumulation_steps}): the second backward pass overwrites what the first one still needs",
+        "Set compile_mode to max-autotune-no-cudagraphs or default with the backend inductor, or "
+        "gradient_accumulation_steps to 1",
+    ),
+    Rule(
+        _CUDA_GRAPH_PATHS,
+        lambda mode, on, backend, blocks, accumulation: accumulation == 1 and _cuda_graphs(on, mode, backend, blocks),
+        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) are not proven safe here: validation and "
+        "samples between steps may overwrite their memory",
+        "Set compile_mode to max-autotune-no-cudagraphs or default, with the backend inductor",
+        "warning",
+    ),
+    Rule(
+        ("compile.compile_mode", "compile.compile_backend"),
+        lambda mode, backend: mode != "default" and backend != "inductor",
+        "compile_mode {compile_mode} has no effect: only inductor has modes, not {compile_backend}",
+        "Set compile_backend to inductor, or compile_mode to default",
+        "warning",
+    ),
+    Rule(
+        ("compile.compile_scope", "compile.compile", "training.gradient_checkpointing"),
+        lambda scope, on, checkpointing: on and scope == "model" and checkpointing,
+        "compile_scope model can't be used with gradient checkpointing: torch skips the checkpointed blocks, and "
+        "nothing would be compiled",
+        "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
+    ),
+    no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
+    no_effect("compile.static_token_count", "compile.shape_mode", ("static",), "nothing is padded in this shape mode"),
+    Rule(
+        ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile"),
+        lambda dynamic, mode, profile: (
+            profile == "custom" and dynamic != "auto" and mode in ("dynamic", "exact_buckets")
+        ),
+        "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} says it for itself",
+        "Set compile_dynamic to auto, or shape_mode to static or off",
+        "warning",
+    ),
+    Rule(
+        ("compile.compile_profile", "compile.compile"),
+        lambda profile, on: profile != "custom" and not on,
+        "the profile {compile_profile} has no effect: compile is off",
+        "Turn compile on, or set compile_profile to custom",
+        "warning",
+    ),
+    # samples
+    Rule(
+        ("sampling.prompts",),
+        lambda rows: [i for i, row in enumerate(rows) if row.negative_prompt.strip() and row.true_cfg_scale == 1],
+        "the negative prompt has no effect at a true guidance of 1",
+        "Set true_cfg_scale above 1, such as 3, or take the negative prompt out",
+        "warning",
+        column="negative_prompt",
+    ),
+    *(
+        Rule(
+            (f"sampling.{name}", "sampling.prompts"),
+            lambda value, prompts: bool(value) and not prompts,
+            f"{name} has no effect: there are no sample prompts",
+            f"Add a row to sampling.prompts, or take {name} out",
+            "warning",
+        )
+        for name in ("sample_every_n_steps", "sample_every_n_epochs", "sample_at_start")
+    ),
+    # validation
+    *(
+        needs_pictures(f"validation.{name}")
+        for name in (
+            "validate_every_n_steps",
+            "validate_every_n_epochs",
+            "validate_at_start",
+            "validation_sigmas",
+            "validation_seed",
+            "validation_repeats",
+        )
+    ),
+    Rule(
+        ("validation.validation_folders",),
+        lambda rows: _twice([row.name.lower() for row in rows]),
+        "another validation folder has this name",
+        "Give each validation folder a name of its own",
+        column="name",
+    ),
+    Rule(
+        ("validation.validation_folders", "dataset.folders"),
+        lambda rows, trained: [i for i, key in enumerate(_folder_keys(rows)) if key in _folder_keys(trained)],
+        "this folder is trained on too, so its loss says nothing about new pictures",
+        "Use pictures that are not trained, or dataset.validation_split",
+        "warning",
+        column="path",
+    ),
+    # saving
+    Rule(
+        ("saving.save_last_n", "saving.save_every_n_steps", "saving.save_every_n_epochs"),
+        lambda last, steps, epochs: last is not None and steps is None and epochs is None,
+        "save_last_n has no effect: nothing is saved on the way",
+        "Set save_every_n_steps or save_every_n_epochs, or take save_last_n out",
+        "warning",
+    ),
+)
