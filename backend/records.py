@@ -1,0 +1,102 @@
+"""What a step leaves behind: loss and gradient norm, read back one step late, smoothed, checked, written as a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend.checkpoint import Position
+
+SMOOTHING = 0.98
+"""Share of the smoothed loss that stays at each step, about the mean of the last fifty; corrected for its start."""
+
+
+class NotFinite(Exception):
+    """Loss or gradients became NaN or infinite at `step`; the weights after that step are lost."""
+
+    def __init__(self, step: int, what: str, value: float) -> None:
+        super().__init__(f"The {what} became {value} at step {step}.")
+        self.step = step
+        self.what = what
+
+
+@dataclass
+class _Late:
+    """Two numbers on their way from the device; `ready` waits for them and for nothing that was queued later."""
+
+    step: int
+    row: dict[str, float | int | None]
+    host: Tensor
+    copied: torch.cuda.Event | None
+
+    def values(self) -> tuple[float, float]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        loss, norm = self.host.tolist()
+        return loss, norm
+
+
+class StepRecords:
+    """Collects each step's numbers and hands a whole row to `write` once the device has computed them.
+
+    write: called with the step and its columns (as ``backend.runs.metrics.COLUMNS``). measures: adds the columns that
+    only the host knows (memory, graphs), asked once a row. scaled: True under fp16 loss scaling, where an infinite
+    gradient is part of the search for the scale and its step is skipped.
+    """
+
+    def __init__(
+        self,
+        position: Position,
+        write: Callable[[int, Mapping[str, float | int | None]], None],
+        measures: Callable[[], Mapping[str, float | int | None]],
+        scaled: bool = False,
+    ) -> None:
+        self._position = position
+        self._write = write
+        self._measures = measures
+        self._scaled = scaled
+        self._late: _Late | None = None
+        self.last_loss: float | None = None
+
+    def end_step(self, loss: Tensor, grad_norm: Tensor, **row: float | int | None) -> None:
+        """Take the numbers of the step that `position` has just counted without waiting; settle the step before.
+
+        loss, grad_norm: shape (), on the device. Raises NotFinite for the step before.
+        """
+        both = torch.stack([loss.detach().float(), grad_norm.detach().float()])
+        copied = None
+        if both.is_cuda:
+            host = torch.empty(2, pin_memory=True)
+            host.copy_(both, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record()
+        else:
+            host = both
+        late, self._late = self._late, _Late(self._position.step, dict(row), host, copied)
+        self._settle(late)
+
+    def settle(self) -> None:
+        """Wait for the newest step's numbers, check and write them: before a save, at the end. May raise NotFinite."""
+        late, self._late = self._late, None
+        self._settle(late)
+
+    def _settle(self, late: _Late | None) -> None:
+        if late is None:
+            return
+        loss, norm = late.values()
+        position = self._position
+        row: dict[str, float | int | None] = {**self._measures(), **late.row, "loss": loss, "grad_norm": norm}
+        if math.isfinite(loss):
+            position.smooth = SMOOTHING * position.smooth + (1 - SMOOTHING) * loss
+            position.smooth_weight = SMOOTHING * position.smooth_weight + (1 - SMOOTHING)
+            row["loss_smooth"] = position.smooth / position.smooth_weight
+            self.last_loss = loss
+        self._write(late.step, row)
+        if not math.isfinite(loss):
+            raise NotFinite(late.step, "loss", loss)
+        if not math.isfinite(norm) and not self._scaled:
+            raise NotFinite(late.step, "gradient", norm)
