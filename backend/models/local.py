@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def load_part(
     part's own (another VAE). Refused with every problem of the part's files.
     """
     where = folder or base / part.folder
-    problems = files.check_part(where.parent, _at(part, where.name), variant)
+    problems = files.check_part(where.parent, replace(part, folder=where.name), variant)
     if problems:
         raise Refused.of(problems)
     chosen = variant if variant and _has_variant(where, part, variant) else None
@@ -36,10 +37,6 @@ def load_part(
         raise Refused(
             text, f"Copy the folder {where.name} again from where the model came from.", files.SETTING
         ) from error
-
-
-def _at(part: Part, folder: str) -> Part:
-    return Part(part.name, part.title, folder, part.class_names, part.files, part.weights, part.markers)
 
 
 def _has_variant(folder: Path, part: Part, variant: str) -> bool:

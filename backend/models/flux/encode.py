@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
-from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5TokenizerFast
 
 from backend.models.flux import facts
 from backend.models.local import load_part
@@ -111,7 +111,9 @@ def load_text(base: Path, variant: str | None, dtype: torch.dtype, device: torch
     t5 = load_part(T5EncoderModel, base, facts.FACTS.part("text_encoder_2"), variant, dtype)
     for model in (clip, t5):
         model.to(device).requires_grad_(False).eval()
-    return TextStack(clip, _tokenizer(base, "tokenizer"), t5, _tokenizer(base, "tokenizer_2"))
+    return TextStack(
+        clip, _tokenizer(CLIPTokenizer, base, "tokenizer"), t5, _tokenizer(T5TokenizerFast, base, "tokenizer_2")
+    )
 
 
 def load_vae(path: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> VaeStack:
@@ -123,11 +125,11 @@ def load_vae(path: Path, variant: str | None, dtype: torch.dtype, device: torch.
     return VaeStack(vae)
 
 
-def _tokenizer(base: Path, name: str) -> Any:
+def _tokenizer(cls: Any, base: Path, name: str) -> Any:
     part = facts.FACTS.part(name)
     folder = base / part.folder
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return cls.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, TypeError, KeyError) as error:
         text = f"{part.title} in {folder} can't be loaded: {error}"
         raise Refused(

@@ -1,0 +1,194 @@
+"""LoRA inside a denoiser: which layers, which numbers, and what is trained (Hu et al., arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from backend.flow import generator
+from backend.refused import Refused
+
+log = logging.getLogger(__name__)
+
+ADAPTER = "default"
+
+
+class TrainingDropout(nn.Module):
+    """Dropout that acts only where gradients are made.
+
+    Validation and samples run in train mode under ``no_grad``, so that they share one graph a block class with nothing
+    but the grad mode to tell them apart; switching modules to eval mode would cost a recompile of every block.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`, with a share `p` of its elements zeroed and the rest scaled up while gradients are made."""
+        return nn.functional.dropout(x, self.p, training=self.training and torch.is_grad_enabled())
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The trained part of a denoiser: ``W x + (alpha / rank) B A x`` in every target layer.
+
+    layers: module path in the denoiser -> the layer, in the model's order; paths never hold ``_orig_mod``.
+    """
+
+    layers: dict[str, LoraLayer]
+    rank: int
+    alpha: float
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+    def pair(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
+        """A (rank, in features) and B (out features, rank) of one target, float32."""
+        layer = self.layers[path]
+        return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All A and B, in the model's order."""
+        return [p for path in self.layers for p in self.pair(path)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """``<path>.lora_A.weight`` and ``<path>.lora_B.weight`` -> the live float32 tensors, without gradient."""
+        named: dict[str, Tensor] = {}
+        for path in self.layers:
+            a, b = self.pair(path)
+            named[f"{path}.lora_A.weight"] = a.detach()
+            named[f"{path}.lora_B.weight"] = b.detach()
+        return named
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Set the values that `tensors()` gave, in place. KeyError when one is missing."""
+        for name, live in self.tensors().items():
+            live.copy_(tensors[name])
+
+    @contextmanager
+    def scaled(self, strength: float) -> Iterator[None]:
+        """The LoRA at `strength` (1 = as trained, 0 = the base exactly) until the block ends.
+
+        B is changed in place and put back bit by bit: a changed scaling factor would be a new guard value in every
+        compiled block.
+        """
+        if strength == 1.0:
+            yield
+            return
+        kept = [self.pair(path)[1].detach().clone() for path in self.layers]
+        with torch.no_grad():
+            for path in self.layers:
+                self.pair(path)[1].mul_(strength)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for path, before in zip(self.layers, kept, strict=True):
+                    self.pair(path)[1].copy_(before)
+
+
+def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
+    """Module paths of the linear layers that `include` names and `exclude` does not, in the model's order.
+
+    A pattern is a whole path, the end of a path (``attn.to_q``, as in peft), or a regular expression for a whole path.
+    Refused for a pattern of `include` that matches no linear layer (nearest names given), for a broken regular
+    expression, and when `exclude` leaves nothing. A pattern of `exclude` without effect is a warning.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    chosen: set[str] = set()
+    for pattern in include:
+        test = _matcher(pattern, "network.targets_include")
+        found = {name for name in linear if test(name)}
+        if not found:
+            raise _nothing_matches(pattern, modules, linear, test)
+        chosen |= found
+    for pattern in exclude or ():
+        test = _matcher(pattern, "network.targets_exclude")
+        found = {name for name in chosen if test(name)}
+        if not found:
+            log.warning("targets_exclude %r excludes nothing", pattern)
+        chosen -= found
+    if not chosen:
+        text = "The targets leave no layer to train: everything included is excluded"
+        raise Refused(text, "Remove a pattern from targets_exclude.", "network.targets_exclude")
+    return [name for name in linear if name in chosen]
+
+
+def inject(
+    model: nn.Module, targets: Sequence[str], *, rank: int, alpha: float, dropout: float, seed: int, cast: bool = True
+) -> Lora:
+    """Freeze `model`, put a LoRA into the layers `targets` (full paths), and return it.
+
+    A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
+    other targets; B starts at 0. Both are float32. cast: bring a layer's input to float32 first; off under autocast,
+    which does the same without a float32 copy of every activation.
+    """
+    model.requires_grad_(False)
+    # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
+    exactly = "|".join(re.escape(path) for path in targets)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=exactly, lora_dropout=dropout)
+    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    named = dict(model.named_modules())
+    layers = {path: named[path] for path in targets}
+    missing = [path for path, layer in layers.items() if not isinstance(layer, LoraLayer)]
+    others = [n for n, m in named.items() if isinstance(m, LoraLayer) and n not in layers]
+    assert not missing and not others, f"peft left out {missing} and added {others}"
+    lora = Lora(layers, rank, alpha)
+    for path, layer in layers.items():
+        for part in (layer.lora_A, layer.lora_B):
+            part[ADAPTER].to(torch.float32)
+        a, b = lora.pair(path)
+        bound = 1 / math.sqrt(a.shape[1])
+        with torch.no_grad():
+            a.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=generator(seed, "lora", path)))
+            b.zero_()
+        a.requires_grad_(True)
+        b.requires_grad_(True)
+        if dropout > 0:
+            layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
+        layer.cast_input_dtype_enabled = cast
+    return lora
+
+
+def _matcher(pattern: str, setting: str) -> Callable[[str], bool]:
+    try:
+        whole = re.compile(pattern)
+    except re.error as error:
+        raise Refused(f"{pattern!r} is no regular expression: {error}", "Correct the pattern.", setting) from error
+    return lambda name: name == pattern or name.endswith(f".{pattern}") or whole.fullmatch(name) is not None
+
+
+def _nothing_matches(
+    pattern: str, modules: dict[str, nn.Module], linear: list[str], test: Callable[[str], bool]
+) -> Refused:
+    other = next((name for name in modules if test(name)), None)
+    if other is not None:
+        text = f"Target {pattern!r} names {other}, a {type(modules[other]).__name__}; a LoRA goes into linear layers"
+        inside = [n for n in linear if n.startswith(other + ".")][:3]
+        near = inside or _ends(linear)[:3]
+    else:
+        text = f"Target {pattern!r} matches no layer of the model"
+        ends = _ends(linear)
+        near = difflib.get_close_matches(pattern, ends, n=3, cutoff=0.4) or ends[:6]
+    return Refused(text, f"Names near it: {', '.join(near)}.", "network.targets_include")
+
+
+def _ends(linear: list[str]) -> list[str]:
+    """The endings that name linear layers: the path after the block's number, without repeats."""
+    found = {re.sub(r"^.*?\.\d+\.", "", name): None for name in linear}
+    return list(found)

@@ -1,0 +1,136 @@
+"""What a LoRA file says about itself: ``ss_*`` as sd-scripts writes it, ``modelspec.*`` as ModelSpec 1.0.1 has it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from backend.config.schema import Config
+from backend.data.items import Item
+
+SOFTWARE = "Monotile"
+
+
+def file_metadata(
+    cfg: Config,
+    items: Iterable[Item],
+    buckets: Mapping[tuple[int, int], int],
+    *,
+    architecture: str,
+    base_model_version: str,
+    targets: int,
+    step: int,
+    total_steps: int,
+    epoch: int,
+    started: float,
+) -> dict[str, str]:
+    """All metadata but the hashes, which the writer adds. Folder names go in without what lies above them.
+
+    items: the training pictures. buckets: (width, height) in px -> pictures. started: unix seconds.
+    targets: layers that carry a LoRA.
+    """
+    pictures = list(items)
+    said = {
+        **_network(cfg, targets),
+        **_data(cfg, pictures, buckets),
+        **_training(cfg, step, total_steps, epoch, started),
+        **_modelspec(cfg, architecture),
+        "ss_base_model_version": base_model_version,
+        "ss_sd_model_name": Path(cfg.model.base_model or "").name,
+        "ss_v2": "False",
+    }
+    return {key: str(value) for key, value in said.items() if value is not None}
+
+
+def _network(cfg: Config, targets: int) -> dict[str, object]:
+    network = cfg.network
+    return {
+        "ss_network_module": "monotile.lora",
+        "ss_network_dim": network.network_dim,
+        # alpha / rank is multiplied into B, so that the file's own alpha is its rank
+        "ss_network_alpha": float(network.network_dim),
+        "ss_network_dropout": network.network_dropout,
+        "ss_network_args": json.dumps({"trained_alpha": network.network_alpha, "layers": targets}),
+    }
+
+
+def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]) -> dict[str, object]:
+    directories: dict[str, dict[str, int]] = {}
+    tags: dict[str, Counter[str]] = {}
+    for item in items:
+        folder = _folder_name(cfg, item)
+        entry = directories.setdefault(folder, {"n_repeats": item.repeats, "img_count": 0})
+        entry["img_count"] += 1
+        counted = tags.setdefault(folder, Counter())
+        counted.update(tag.strip() for tag in item.caption.split(",") if tag.strip())
+    numbered = {
+        str(number): {"resolution": list(size), "count": count}
+        for number, (size, count) in enumerate(sorted(buckets.items()))
+    }
+    side = cfg.dataset.resolution
+    return {
+        "ss_dataset_dirs": json.dumps(directories, ensure_ascii=False),
+        "ss_tag_frequency": json.dumps(tags, ensure_ascii=False),
+        "ss_bucket_info": json.dumps({"buckets": numbered}),
+        "ss_enable_bucket": True,
+        "ss_min_bucket_reso": cfg.dataset.min_bucket_size,
+        "ss_max_bucket_reso": cfg.dataset.max_bucket_size,
+        "ss_resolution": f"({side}, {side})",
+        "ss_num_train_images": sum(item.repeats for item in items),
+        "ss_caption_dropout_rate": cfg.dataset.caption_dropout_rate,
+        "ss_total_batch_size": cfg.dataset.batch_size,
+    }
+
+
+def _folder_name(cfg: Config, item: Item) -> str:
+    path = Path(item.path)
+    roots = [Path(folder.path) for folder in cfg.dataset.folders]
+    inside = [root for root in roots if root.name and root.name in (parent.name for parent in path.parents)]
+    return inside[0].name if inside else path.parent.name
+
+
+def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: float) -> dict[str, object]:
+    training, optimizer = cfg.training, cfg.optimizer
+    return {
+        "ss_output_name": cfg.saving.output_name,
+        "ss_learning_rate": optimizer.learning_rate,
+        "ss_optimizer": optimizer.optimizer,
+        "ss_lr_scheduler": optimizer.lr_scheduler,
+        "ss_max_grad_norm": optimizer.max_grad_norm,
+        "ss_max_train_steps": total_steps,
+        "ss_steps": step,
+        "ss_epoch": epoch,
+        "ss_gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "ss_gradient_checkpointing": training.gradient_checkpointing,
+        "ss_mixed_precision": training.mixed_precision,
+        "ss_seed": training.seed,
+        "ss_guidance_scale": cfg.model.guidance_scale,
+        "ss_timestep_sampling": cfg.timesteps.timestep_sampling,
+        "ss_discrete_flow_shift": cfg.timesteps.discrete_flow_shift,
+        "ss_weighting_scheme": cfg.timesteps.weighting_scheme,
+        "ss_training_started_at": started,
+        "ss_training_finished_at": time.time(),
+    }
+
+
+def _modelspec(cfg: Config, architecture: str) -> dict[str, object]:
+    saving, times = cfg.saving, cfg.timesteps
+    side = cfg.dataset.resolution
+    return {
+        "modelspec.sai_model_spec": "1.0.1",
+        "modelspec.architecture": architecture,
+        "modelspec.implementation": "diffusers",
+        "modelspec.implementation_version": SOFTWARE,
+        "modelspec.title": saving.metadata_title or saving.output_name,
+        "modelspec.resolution": f"{side}x{side}",
+        "modelspec.date": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "modelspec.author": saving.metadata_author,
+        "modelspec.description": saving.metadata_description,
+        "modelspec.license": saving.metadata_license,
+        "modelspec.tags": saving.metadata_tags,
+        "modelspec.trigger_phrase": saving.metadata_trigger or cfg.dataset.trigger_word,
+        "modelspec.timestep_range": f"{times.min_timestep:g},{times.max_timestep:g}",
+    }

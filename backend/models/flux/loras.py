@@ -1,0 +1,32 @@
+"""What LoRA files of FLUX say about themselves, and where other programs load them, as torch-free data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backend.models.files import read_json
+
+LORA_LAYERS: tuple[str, ...] = (
+    r"transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj|to_out\.0|to_add_out)",
+    r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
+    r"transformer_blocks\.\d+\.(ff|ff_context)\.net\.(0\.proj|2)",
+    r"single_transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v)",
+    r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out)",
+    r"single_transformer_blocks\.\d+\.norm\.linear",
+    r"(x_embedder|context_embedder|proj_out|norm_out\.linear)",
+    r"time_text_embed\.(timestep_embedder|guidance_embedder|text_embedder)\.(linear_1|linear_2)",
+)
+"""Module paths (regular expressions for the whole path) that ComfyUI's key map of FLUX (``flux_to_diffusers`` in
+comfy/utils.py) takes behind the prefix ``transformer.``; diffusers takes every linear layer."""
+
+BASE_MODEL_VERSION = "flux1"
+"""``ss_base_model_version``, as sd-scripts writes it for FLUX.1."""
+
+
+def architecture(base: Path) -> str:
+    """``modelspec.architecture`` of a LoRA for the model at `base`: told by its guidance embedding, dev or schnell."""
+    try:
+        guided = read_json(base / "transformer" / "config.json").get("guidance_embeds")
+    except (OSError, ValueError):
+        return "flux-1/lora"
+    return "flux-1-dev/lora" if guided else "flux-1-schnell/lora"

@@ -1,0 +1,41 @@
+"""A tiny FLUX denoiser with a LoRA whose B is not zero, and inputs for it."""
+
+from __future__ import annotations
+
+import torch
+from diffusers import FluxTransformer2DModel
+from torch import Tensor
+
+from backend.lora.inject import Lora, find_targets, inject
+from backend.models.flux.facts import FACTS
+from tests.tiny_flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
+
+
+def trained(
+    rank: int = 4, alpha: float = 4, targets: tuple[str, ...] = FACTS.default_targets
+) -> tuple[FluxTransformer2DModel, Lora]:
+    """A denoiser with a LoRA in it, random but not zero."""
+    model = make_tiny_denoiser()
+    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
+    source = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for path in lora.layers:
+            lora.pair(path)[1].normal_(std=0.5, generator=source)
+    return model, lora
+
+
+def inputs(rows: int = 4, columns: int = 6, text: int = 8) -> dict[str, Tensor]:
+    """Arguments of ``FluxTransformer2DModel.forward`` for a picture of rows x columns tokens."""
+    source = torch.Generator().manual_seed(5)
+    ids = torch.zeros(rows, columns, 3)
+    ids[..., 1] += torch.arange(rows)[:, None]
+    ids[..., 2] += torch.arange(columns)[None, :]
+    return {
+        "hidden_states": torch.randn(1, rows * columns, LATENT_CHANNELS * 4, generator=source),
+        "encoder_hidden_states": torch.randn(1, text, TEXT_WIDTH, generator=source),
+        "pooled_projections": torch.randn(1, POOLED_WIDTH, generator=source),
+        "timestep": torch.tensor([0.6]),
+        "guidance": torch.tensor([1.0]),
+        "img_ids": ids.reshape(-1, 3),
+        "txt_ids": torch.zeros(text, 3),
+    }
