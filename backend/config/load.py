@@ -132,8 +132,7 @@ class _Parse:
             if key not in SECTIONS:
                 self._unknown(key, value)
         partial = self._validate(values)
-        given = {n: v for n, v in values["compile"].items() if f"compile.{n}" not in self.failed}
-        self.problems += apply_profile(partial, given)
+        self.problems += apply_profile(partial, self._chosen(values["compile"]))
         self.problems += check(partial, without=self.failed)
         problems = _in_order(self._with_lines())
         return Loaded(None if errors(problems) else partial, problems, partial)
@@ -187,6 +186,13 @@ class _Parse:
             section, name = path.split(".")
             values[section].pop(name, None)
         return Config.model_validate(values)
+
+    def _chosen(self, values: dict[str, Any]) -> set[str]:
+        """Names that somebody chose: in a form, which always gives every value, those that are not the default."""
+        said = {name for name in values if f"compile.{name}" not in self.failed}
+        if self.text is not None:
+            return said
+        return {name for name in said if values[name] != by_path()[f"compile.{name}"].default}
 
     def _refused(self, found: Any) -> None:
         section, name, *inner = found["loc"]

@@ -38,8 +38,7 @@ class Read(NamedTuple):
     """What came out of a file.
 
     data: None when nothing could be read. text: what data was parsed from, line for line as in the file, bad lines
-    mended
-    or emptied. holes: lines had to be emptied.
+    mended or emptied. holes: lines had to be emptied.
     """
 
     data: dict[str, Any] | None

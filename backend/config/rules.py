@@ -14,6 +14,7 @@ from backend.config.problems import Problem
 from backend.config.rule import Rule, When, longer_than_run, needs_pictures, no_effect
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
+from backend.models.table import FAMILIES
 
 
 def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> list[Problem]:
@@ -55,6 +56,11 @@ def _folder_keys(rows: list[Any]) -> list[str]:
 
 def _sixteen_bit(weights: str, mixed: str) -> bool:
     return {weights, mixed} == {"bf16", "fp16"}
+
+
+def _classes(family: str) -> list[str]:
+    """Names of a family's block classes."""
+    return [block.name for block in FAMILIES[family].facts.block_classes]
 
 
 RULES: tuple[Rule, ...] = (
@@ -237,6 +243,15 @@ RULES: tuple[Rule, ...] = (
         "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
     ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
+    Rule(
+        ("compile.compile_blocks", "model.family"),
+        lambda rows, family: [
+            i for i, row in enumerate(rows or []) if row.blocks.split(":")[0] not in _classes(family)
+        ],
+        "the family {family} has no blocks of this name",
+        "Name one of its block classes, such as " + ", ".join(dict.fromkeys(c for f in FAMILIES for c in _classes(f))),
+        column="blocks",
+    ),
     no_effect("compile.static_token_count", "compile.shape_mode", ("static",), "nothing is padded in this shape mode"),
     Rule(
         ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile"),

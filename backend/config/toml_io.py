@@ -88,6 +88,11 @@ def dumps(cfg: Config, whole: bool = False) -> str:
     return text
 
 
+def dumps_value(value: Any) -> str:
+    """One value as it stands behind the ``=``: a text in quotes, ``[1, 2]``, ``true``."""
+    return str(_Encoder().dump_value(value))
+
+
 def dump(cfg: Config, path: str | Path, whole: bool = False, comment: str = "") -> None:
     """Write the settings to a file, whole or not at all; an old file stays until the new one is safe.
 

@@ -47,8 +47,8 @@ class DatasetSection(Section):
         le=8192,
         unit="px",
         label="Resolution",
-        help="Side of the square whose area every picture is scaled to; a wide picture keeps its shape at the same"
-        " area. 1024 is what FLUX is made for; 768 or 512 trains faster in less memory and learns less "
+        help="Side of the square whose area every picture is scaled to; a wide picture keeps its shape at the same "
+        "area. 1024 is what FLUX is made for; 768 or 512 trains faster in less memory and learns less "
         "detail.",
         aliases=("max_resolution", "train_resolution", "image_size", "size"),
     )
@@ -119,8 +119,8 @@ class DatasetSection(Section):
         le=1,
         unit="share",
         label="Caption dropout",
-        help="Share of steps in which a picture is trained with an empty caption. 0.05 to 0.1 makes the style show"
-        " without the trigger word too; 0 turns it off.",
+        help="Share of steps in which a picture is trained with an empty caption. 0.05 to 0.1 makes the style show "
+        "without the trigger word too; 0 turns it off.",
         aliases=("caption_dropout", "cond_dropout_rate", "uncond_p", "caption_dropout_probability"),
     )
     caption_dropout_every_n_epochs: int | None = setting(
@@ -172,7 +172,7 @@ class DatasetSection(Section):
         min_length=1,
         label="Cache folder",
         help="Where encoded pictures and captions are kept between runs. Empty puts them beside the images. It "
-        "takes about 0.5 MB for a picture of 1024 px and 4 MB for a FLUX caption.",
+        "takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX caption.",
         aliases=("cache_directory", "latent_cache_dir", "cache_dir_name", "vae_cache_dir"),
         advanced=True,
     )

@@ -8,8 +8,9 @@ from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
 from backend.config.sections.values import clean_path, not_blank, one_of
+from backend.models import table
 
-FAMILIES = ("flux",)
+FAMILIES = tuple(table.FAMILIES)
 
 
 class ModelSection(Section):

@@ -22,8 +22,8 @@ class OptimizerSection(Section):
         "adamw",
         suggestions=OPTIMIZERS,
         label="Optimizer",
-        help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is"
-        " the safe choice; adafactor holds less state.",
+        help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is "
+        "the safe choice; adafactor holds less state.",
         aliases=("optimizer_type", "optim", "optimizer_name"),
     )
     optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
@@ -39,8 +39,8 @@ class OptimizerSection(Section):
         ge=0,
         le=1000,
         label="Learning rate",
-        help="How far each step moves the weights. 1e-4 suits most LoRAs; halve it when samples fall apart, double"
-        " it when nothing is learnt. Optimizers that find their own rate want 1.0.",
+        help="How far each step moves the weights. 1e-4 suits most LoRAs; halve it when samples fall apart, double "
+        "it when nothing is learnt. Optimizers that find their own rate want 1.0.",
         aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
     )
     weight_decay: float = setting(

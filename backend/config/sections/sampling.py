@@ -110,7 +110,7 @@ class SamplingSection(Section):
         False,
         label="Before the first step",
         help="Draws the prompts before training too: the base model, for comparison.",
-        aliases=("sample_at_first", "skip_first_sample"),
+        aliases=("sample_at_first",),
     )
     sample_at_end: bool = setting(
         True,
@@ -176,8 +176,8 @@ class ValidationSection(Section):
         lambda: [0.05, 0.1, 0.2, 0.35],
         min_length=1,
         label="Noise levels",
-        help="Noise levels (sigma, 0 clean to 1 noise) at which the loss is measured. Low ones show learning best;"
-        " high ones hardly move.",
+        help="Noise levels (sigma, 0 clean to 1 noise) at which the loss is measured. Low ones show learning best; "
+        "high ones hardly move.",
         aliases=("validation_timesteps", "eval_timesteps"),
         advanced=True,
     )
@@ -197,6 +197,6 @@ class ValidationSection(Section):
         label="Noise draws",
         help="How often each picture is measured at each noise level, with different noise. More is steadier and "
         "slower.",
-        aliases=("num_validation_images", "validation_draws"),
+        aliases=("validation_draws",),
         advanced=True,
     )

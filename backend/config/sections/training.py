@@ -35,8 +35,8 @@ class TrainingSection(Section):
         le=10**6,
         unit="epochs",
         label="Epochs",
-        help="Length of the run in passes over the data set, in place of steps. The plan shows how many steps they"
-        " make.",
+        help="Length of the run in passes over the data set, in place of steps. The plan shows how many steps they "
+        "make.",
         aliases=("num_train_epochs", "epochs", "num_epochs", "epoch", "max_epochs"),
     )
     gradient_accumulation_steps: int = setting(
@@ -45,8 +45,8 @@ class TrainingSection(Section):
         le=10000,
         unit="batches",
         label="Gradient accumulation",
-        help="Batches whose gradients are summed before the weights move once: the effect of a larger batch at the"
-        " memory of a small one, in more time.",
+        help="Batches whose gradients are summed before the weights move once: the effect of a larger batch at the "
+        "memory of a small one, in more time.",
         aliases=("gradient_accumulation", "grad_accum_steps", "accumulation_steps"),
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = setting(
@@ -93,8 +93,8 @@ class TimestepsSection(Section):
         "shift",
         label="Timestep sampling",
         help="How noise levels are drawn. uniform: all alike; sigmoid and logit_normal: mostly the middle; shift: "
-        "sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: the shift follows"
-        " the picture's size, as in FLUX's own schedule.",
+        "sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: the shift follows "
+        "the picture's size, as in FLUX's own schedule.",
         aliases=("timestep_type", "timestep_sampling_type", "timestep_distribution", "noise_schedule_sampling"),
     )
     sigmoid_scale: float = setting(
