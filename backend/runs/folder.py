@@ -1,0 +1,345 @@
+"""A run is a folder: everything about it is inside, and anybody who has the folder sees the same run.
+
+``config.toml`` (whole), ``run.json``, ``events.jsonl``, ``metrics.sqlite``, ``log.txt``, ``state/``, ``checkpoints/``,
+``samples/``, ``control/``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from backend.runs import record
+from backend.runs.control import Control
+from backend.runs.errors import RunBusy, RunError, RunNotFound
+from backend.runs.events import read_events
+from backend.runs.jsonable import jsonable
+from backend.runs.process import MARKER, ProcessId
+from backend.runs.redact import redact_value
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+    from backend.runs.status import RunStatus
+
+FinalState = Literal["done", "stopped", "failed", "dead"]
+FINAL: frozenset[str] = frozenset({"done", "stopped", "failed", "dead"})
+_PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
+_RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+# Folder names end at 255 bytes; the time and a number follow.
+_LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One picture drawn during training; step, prompt_index and prompt are None for a file that no event names."""
+
+    path: Path
+    step: int | None
+    prompt_index: int | None
+    prompt: str | None
+    t: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One LoRA file of a run; ``size`` in bytes, ``t`` its time in unix seconds, step None when no event names it."""
+
+    path: Path
+    step: int | None
+    size: int
+    t: float
+
+
+class Run:
+    """One run folder. Cheap to make; holds nothing open."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.config_path = self.path / "config.toml"
+        self.record_path = self.path / "run.json"
+        self.events_path = self.path / "events.jsonl"
+        self.metrics_path = self.path / "metrics.sqlite"
+        self.log_path = self.path / "log.txt"
+        self.state_dir = self.path / "state"
+        self.checkpoints_dir = self.path / "checkpoints"
+        self.samples_dir = self.path / "samples"
+        self.control_dir = self.path / "control"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    @property
+    def name(self) -> str:
+        """The folder's name, by which page and terminal call the run."""
+        return self.path.name
+
+    @classmethod
+    def create(cls, cfg: Config, name: str | None = None, root: str | Path | None = None) -> Run:
+        """Make a new run folder with its whole configuration; never uses a folder that exists.
+
+        Args:
+            cfg: the configuration, written to ``config.toml`` with every setting.
+            name: what the folder's name begins with; the configuration's ``output_name`` when None.
+            root: where run folders lie; the configuration's ``output_dir`` when None.
+
+        Raises:
+            WriteFailed, RunError: the folder or a file in it can't be made.
+        """
+        # Here and not above: whoever only reads runs needs no pydantic.
+        from backend.config.paths import resolve
+        from backend.config.toml_io import dump
+
+        base = resolve(cfg.saving.output_dir) if root is None else Path(root)
+        run = cls.create_empty(base, name or cfg.saving.output_name)
+        dump(cfg, run.config_path, whole=True)
+        return run
+
+    @classmethod
+    def create_empty(cls, root: str | Path, name: str) -> Run:
+        """Make the folder ``<name>-<time>`` with its sub-folders and its record, but no configuration."""
+        stem = f"{safe_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+        path, number = Path(root) / stem, 2
+        try:
+            Path(root).mkdir(parents=True, exist_ok=True)
+            while True:
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:
+                    path = Path(root) / f"{stem}-{number}"
+                    number += 1
+            run = cls(path)
+            for folder in (run.state_dir, run.checkpoints_dir, run.samples_dir, run.control_dir):
+                folder.mkdir()
+        except OSError as error:
+            raise RunError(
+                f"The run's folder {path} can't be made: {error.strerror or error}.",
+                "Choose another output_dir, or free some space there.",
+            ) from error
+        record.update(run.record_path, lambda _: {"name": name, "created": time.time()})
+        return run
+
+    def record(self) -> dict:
+        """What ``run.json`` holds; empty when it is missing."""
+        return record.read(self.record_path)
+
+    def process(self) -> ProcessId | None:
+        """The identity of the run's newest trainer process, alive or not; None when it never had one."""
+        return ProcessId.from_record(self.record())
+
+    def is_alive(self) -> bool:
+        """True while the trainer process runs."""
+        process = self.process()
+        return process is not None and process.is_alive()
+
+    def prepare_start(self, command: list[str]) -> None:
+        """Forget the process before: for whoever is about to start a trainer. Old requests are taken back.
+
+        Args:
+            command: what will be run, kept for people to read; secrets in it are hidden.
+
+        Raises:
+            RunBusy: a trainer is already at work on this run.
+        """
+
+        def change(current: dict) -> dict:
+            self._refuse_second(current)
+            return record.without_process(current) | {
+                "started": time.time(),
+                "command": redact_value(command),
+                "events_offset": _size(self.events_path),
+                "log_offset": _size(self.log_path),
+            }
+
+        self.control_dir.mkdir(exist_ok=True)
+        record.update(self.record_path, change)
+        Control(self).clear_all()
+
+    def attach(self) -> None:
+        """For the trainer itself, first thing: make this process the run's process.
+
+        Works for one that `supervise.start` spawned and for one that was started by hand.
+
+        Raises:
+            RunBusy: another live process already works on this run.
+        """
+        if os.environ.get(MARKER) != str(self.path):
+            self.prepare_start(sys.orig_argv)
+            os.environ[MARKER] = str(self.path)
+        if sys.platform == "win32":
+            from backend.runs.windows import contain_descendants
+
+            contain_descendants()
+        own = ProcessId.of(os.getpid())
+
+        def change(current: dict) -> dict:
+            self._refuse_second(current)
+            return current | own.to_record()
+
+        record.update(self.record_path, change)
+
+    def begin_generation(self, step: int = 0) -> int:
+        """Count one more start of this run; return its generation (0 for the first), for the `MetricsWriter`.
+
+        Args:
+            step: the last step that stands, 0 for a start from the beginning.
+        """
+        changed = record.update(
+            self.record_path,
+            lambda current: current | {"generation": current.get("generation", -1) + 1, "generation_step": step},
+        )
+        return changed["generation"]
+
+    def finish(self, state: FinalState, **fields: object) -> None:
+        """Write how the run ended; a second call changes fields but never an end that is already written.
+
+        Args:
+            state: ``done``, ``stopped``, ``failed`` or ``dead``.
+            fields: the result (``step``, ``lora``, ``seconds`` ...), or ``error`` with text, cause and remedy.
+        """
+        if state not in FINAL:
+            raise ValueError(f"{state!r} is no end of a run; known: {', '.join(sorted(FINAL))}")
+
+        def change(current: dict) -> dict:
+            extra = redact_value(jsonable(fields))
+            error = extra.pop("error", None)
+            merged = current | {"state": current.get("state") or state, "ended": current.get("ended") or time.time()}
+            merged["result"] = (current.get("result") or {}) | extra
+            return merged | ({"error": error} if error else {})
+
+        record.update(self.record_path, change)
+
+    def status(self) -> RunStatus:
+        """How the run stands now, held against the live process. For repeated asking, keep a `StatusReader`."""
+        from backend.runs.status import StatusReader
+
+        return StatusReader(self).read()
+
+    def samples(self) -> list[Sample]:
+        """The sample pictures that exist, in the order they were drawn."""
+        told = self._told("sample")
+        found = [
+            Sample(path, *(told.get(path.name, {}).get(key) for key in ("step", "prompt_index", "prompt")), _time(path))
+            for path in _files(self.samples_dir)
+            if path.suffix.lower() in _PICTURES
+        ]
+        return sorted(found, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The LoRA files that exist, oldest step first."""
+        told = self._told("checkpoint")
+        found = [
+            Checkpoint(path, told.get(path.name, {}).get("step"), _size(path), _time(path))
+            for path in _files(self.checkpoints_dir)
+            if path.suffix == ".safetensors"
+        ]
+        return sorted(found, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
+
+    def has_state(self) -> bool:
+        """True when there is something to resume from."""
+        return any(_files(self.state_dir)) or any(p.is_dir() for p in _entries(self.state_dir))
+
+    def _told(self, kind: str) -> dict[str, dict]:
+        events, _ = read_events(self.events_path)
+        return {Path(str(event.get("file"))).name: event for event in events if event["kind"] == kind}
+
+    def _refuse_second(self, current: dict) -> None:
+        process = ProcessId.from_record(current)
+        if process is not None and process.pid != os.getpid() and process.is_alive():
+            raise RunBusy(
+                f"The run {self.name} is already being trained by process {process.pid}.", "Stop it first, or wait."
+            )
+
+
+def list_runs(root: str | Path) -> list[Run]:
+    """All run folders in ``root``, newest first; a missing folder has none."""
+    runs = [Run(path) for path in _entries(Path(root)) if path.is_dir() and is_run(path)]
+    return sorted(runs, key=lambda run: (_created(run), run.name), reverse=True)
+
+
+def is_run(path: str | Path) -> bool:
+    """True for a folder that holds a run's record or its configuration and events."""
+    folder = Path(path)
+    return (folder / "run.json").is_file() or (
+        (folder / "config.toml").is_file() and (folder / "events.jsonl").is_file()
+    )
+
+
+def find(root: str | Path, name: str, paths: bool = False) -> Run:
+    """Find a run by its name, by the beginning of its name, or ``latest``.
+
+    Args:
+        root: where run folders lie.
+        name: the name; an exact one wins over a beginning.
+        paths: also accept the path of a run folder anywhere (for the terminal, never for what a browser sends).
+
+    Raises:
+        RunNotFound: none, or several, have that name; the candidates are told.
+    """
+    if paths and is_run(name):
+        return Run(name)
+    runs = list_runs(root)
+    if name == "latest" and runs:
+        return runs[0]
+    exact = [run for run in runs if run.name == name]
+    matches = exact or [run for run in runs if name and run.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        listed = ", ".join(run.name for run in matches[:5])
+        raise RunNotFound(f"{len(matches)} runs begin with {name!r}: {listed}.", "Give more of the name.")
+    names = [run.name for run in runs]
+    near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+    remedy = f"Did you mean {' or '.join(near)}?" if near else f"There are no runs in {root} yet."
+    raise RunNotFound(f"There is no run named {name!r}.", remedy)
+
+
+def safe_name(name: str) -> str:
+    """A folder name that every system takes, as near to ``name`` as can be."""
+    text = re.sub(r'[\x00-\x1f\x7f<>:"/\\|?*\s]+', "-", name).strip("-. ")
+    text = text.encode("utf-8")[:_LONGEST_NAME].decode("utf-8", "ignore").rstrip("-. ")
+    return f"run-{text}" if not text or _RESERVED.match(text) else text
+
+
+def _created(run: Run) -> float:
+    created = run.record().get("created")
+    return float(created) if isinstance(created, int | float) else _time(run.path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(folder: Path) -> list[Path]:
+    # Names that begin with a dot are files still being written.
+    return [path for path in _entries(folder) if not path.name.startswith(".") and path.is_file()]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,77 @@
+"""``run.json``: what is known about a run's process and how it ended. Read by anybody, changed under a lock."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.runs.files import locked, write_atomic
+from backend.runs.jsonable import dumps
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+# Fields that describe one process from its start to its end; a new start forgets them.
+_OF_ONE_PROCESS = (
+    "pid",
+    "create_time",
+    "boot",
+    "ticks",
+    "started",
+    "command",
+    "state",
+    "ended",
+    "exit_code",
+    "stop_asked",
+    "stop_rung",
+    "error",
+    "result",
+)
+
+
+def read(path: Path) -> dict:
+    """The record, or an empty one when the file is missing or broken (a run folder without it can still be shown)."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        log.warning("%s can't be read: %s", path, error)
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def update(path: Path, change: Callable[[dict], dict | None]) -> dict:
+    """Change the record under its lock, so that page and trainer never undo each other's words.
+
+    Args:
+        path: the ``run.json``; made if missing.
+        change: gets the record as it is, returns it as it shall be, or None to leave it.
+
+    Returns:
+        The record as it now stands.
+
+    Raises:
+        WriteFailed: it could not be written; the old one is still there.
+    """
+    with locked(path.with_name(path.name + ".lock")):
+        record = read(path)
+        changed = change(dict(record))
+        if changed is None or changed == record:
+            return record
+        changed = {"v": VERSION, **changed}
+        write_atomic(path, dumps(changed, indent=2) + "\n")
+        return changed
+
+
+def set_fields(path: Path, **fields: object) -> dict:
+    """`update` with some fields set."""
+    return update(path, lambda record: record | fields)
+
+
+def without_process(record: dict) -> dict:
+    """The record as it stands before a new start: nothing of the process before it."""
+    return {key: value for key, value in record.items() if key not in _OF_ONE_PROCESS}

@@ -1,0 +1,88 @@
+"""Keep secrets out of every text that is written down: logs, events, records.
+
+Two nets: the values of environment variables whose name says "secret", wherever they turn up; and the forms that tokens
+of the services around training have. What matches becomes ``[hidden]``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+HIDDEN = "[hidden]"
+
+_SECRET_NAME = re.compile(r"(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
+# A shorter value would hide ordinary words ("1", "true", "none") in every line.
+_SHORTEST_VALUE = 8
+
+_FORMS = [
+    re.compile(form)
+    for form in (
+        r"\bhf_[A-Za-z0-9]{16,}",  # Hugging Face, user
+        r"\bapi_org_[A-Za-z0-9]{16,}",  # Hugging Face, organisation
+        r"\bwandb_v\d_[A-Za-z0-9_]{20,}",  # Weights & Biases, new form
+        r"\blocal-[0-9a-f]{32,}",  # Weights & Biases, own server
+        r"\bsk-[A-Za-z0-9_-]{20,}",  # OpenAI and others
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})",  # GitHub, GitLab
+        r"\bxox[abprs]-[A-Za-z0-9-]{10,}",  # Slack
+        r"\bAKIA[0-9A-Z]{16}\b",  # Amazon
+        r"\bAIza[0-9A-Za-z_-]{30,}",  # Google
+        r"\bey[A-Za-z0-9_-]{10,}\.ey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON web token
+    )
+]
+# "token_count = 4096" and "tokens: 4032" are no secrets: the name must end there, the value be long and no number.
+_NAMED = re.compile(
+    r"""(?ix)
+    (?P<name> (?<![a-z]) (?: (?:[a-z]+[_-])* (?:api[_-]?key|access[_-]?key|secret[_-]?key|secret|token|apikey)
+              | wandb[a-z_]*key | authorization ) ["']? )
+    (?P<between> \s* [:=] \s* (?:bearer\s+|basic\s+)? ["']? )
+    (?P<value> (?!\d+\b(?![a-z])) [A-Za-z0-9_+/=.~-]{16,} )
+    """
+)
+_PASSWORD = re.compile(r"""(?i)(\b(?:[a-z]+_)*(?:password|passwd)["']?(?:\s*[:=]\s*|\s+(?=\S*\d))["']?)([^\s"',;&]+)""")
+_BEARER = re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9_+/=.~-]{16,}")
+# A legacy Weights & Biases key looks like any SHA-1; only beside the service's name is it taken for a key.
+_WANDB = re.compile(r"(?i)(\bwandb\b.{0,60}?)\b[0-9a-f]{40}\b")
+_IN_URL = re.compile(r"(\w+://[^/\s:@]+:)[^/\s@]+(@)")
+_QUERY = re.compile(r"(?i)([?&](?:token|key|api_key|apikey|access_token|sig|signature|x-amz-[a-z-]+)=)[^&\s\"']+")
+
+
+def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return ``text`` with every secret that can be recognised replaced by ``[hidden]``.
+
+    Args:
+        text: anything about to be written down.
+        environment: where secret values are looked up; the process's own when None.
+    """
+    for value in _secret_values(os.environ if environment is None else environment):
+        if value in text:
+            text = text.replace(value, HIDDEN)
+    for form in _FORMS:
+        text = form.sub(HIDDEN, text)
+    text = _NAMED.sub(rf"\g<name>\g<between>{HIDDEN}", text)
+    text = _PASSWORD.sub(rf"\1{HIDDEN}", text)
+    text = _BEARER.sub(rf"\1{HIDDEN}", text)
+    text = _WANDB.sub(rf"\1{HIDDEN}", text)
+    text = _IN_URL.sub(rf"\1{HIDDEN}\2", text)
+    return _QUERY.sub(rf"\1{HIDDEN}", text)
+
+
+def redact_value(value: object) -> object:
+    """`redact` for every string inside lists and dictionaries; other values come back as they are."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {key: redact_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_value(item) for item in value]
+    return value
+
+
+def _secret_values(environment: Mapping[str, str]) -> list[str]:
+    found = {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST_VALUE and not os.path.exists(value)
+    }
+    return sorted(found, key=len, reverse=True)
