@@ -91,7 +91,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"is broken JSON (line {error.lineno}, column {error.colno})") from None
     if not isinstance(data, dict):
-        raise ValueError("holds no JSON object")  # noqa: TRY004 - the file is bad, not the caller
+        raise ValueError("holds no JSON object")
     return data
 
 

@@ -76,8 +76,8 @@ class FamilyFacts:
 
     `text_rule` says what trimming a caption means (DESIGN section 3): "attended" (padding is attended: not trimmed
     unless asked), "masked" (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
-    `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression that
-    must match the whole path. `options` names settings that only some families have.
+    `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
+    that must match the whole path. `options` names settings that only some families have.
     """
 
     name: str
@@ -102,18 +102,24 @@ class FamilyFacts:
 
 @dataclass(frozen=True)
 class Family:
-    """A row of the table: facts, the torch-free module behind them, and the module with the code.
+    """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
-    `facts_module` offers `check_base_model(path, variant)`, `geometry(path)` and `sizes(path, variant)`.
+    `facts_module` offers `check_base_model(path, variant)`, `geometry(path)` and `sizes(path, variant)`; `code` all
+    that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the loaders.
     """
 
     facts: FamilyFacts
     facts_module: str
     code: str
+    denoise: str
 
     def load(self) -> ModuleType:
         """The family's code; imports torch and diffusers."""
         return importlib.import_module(self.code)
+
+    def load_denoise(self) -> ModuleType:
+        """The family's forward alone; imports torch and diffusers' denoiser."""
+        return importlib.import_module(self.denoise)
 
     def _torch_free(self) -> ModuleType:
         return importlib.import_module(self.facts_module)

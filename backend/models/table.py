@@ -6,7 +6,12 @@ from backend.models.flux.facts import FACTS as FLUX
 from backend.models.spec import Family
 
 FAMILIES: dict[str, Family] = {
-    FLUX.name: Family(FLUX, "backend.models.flux.facts", "backend.models.flux.code"),
+    FLUX.name: Family(
+        facts=FLUX,
+        facts_module="backend.models.flux.facts",
+        code="backend.models.flux.code",
+        denoise="backend.models.flux.denoise",
+    ),
 }
 
 

@@ -171,5 +171,8 @@ def test_table() -> None:
 
 
 def test_facts_are_torch_free() -> None:
-    code = "import sys, backend.models.table as t; t.family('flux'); bad = {'torch','diffusers','transformers'} & set(sys.modules); assert not bad, bad"
+    code = (
+        "import sys, backend.models.table as t; t.family('flux'); "
+        "bad = {'torch','diffusers','transformers'} & set(sys.modules); assert not bad, bad"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

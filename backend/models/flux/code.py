@@ -1,7 +1,7 @@
 """The code of the FLUX family, as the loop sees it: one fixed set of names (DESIGN section 1)."""
 
-from backend.models.flux.denoise import block_lists, predict, processor, sampling_sigmas
+from backend.models.flux.denoise import block_lists, predict, sampling_sigmas
 from backend.models.flux.encode import load_text, load_vae
 from backend.models.flux.load import load_denoiser
 
-__all__ = ["block_lists", "load_denoiser", "load_text", "load_vae", "predict", "processor", "sampling_sigmas"]
+__all__ = ["block_lists", "load_denoiser", "load_text", "load_vae", "predict", "sampling_sigmas"]

@@ -14,7 +14,7 @@ from backend.models import files
 from backend.models.spec import BlockClass, FamilyFacts, Geometry, Part
 
 # A FLUX token is 2x2 latent cells: the patch is packed outside the transformer (its own patch_size is 1).
-_PATCH = 2
+PATCH = 2
 
 PARTS = (
     Part(
@@ -88,8 +88,8 @@ FACTS = FamilyFacts(
         BlockClass("single", "single_transformer_blocks", "FluxSingleTransformerBlock"),
     ),
     parts=PARTS,
-    # Attention and feed-forward of both block classes. The single blocks' proj_out needs a pattern: as a suffix it would
-    # also match the final projection of the whole model.
+    # Attention and feed-forward of both block classes. The single blocks' proj_out needs a pattern: as a suffix it
+    # would also match the final projection of the whole model.
     default_targets=(
         "attn.to_q",
         "attn.to_k",
@@ -106,7 +106,7 @@ FACTS = FamilyFacts(
         "proj_mlp",
         r"single_transformer_blocks\.\d+\.proj_out",
     ),
-    default_geometry=Geometry(downscale=8, patch=_PATCH, latent_channels=16),
+    default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16),
     options=frozenset({"guidance_scale", "text_length", "true_cfg_scale"}),
 )
 
@@ -186,7 +186,7 @@ def _check_fit(base: Path) -> list[Problem]:
         ),
         (
             "the VAE's channels a token",
-            None if _number(vae, "latent_channels") is None else _number(vae, "latent_channels") * _PATCH * _PATCH,
+            None if _number(vae, "latent_channels") is None else _number(vae, "latent_channels") * PATCH * PATCH,
             "the transformer's input channels",
             _number(transformer, "in_channels"),
         ),
@@ -239,9 +239,9 @@ def geometry(path: str | os.PathLike[str]) -> Geometry:
     if not isinstance(levels, list) or not levels or channels is None:
         raise ValueError(f"{base / 'vae' / 'config.json'} gives no block_out_channels and latent_channels")
     wanted = _number(transformer, "in_channels")
-    if wanted is not None and wanted != channels * _PATCH * _PATCH:
-        raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels * _PATCH * _PATCH}")
-    return Geometry(downscale=2 ** (len(levels) - 1), patch=_PATCH, latent_channels=channels)
+    if wanted is not None and wanted != channels * PATCH * PATCH:
+        raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels * PATCH * PATCH}")
+    return Geometry(downscale=2 ** (len(levels) - 1), patch=PATCH, latent_channels=channels)
 
 
 def sizes(path: str | os.PathLike[str], variant: str | None = None) -> dict[str, int]:

@@ -1,0 +1,265 @@
+"""FLUX's forward over diffusers' real modules, with rows of different sizes and lengths in one batch.
+
+It computes what `FluxTransformer2DModel.forward` computes (tests/shapes hold it to that), and keeps in hand what the
+shape modes need: RoPE ids a sample, text padded on the left and image on the right, masks, and borders between blocks
+that look the same to every block of a class, so that a class is one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from torch import Tensor, nn
+
+from backend.models.flux.facts import FACTS, PATCH
+from backend.shapes.attention import Route
+from backend.shapes.runtime import ShapeRuntime
+
+Rope = tuple[Tensor, Tensor]
+
+
+def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
+    """The stacks of equal blocks by class name, in the order in which they run."""
+    return {blocks.name: getattr(denoiser, blocks.attribute) for blocks in FACTS.block_classes}
+
+
+def rotate(x: Tensor, rope: Rope) -> Tensor:
+    """Rotary embedding of x (B, S, H, D); rope: cos and sin, float32, (B, S, D), or (S, D) for all rows alike.
+
+    The same arithmetic as diffusers' `apply_rotary_emb` (pairs of neighbours, in float32), with ids a sample.
+    """
+    cos, sin = (table.unsqueeze(-2) for table in rope)
+    real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack([-imaginary, real], dim=-1).flatten(-2)
+    return (x.float() * cos + turned.float() * sin).to(x.dtype)
+
+
+class FluxProcessor:
+    """Attention of both block classes, on the joint sequence [text | image]; one object serves all blocks.
+
+    Takes the place of diffusers' `FluxAttnProcessor`. `attention_mask` is whatever the route prepared, or None.
+    """
+
+    # diffusers sets these on every processor when a user changes attention backends; ours answers to the route alone.
+    _attention_backend = None
+    _parallel_config = None
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Any = None,
+        image_rotary_emb: Rope | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        size = (-1, attn.head_dim)
+        query = attn.norm_q(attn.to_q(hidden_states).unflatten(-1, size))
+        key = attn.norm_k(attn.to_k(hidden_states).unflatten(-1, size))
+        value = attn.to_v(hidden_states).unflatten(-1, size)
+        if encoder_hidden_states is not None:
+            text = encoder_hidden_states
+            query = torch.cat([attn.norm_added_q(attn.add_q_proj(text).unflatten(-1, size)), query], dim=1)
+            key = torch.cat([attn.norm_added_k(attn.add_k_proj(text).unflatten(-1, size)), key], dim=1)
+            value = torch.cat([attn.add_v_proj(text).unflatten(-1, size), value], dim=1)
+        if image_rotary_emb is not None:
+            query, key = rotate(query, image_rotary_emb), rotate(key, image_rotary_emb)
+        # Under autocast the norms give float32; flash kernels want the values' dtype.
+        out = self.route.attend(query.to(value.dtype), key.to(value.dtype), value, attention_mask)
+        out = out.flatten(2, 3)
+        if encoder_hidden_states is None:
+            return out
+        text_out, image_out = out.split_with_sizes(
+            [encoder_hidden_states.shape[1], out.shape[1] - encoder_hidden_states.shape[1]], dim=1
+        )
+        image_out = attn.to_out[1](attn.to_out[0](image_out.contiguous()))
+        return image_out, attn.to_add_out(text_out.contiguous())
+
+
+def _joint_single(
+    self: nn.Module,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    temb: Tensor | None = None,
+    image_rotary_emb: Rope | None = None,
+    joint_attention_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Forward of a single-stream block on the joint sequence (B, S, D) -> (B, S, D).
+
+    diffusers' own forward joins text and image, and returns two slices of one tensor: a copy a block, and at the next
+    block an input with other strides (another graph). Called with both streams, it still does as diffusers' does.
+    """
+    if encoder_hidden_states is not None:
+        return type(self).forward(
+            self, hidden_states, encoder_hidden_states, temb, image_rotary_emb, joint_attention_kwargs
+        )
+    normed, gate = self.norm(hidden_states, emb=temb)
+    grown = self.act_mlp(self.proj_mlp(normed))
+    attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+    out = hidden_states + gate.unsqueeze(1) * self.proj_out(torch.cat([attended, grown], dim=2))
+    return out.clip(-65504, 65504) if out.dtype == torch.float16 else out
+
+
+def install(denoiser: nn.Module, route: Route) -> None:
+    """Make `route` the attention of every block, and give the single blocks their joint forward (once)."""
+    processor = FluxProcessor(route)
+    for name, blocks in block_lists(denoiser).items():
+        for block in blocks:
+            block.attn.set_processor(processor)
+            if name == "single" and "forward" not in block.__dict__:
+                block.forward = MethodType(_joint_single, block)
+
+
+def pack_latent(latent: Tensor) -> Tensor:
+    """(C, h, w) -> (h/2 * w/2, 4C): 2x2 cells a token, as `FluxPipeline._pack_latents` orders them."""
+    channels, height, width = latent.shape
+    cells = latent.reshape(channels, height // PATCH, PATCH, width // PATCH, PATCH)
+    return cells.permute(1, 3, 0, 2, 4).reshape(-1, channels * PATCH * PATCH)
+
+
+def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
+    """Inverse of `pack_latent`: (h/2 * w/2, 4C) -> (C, h, w)."""
+    cells = tokens.reshape(height // PATCH, width // PATCH, -1, PATCH, PATCH)
+    return cells.permute(2, 0, 3, 1, 4).reshape(-1, height, width)
+
+
+def _positions(sizes: Sequence[tuple[int, int]], text: int, image: int, device: torch.device) -> Tensor:
+    """(B, text + image, 2) row and column of each token; text and padding have (0, 0), as FLUX gives its text."""
+    ids = torch.zeros(len(sizes), text + image, 2, dtype=torch.long)
+    for index, (height, width) in enumerate(sizes):
+        rows, columns = height // PATCH, width // PATCH
+        end = text + rows * columns
+        ids[index, text:end, 0] = torch.arange(rows).repeat_interleave(columns)
+        ids[index, text:end, 1] = torch.arange(columns).repeat(rows)
+    return ids.to(device, non_blocking=True)
+
+
+def rope_of(denoiser: nn.Module, ids: Tensor) -> Rope:
+    """cos and sin (B, S, D) float32 of positions `ids` (B, S, 2), bit for bit those of the model's own `pos_embed`.
+
+    `pos_embed` computes in float64; here it makes one table over positions, and the batch is looked up in it.
+    """
+    # A table as long as the sequence always suffices, and reading the largest id would wait for the device.
+    count = ids.shape[1]
+    table = getattr(denoiser, "_monotile_rope", None)
+    if table is None or table[0].shape[0] < count or table[0].device != ids.device:
+        at = torch.arange(count, device=ids.device)
+        table = denoiser.pos_embed(torch.stack([at, at, at], dim=-1))
+        denoiser._monotile_rope = table
+    first, second, _ = denoiser.pos_embed.axes_dim
+    rows, columns = ids[..., 0], ids[..., 1]
+
+    def looked_up(part: Tensor) -> Tensor:
+        constant = part[0, :first].expand(*rows.shape, first)
+        return torch.cat([constant, part[rows, first : first + second], part[columns, first + second :]], dim=-1)
+
+    return looked_up(table[0]), looked_up(table[1])
+
+
+def _time_embedding(denoiser: nn.Module, sigma: Tensor, guidance: float | None, pooled: Tensor) -> Tensor:
+    """(B, D) modulation input. Timesteps stay float32 up to their sinusoids: in bf16, 750 would become 752."""
+    timestep = sigma.float() * 1000
+    if not denoiser.config.guidance_embeds:
+        return denoiser.time_text_embed(timestep, pooled)
+    if guidance is None:
+        raise ValueError("this FLUX model embeds its guidance: predict needs a guidance value")
+    scales = torch.full_like(timestep, guidance * 1000)
+    return denoiser.time_text_embed(timestep, scales, pooled)
+
+
+def _run(
+    block: nn.Module, shapes: ShapeRuntime, streams: tuple[Tensor, ...], temb: Tensor, rope: Rope, mask: Any
+) -> Any:
+    """One block. Inside of what a checkpoint recomputes, so that dynamic marks are set anew there."""
+    shapes.mark(*streams, *rope)
+    shapes.mark_mask(mask, rope[0].shape[1])
+    hidden, text = streams[0], streams[1] if len(streams) > 1 else None
+    return block(
+        hidden_states=hidden,
+        encoder_hidden_states=text,
+        temb=temb,
+        image_rotary_emb=rope,
+        joint_attention_kwargs={"attention_mask": mask},
+    )
+
+
+def _with_grad(tensor: Tensor) -> Tensor:
+    """The first block's input looking like every later one's: requiring a gradient, as a LoRA block's output does."""
+    if torch.is_grad_enabled() and not tensor.requires_grad:
+        return tensor.detach().requires_grad_()
+    return tensor
+
+
+def predict(
+    denoiser: nn.Module,
+    noisy: Sequence[Tensor],
+    sigma: Tensor,
+    text: Sequence[dict[str, Tensor]],
+    guidance: float | None,
+    shapes: ShapeRuntime,
+) -> list[Tensor]:
+    """Velocity that FLUX predicts for each noisy latent, on real tokens only.
+
+    noisy: B latents (C, h, w), sizes may differ. sigma: (B,) float32 in [0, 1]. text: B dicts with `prompt_embeds`
+    (L, D) and `pooled` (P,); `length` (0-d, real tokens) lets caption buckets trim. guidance: embedded guidance value,
+    None where the model has none. Returns B tensors (C, h, w) float32 in the order given. Wait-free on the device.
+    """
+    shapes.install(denoiser)
+    dtype = denoiser.context_embedder.weight.dtype
+    sizes = [(latent.shape[1], latent.shape[2]) for latent in noisy]
+    batch = shapes.pack(
+        [pack_latent(latent).to(dtype) for latent in noisy], [_caption(shapes, t).to(dtype) for t in text]
+    )
+    pooled = torch.stack([t["pooled"] for t in text]).to(dtype)
+    temb = _time_embedding(denoiser, sigma, guidance, pooled)
+    rope = rope_of(denoiser, _positions(sizes, batch.text_size, batch.image_size, batch.image.device))
+
+    checkpoint = denoiser._gradient_checkpointing_func if denoiser.gradient_checkpointing else None
+
+    def run(block: nn.Module, *streams: Tensor) -> Any:
+        if checkpoint is None or not torch.is_grad_enabled():
+            return _run(block, shapes, streams, temb, rope, batch.mask)
+        return checkpoint(_run, block, shapes, streams, temb, rope, batch.mask)
+
+    hidden = _with_grad(denoiser.x_embedder(batch.image))
+    words = _with_grad(denoiser.context_embedder(batch.text))
+    for block in denoiser.transformer_blocks:
+        words, hidden = run(block, hidden, words)
+    joint = _with_grad(torch.cat([words, hidden], dim=1))
+    for block in denoiser.single_transformer_blocks:
+        joint = run(block, joint)
+
+    velocity = denoiser.proj_out(denoiser.norm_out(joint[:, batch.text_size :], temb)).float()
+    return [
+        unpack_latent(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)
+    ]
+
+
+def _caption(shapes: ShapeRuntime, text: dict[str, Tensor]) -> Tensor:
+    """Caption rows (T, D) after trimming to their bucket; T5's padding is at the end, so the front stays."""
+    rows = text["prompt_embeds"]
+    real = text.get("length")
+    kept = shapes.text_tokens(rows.shape[0], None if real is None else int(real))
+    return rows[:kept]
+
+
+def sampling_sigmas(steps: int, image_tokens: int, base: str | Path) -> list[float]:
+    """The model's own noise levels for `steps` sampling steps, `steps` + 1 of them, descending to 0.
+
+    As `FluxPipeline` calls its scheduler: sigmas from 1 to 1/steps, shifted by the image's tokens where the scheduler's
+    config says `use_dynamic_shifting` (FLUX.1-dev), else by its fixed shift (FLUX.1-schnell).
+    """
+    scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(Path(base) / "scheduler", local_files_only=True)
+    config = scheduler.config
+    slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
+    mu = image_tokens * slope + config.base_shift - slope * config.base_image_seq_len
+    sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
+    scheduler.set_timesteps(sigmas=sigmas, mu=mu if config.use_dynamic_shifting else None)
+    return scheduler.sigmas.tolist()

@@ -1,0 +1,323 @@
+"""Flash kernels behind our own registered operators, so that a compiled block has no graph break at them.
+
+Two styles, both exact on real tokens:
+
+- *segments*: a varlen kernel over [pad | run | pad] of each row (`segments.cu_seqlens`).
+- *sink*: a dense kernel over whole rows whose padded keys and values are zero. Such a key adds exp(0) to the softmax
+  denominator and nothing else, so with n of them lse_true = log(exp(lse) - n), out_true = out * exp(lse - lse_true).
+  Handing *these* to the kernel's own backward makes the gradients exact too: P = exp(s - lse_true) is the unpadded
+  softmax, D = sum(dO * out_true) its correction term, and zero keys send nothing back to q. (Correcting the output by
+  an lse that carries no gradient leaves the gradients of q and k some 20 % off.)
+
+The packages' private entries change from release to release, so they are called by parameter name.
+"""
+
+# No `from __future__ import annotations` here: torch.library reads the annotations of the operators as types.
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+class Kernel:
+    """What a flash package offers; q, k, v are (B, S, H, D), or (T, H, D) with `cu` (n + 1,) int32 and `longest`.
+
+    forward -> (out like q, lse float32 (B, H, S) or (H, T)); backward -> (dq, dk, dv).
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
+        raise NotImplementedError
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
+    ) -> Triple:
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=32)
+def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
+    """Parameter names of a kernel's entry -> whether it is required; sees through torch.library wrappers."""
+    plain = getattr(function, "_init_fn", function)
+    signature = inspect.signature(plain)
+    return {name: p.default is inspect.Parameter.empty for name, p in signature.parameters.items()}
+
+
+def call_by_name(function: Callable[..., Any], **values: Any) -> Any:
+    """Call `function` with those `values` that it knows; parameters that it requires beyond them get None."""
+    known = _parameters(function)
+    chosen = {name: value for name, value in values.items() if name in known}
+    chosen |= {name: None for name, required in known.items() if required and name not in chosen}
+    return function(**chosen)
+
+
+class Flash2(Kernel):
+    """The flash-attn package (2.x): `flash_attn.flash_attn_interface`."""
+
+    def __init__(self) -> None:
+        self.module = importlib.import_module("flash_attn.flash_attn_interface")
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
+        entry = self.module._flash_attn_forward if cu is None else self.module._flash_attn_varlen_forward
+        out, lse, *_ = call_by_name(entry, q=q, k=k, v=v, **_bounds(cu, longest), **_options(q))
+        return out, lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
+    ) -> Triple:
+        entry = self.module._flash_attn_backward if cu is None else self.module._flash_attn_varlen_backward
+        grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v)]
+        tensors = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "softmax_lse": lse}
+        call_by_name(
+            entry,
+            **tensors,
+            dq=grads[0],
+            dk=grads[1],
+            dv=grads[2],
+            **_bounds(cu, longest),
+            **_options(q),
+            rng_state=None,
+        )
+        return grads[0], grads[1], grads[2]
+
+
+class Flash3(Kernel):
+    """FlashAttention 3 for Hopper: `flash_attn_interface`, built from flash-attention's hopper/ folder."""
+
+    def __init__(self) -> None:
+        self.module = importlib.import_module("flash_attn_interface")
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
+        out, lse, *_ = call_by_name(
+            self.module._flash_attn_forward, q=q, k=k, v=v, **_bounds(cu, longest), **_options(q), **_HOPPER
+        )
+        return out, lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
+    ) -> Triple:
+        grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v)]
+        tensors = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "softmax_lse": lse}
+        call_by_name(
+            self.module._flash_attn_backward,
+            **tensors,
+            dq=grads[0],
+            dk=grads[1],
+            dv=grads[2],
+            **_bounds(cu, longest),
+            **_options(q),
+            sm_margin=0,
+        )
+        return grads[0], grads[1], grads[2]
+
+
+class Flash4(Kernel):
+    """FlashAttention 4 (CuTe): `flash_attn.cute.interface`. It JIT-compiles at the first call of a shape class."""
+
+    def __init__(self) -> None:
+        self.module = importlib.import_module("flash_attn.cute.interface")
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
+        # 4.0.0b36 returns five values, earlier ones two: only the first two are ours.
+        out, lse, *_ = call_by_name(
+            self.module._flash_attn_fwd,
+            q=q,
+            k=k,
+            v=v,
+            **_bounds(cu, longest),
+            softmax_scale=q.shape[-1] ** -0.5,
+            causal=False,
+            return_lse=True,
+        )
+        return out, lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
+    ) -> Triple:
+        dq, dk, dv, *_ = call_by_name(
+            self.module._flash_attn_bwd,
+            q=q,
+            k=k,
+            v=v,
+            out=out,
+            dout=dout,
+            lse=lse,
+            softmax_scale=q.shape[-1] ** -0.5,
+            causal=False,
+            softcap=0.0,
+            **_bounds(cu, longest),
+        )
+        return dq, dk, dv
+
+
+class AtenFlash(Kernel):
+    """torch's own flash kernel (FlashAttention 2), dense only: what SDPA's flash backend runs, with its lse."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
+        qt, kt, vt = (t.transpose(1, 2) for t in (q, k, v))
+        if not q.is_cuda:
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qt, kt, vt)
+            return out.transpose(1, 2), lse
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(qt, kt, vt)
+        return out.transpose(1, 2), lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
+    ) -> Triple:
+        dt, qt, kt, vt, ot = (t.transpose(1, 2) for t in (dout, q, k, v, out))
+        if not q.is_cuda:
+            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                dt, qt, kt, vt, ot, lse, 0.0, False
+            )
+        else:
+            # Without dropout the two random-state tensors are never read.
+            unused = torch.empty(0, dtype=torch.uint64, device=q.device)
+            grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                dt, qt, kt, vt, ot, lse, None, None, longest, longest, 0.0, False, unused, unused
+            )
+        dq, dk, dv = (g.transpose(1, 2) for g in grads)
+        return dq, dk, dv
+
+
+_HOPPER = {"attention_chunk": 0, "num_splits": 1, "sm_margin": 0, "rotary_interleaved": True, "pack_gqa": None}
+
+
+def _options(q: Tensor) -> dict[str, Any]:
+    """Values that flash-attn 2 and 3 ask for in some release: plain attention, no dropout, no window."""
+    return {
+        "dropout_p": 0.0,
+        "softmax_scale": q.shape[-1] ** -0.5,
+        "causal": False,
+        "is_causal": False,
+        "window_size": (-1, -1),
+        "window_size_left": -1,
+        "window_size_right": -1,
+        "softcap": 0.0,
+        "deterministic": False,
+        "return_softmax": False,
+    }
+
+
+def _bounds(cu: Tensor | None, longest: int) -> dict[str, Any]:
+    if cu is None:
+        return {}
+    return {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": longest, "max_seqlen_k": longest}
+
+
+def _fresh(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _dense(*tensors: Tensor) -> list[Tensor]:
+    return [t.contiguous() for t in tensors]
+
+
+def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
+    """Register `monotile::<name>_segments` and return attend(q, k, v (T, H, D), cu (n + 1,) int32, longest) -> out.
+
+    `make` builds the kernel at its first use, so that registering imports no package.
+    """
+    kernel = functools.cache(make)
+
+    @torch.library.custom_op(f"monotile::{name}_segments", mutates_args=())
+    def forward(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        out, lse = kernel().forward(*_dense(q, k, v), cu, longest)
+        return out.contiguous(), lse.contiguous()
+
+    @forward.register_fake
+    def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        return _fresh(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+    @torch.library.custom_op(f"monotile::{name}_segments_backward", mutates_args=())
+    def backward(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, longest: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = kernel().backward(*_dense(dout, q, k, v, out, lse), cu, longest)
+        return dq.contiguous(), dk.contiguous(), dv.contiguous()
+
+    @backward.register_fake
+    def _(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, longest: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _fresh(q), _fresh(k), _fresh(v)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, cu, longest = inputs
+        ctx.save_for_backward(q, k, v, cu, *output)
+        ctx.longest = longest
+
+    def differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Any, ...]:
+        q, k, v, cu, out, lse = ctx.saved_tensors
+        return (*backward(dout, q, k, v, out, lse, cu, ctx.longest), None, None)
+
+    forward.register_autograd(differentiate, setup_context=keep)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> Tensor:
+        return forward(q, k, v, cu, longest)[0]
+
+    return attend
+
+
+# Closer to 1 the corrected denominator would be rounding noise; only rows whose real scores all lie some 14 below zero
+# against thousands of pads come near.
+_MOST_PADDING = 1 - 2.0**-20
+
+
+def remove_zero_keys(out: Tensor, lse: Tensor, pads: Tensor) -> Pair:
+    """Output and lse of attention as if `pads` (B,) zero keys with zero values had not been there.
+
+    `out` (B, S, H, D), `lse` float32 (B, H, S). With 0 pads both come back bit for bit.
+    """
+    share = (pads[:, None, None] * torch.exp(-lse)).clamp(max=_MOST_PADDING)
+    shift = torch.log1p(-share)
+    factor = torch.exp(-shift).transpose(1, 2).unsqueeze(-1)
+    return (out * factor).to(out.dtype), lse + shift
+
+
+def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Register `monotile::<name>_sink` and return attend(q, k, v (B, S, H, D), pads (B,) float32) -> out.
+
+    Keys and values of padded positions must be zero; `pads` counts them a row.
+    """
+    kernel = functools.cache(make)
+
+    @torch.library.custom_op(f"monotile::{name}_sink", mutates_args=())
+    def forward(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> tuple[Tensor, Tensor]:
+        out, lse = kernel().forward(*_dense(q, k, v), None, q.shape[1])
+        out, lse = remove_zero_keys(out, lse, pads)
+        return out.contiguous(), lse.contiguous()
+
+    @forward.register_fake
+    def _(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> tuple[Tensor, Tensor]:
+        return _fresh(q), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+
+    @torch.library.custom_op(f"monotile::{name}_sink_backward", mutates_args=())
+    def backward(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = kernel().backward(*_dense(dout, q, k, v, out, lse), None, q.shape[1])
+        return dq.contiguous(), dk.contiguous(), dv.contiguous()
+
+    @backward.register_fake
+    def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _fresh(q), _fresh(k), _fresh(v)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:3], *output)
+
+    def differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        return (*backward(dout, q, k, v, out, lse), None)
+
+    forward.register_autograd(differentiate, setup_context=keep)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> Tensor:
+        return forward(q, k, v, pads)[0]
+
+    return attend

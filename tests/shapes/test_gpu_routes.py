@@ -1,0 +1,121 @@
+"""The GPU routes against float32: exact where they compute in float32, and no further off than the unpadded bf16 run.
+
+Run on a machine with a card: python -m pytest -q -m gpu tests/shapes
+"""
+
+import copy
+
+import pytest
+import torch
+
+from backend.compile.helper import compile_model
+from backend.models.flux.denoise import block_lists
+from backend.shapes import attention
+from backend.shapes.runtime import ShapeRuntime
+from tests.shapes.common import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+# 64, 96, 60 and 48 image tokens, text of 40 to 64: several blocks of 128 keys, edges inside of blocks.
+SIZES, WORDS = [(16, 16), (16, 24), (12, 20), (24, 8)], [40, 64, 50, 64]
+HALF_ROUTES = ["sdpa", "varlen", "flash2", "fa3", "fa4", "flex"]
+
+
+def wide_denoiser() -> torch.nn.Module:
+    """Heads of 64: flash kernels and flex want at least 16, FA3 and FA4 64 or more."""
+    from diffusers import FluxTransformer2DModel
+
+    torch.manual_seed(0)
+    model = FluxTransformer2DModel(
+        in_channels=16,
+        num_layers=2,
+        num_single_layers=2,
+        attention_head_dim=64,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        pooled_projection_dim=24,
+        guidance_embeds=True,
+        axes_dims_rope=(16, 24, 24),
+    )
+    return denoiser_with_lora(model=model)
+
+
+def errors(found: tuple, wanted: tuple) -> tuple[float, float]:
+    """Root mean square error of outputs and of gradients, each against its own size."""
+
+    def rms(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
+        got, want = (torch.cat([x.double().flatten() for x in xs]) for xs in (got, want))
+        return ((got - want).square().mean().sqrt() / want.square().mean().sqrt()).item()
+
+    names = sorted(wanted[1])
+    return rms(found[0], wanted[0]), rms([found[1][n] for n in names], [wanted[1][n] for n in names])
+
+
+@pytest.fixture(scope="module")
+def model32() -> torch.nn.Module:
+    return wide_denoiser().to(CUDA)
+
+
+@pytest.fixture(scope="module")
+def truth(model32: torch.nn.Module) -> tuple:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return reference(model32, make_batch(SIZES, WORDS).to("cuda", torch.float32))
+
+
+def static(route: attention.Route) -> ShapeRuntime:
+    shapes = ShapeRuntime("static", 120, text_length=64, route=route)
+    shapes.pad_fill = 1e3
+    return shapes
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", ["sdpa", "flex"])
+def test_float32_routes_are_exact(model32: torch.nn.Module, truth: tuple, name: str, checkpointing: bool) -> None:
+    batch = make_batch(SIZES, WORDS).to("cuda", torch.float32)
+    if checkpointing:
+        model32.enable_gradient_checkpointing()
+    try:
+        found = run(model32, batch, static(attention.choose(name, CUDA, torch.float32)))
+    finally:
+        model32.disable_gradient_checkpointing()
+    assert_equal_runs(found, truth)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", HALF_ROUTES)
+def test_half_precision_routes_are_as_close_as_the_unpadded_run(
+    model32: torch.nn.Module, truth: tuple, name: str, checkpointing: bool
+) -> None:
+    why = attention.missing(name, CUDA, torch.bfloat16)
+    if why is not None:
+        pytest.skip(why)
+    model = copy.deepcopy(model32).to(torch.bfloat16)
+    if checkpointing:
+        model.enable_gradient_checkpointing()
+    batch = make_batch(SIZES, WORDS).to("cuda", torch.bfloat16)
+    bare = errors(reference(model, batch), truth)
+    padded = errors(run(model, batch, static(attention.choose(name, CUDA, torch.bfloat16))), truth)
+    # Two roundings of the same size, summed in another order: a tenth is their noise, a leak would be far above it.
+    assert padded[0] <= 1.1 * bare[0] and padded[1] <= 1.1 * bare[1], (padded, bare)
+
+
+@pytest.mark.parametrize("name", HALF_ROUTES)
+def test_compiled_route_is_one_graph_a_class(model32: torch.nn.Module, name: str) -> None:
+    why = attention.missing(name, CUDA, torch.bfloat16)
+    if why is not None:
+        pytest.skip(why)
+    torch._dynamo.reset()
+    model = copy.deepcopy(model32).to(torch.bfloat16)
+    batch = make_batch(SIZES, WORDS).to("cuda", torch.bfloat16)
+    shapes = static(attention.choose(name, CUDA, torch.bfloat16))
+    eager = run(model, batch, shapes)
+    report = compile_model(model, block_lists(model), fullgraph=True, dynamic="false")
+    assert report.compiled == 4, report
+    for rows in ((0, 1), (2, 3), (1, 0)):
+        run(model, batch.rows(*rows), shapes)
+    graphs = report.graphs()
+    assert graphs == {"double": 1, "single": 1}, graphs
+    torch._dynamo.reset()
+    compiled = run(model, batch, shapes)
+    close = errors(compiled, eager)
+    assert close[0] < 0.02 and close[1] < 0.02, close
