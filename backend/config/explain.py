@@ -30,7 +30,7 @@ def explain(setting: Setting, error: Mapping[str, Any]) -> tuple[str, str]:
     """Text and remedy for one of pydantic's errors about a value of ``setting``."""
     kind, context, value = str(error["type"]), error.get("ctx") or {}, error.get("input")
     if kind == "refused":
-        return str(context["text"]), str(context["remedy"])
+        return redact(str(context["text"])), redact(str(context["remedy"]))
     if kind == "missing":
         return f"{setting.name} is missing", f"Add {setting.name} = {_example(setting)}"
     if kind == "literal_error":

@@ -40,6 +40,8 @@ def migrate(
     written = data.pop("schema_version", None)
     if written is not None:
         problems += _to_version(data, written, version, MIGRATIONS if steps is None else steps)
+    else:
+        problems += _zero_limit(data)
     moved = _LegacyCompile(data, problems).move()
     return Migrated(data, problems, moved)
 
@@ -55,6 +57,16 @@ def _to_version(data: Data, written: Any, version: int, steps: dict[int, Callabl
         if number in steps:
             steps[number](data)
     return []
+
+
+def _zero_limit(data: Data) -> list[Problem]:
+    """In a file that Monotile did not write, a limit of 0 means unset, as in the trainers it may come from."""
+    section = data.get("compile")
+    if not isinstance(section, dict) or str(section.get("compile_cache_size_limit")).strip() != "0":
+        return []
+    del section["compile_cache_size_limit"]
+    text = "a compile_cache_size_limit of 0 was read as unset, so that the plan sets it"
+    return [Problem("compile.compile_cache_size_limit", None, text, "Take the line out", "warning")]
 
 
 def is_true(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from backend.config.lines import first_open_line, split
 from backend.config.problems import Problem
+from backend.runs.redact import redact
 
 _LARGEST_BYTES = 2_000_000
 _MOST_SYNTAX_ERRORS = 20
@@ -27,10 +28,8 @@ _MENDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"=\s*[+-]?\d+\.\s*(#.*)?$"), "Write a digit behind the point: 1.0"),
     (re.compile(r"=\s*0\d"), "Take away the leading zeros"),
     (re.compile(r"^\s*[\w-]+\s*:"), "Write = between name and value, not a colon"),
-    (re.compile(r"^\s*--?\w"), "Write name = value; dashes belong on the command line"),
     (re.compile(r"^\s*[\w-]+\s+[\w-]+\s*="), "A name holds no spaces; write _ instead"),
     (re.compile(r"=\s*[A-Za-z_/~.\\]"), 'Put the text in quotes: "text"'),
-    (re.compile(r"^\s*[\w-]+\s*(#.*)?$"), "Write name = value, or # in front of a comment"),
 )
 
 
@@ -135,7 +134,7 @@ def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str |
     if mended != line and ("\\" in said or "hex" in said or "unicode" in said.lower() or "\\n" in said):
         remedy = "In \"double quotes\" \\ begins a code; write the text in 'single quotes' or with /"
         if not _SECRET.search(line):
-            remedy += f": {mended.strip()}"
+            remedy += f": {redact(mended.strip())}"
         return (
             number,
             Problem(_path(lines, number), number, "\\ can't stand in a text in double quotes", remedy),
@@ -149,7 +148,9 @@ def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str |
     if said.startswith("cannot declare"):
         remedy = "Move the lines of the second into the first; a list of tables is written [[section.name]] throughout"
         return number, Problem(None, number, f"the section {line.strip()} is there twice", remedy), None
-    remedy = next((mend for pattern, mend in _MENDS if pattern.search(line)), "Compare the line with docs/settings.md")
+    remedy = next(
+        (mend for pattern, mend in _MENDS if pattern.search(line)), "Write name = value, or # in front of a comment"
+    )
     problem = Problem(_path(lines, number), number, f"this is not TOML: {said}", remedy)
     return number, problem, "" if not re.match(r"\s*[\[\]{}]", line) else None
 

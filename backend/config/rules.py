@@ -120,14 +120,14 @@ RULES: tuple[Rule, ...] = (
         "Set min_bucket_size below max_bucket_size",
     ),
     Rule(
-        ("dataset.resolution", "dataset.min_bucket_size"),
-        lambda side, low: side < low,
+        ("dataset.resolution", "dataset.min_bucket_size", "dataset.max_bucket_size"),
+        lambda side, low, high: side < low <= high,
         "no picture of {resolution} px fits: the smallest side is {min_bucket_size} px",
         "Set dataset.min_bucket_size to {resolution} or less, half of it for wide pictures",
     ),
     Rule(
-        ("dataset.resolution", "dataset.max_bucket_size"),
-        lambda side, high: side > high,
+        ("dataset.resolution", "dataset.max_bucket_size", "dataset.min_bucket_size"),
+        lambda side, high, low: side > high >= low,
         "no picture of {resolution} px fits: the longest side is {max_bucket_size} px",
         "Set dataset.max_bucket_size to {resolution} or more, twice of it for wide pictures",
     ),

@@ -42,9 +42,9 @@ class CompileSection(Section):
     compile: bool = setting(
         True,
         label="Compile the model",
-        help="Turns the model's blocks into fused kernels with torch.compile. On a large card steps become about 1.4 to "
-        "1.5 times as fast, after a compile of about half a minute at the start. Without a compiler on the machine the "
-        "run says so and trains eagerly.",
+        help="Turns the model's blocks into fused kernels with torch.compile. On a large card steps become about 1.4 "
+        "to 1.5 times as fast, after a compile of about half a minute at the start. Without a compiler on the machine "
+        "the run says so and trains eagerly.",
         aliases=("torch_compile", "use_torch_compile", "compile_model", "enable_compile"),
     )
     compile_profile: Literal["custom", "fast_compile", "balanced", "max_speed"] = setting(

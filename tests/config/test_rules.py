@@ -1,0 +1,248 @@
+"""Rules between settings: each is shown to fire, to be silent, and to say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from backend.config.load import loads
+from backend.config.profiles import PROFILES, apply_profile
+from backend.config.rule import Rule
+from backend.config.rules import RULES, check
+from backend.config.schema import Config, get, with_values
+
+Values = Mapping[str, Any]
+
+FOLDERS = {"dataset.folders": [{"path": "a"}]}
+PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
+
+# (values, where the problem is shown, a word of it), at least one for each rule; the other values keep other rules quiet
+BROKEN: list[tuple[Values, str, str]] = [
+    ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
+    ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
+    ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
+    ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),
+    ({"saving.save_every_n_steps": 2000}, "saving.save_every_n_steps", "longer"),
+    ({"saving.save_every_n_epochs": 5, "training.max_train_epochs": 4}, "saving.save_every_n_epochs", "longer"),
+    ({"sampling.sample_every_n_steps": 2000, **PROMPT}, "sampling.sample_every_n_steps", "longer"),
+    (
+        {"sampling.sample_every_n_epochs": 5, "training.max_train_epochs": 4, **PROMPT},
+        "sampling.sample_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"validation.validate_every_n_steps": 2000, "dataset.validation_split": 0.1},
+        "validation.validate_every_n_steps",
+        "longer",
+    ),
+    (
+        {
+            "validation.validate_every_n_epochs": 5,
+            "training.max_train_epochs": 4,
+            "dataset.validation_split": 0.1,
+        },
+        "validation.validate_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"dataset.caption_dropout_every_n_epochs": 9, "training.max_train_epochs": 4},
+        "dataset.caption_dropout_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"dataset.min_bucket_size": 1024, "dataset.max_bucket_size": 1000, "dataset.resolution": 1000},
+        "dataset.min_bucket_size",
+        "above",
+    ),
+    ({"dataset.resolution": 128}, "dataset.resolution", "smallest side"),
+    ({"dataset.resolution": 4096}, "dataset.resolution", "longest side"),
+    ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
+    ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
+    ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
+    ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is learnt"),
+    ({"optimizer.optimizer_args": {"lr": 1.0}}, "optimizer.optimizer_args", "field of its own"),
+    ({"optimizer.lr_scheduler_num_cycles": 3}, "optimizer.lr_scheduler_num_cycles", "no effect"),
+    ({"optimizer.lr_scheduler_power": 2.0}, "optimizer.lr_scheduler_power", "no effect"),
+    (
+        {"optimizer.lr_scheduler": "constant", "optimizer.lr_scheduler_min_lr_ratio": 0.1},
+        "optimizer.lr_scheduler_min_lr_ratio",
+        "no effect",
+    ),
+    ({"training.mixed_precision": "bf16", "model.weight_dtype": "fp16"}, "training.mixed_precision", "two different"),
+    ({"training.mixed_precision": "no", "model.weight_dtype": "fp16"}, "training.mixed_precision", "overflow"),
+    ({"timesteps.min_timestep": 500.0, "timesteps.max_timestep": 500.0}, "timesteps.min_timestep", "between"),
+    (
+        {"timesteps.discrete_flow_shift": 2.0, "timesteps.timestep_sampling": "flux_shift"},
+        "timesteps.discrete_flow_shift",
+        "no effect",
+    ),
+    (
+        {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "uniform"},
+        "timesteps.sigmoid_scale",
+        "no effect",
+    ),
+    ({"timesteps.logit_mean": 1.0}, "timesteps.logit_mean", "no effect"),
+    ({"timesteps.logit_std": 2.0}, "timesteps.logit_std", "no effect"),
+    (
+        {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 2},
+        "compile.compile_mode",
+        "overwrites",
+    ),
+    ({"compile.compile_mode": "max-autotune"}, "compile.compile_mode", "not proven safe"),
+    (
+        {"compile.compile_mode": "max-autotune-no-cudagraphs", "compile.compile_backend": "aot_eager"},
+        "compile.compile_mode",
+        "no effect",
+    ),
+    ({"compile.compile_scope": "model"}, "compile.compile_scope", "nothing would be compiled"),
+    (
+        {
+            "compile.compile_scope": "model",
+            "training.gradient_checkpointing": False,
+            "compile.compile_blocks": [{"blocks": "double"}],
+        },
+        "compile.compile_blocks",
+        "no effect",
+    ),
+    (
+        {"compile.compile_blocks": [{"blocks": "double:0-3"}, {"blocks": "middle:1"}]},
+        "compile.compile_blocks[1].blocks",
+        "no blocks",
+    ),
+    ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
+    ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
+    ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
+    (
+        {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
+        "sampling.prompts[1].negative_prompt",
+        "no effect",
+    ),
+    ({"sampling.sample_every_n_steps": 10}, "sampling.sample_every_n_steps", "no sample prompts"),
+    ({"sampling.sample_every_n_epochs": 10}, "sampling.sample_every_n_epochs", "no sample prompts"),
+    ({"sampling.sample_at_start": True}, "sampling.sample_at_start", "no sample prompts"),
+    ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation pictures"),
+    ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation pictures"),
+    ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation pictures"),
+    ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation pictures"),
+    ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation pictures"),
+    ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation pictures"),
+    (
+        {"validation.validation_folders": [{"path": "x", "name": "A"}, {"path": "y", "name": "a"}]},
+        "validation.validation_folders[1].name",
+        "this name",
+    ),
+    (
+        {"validation.validation_folders": [{"path": "a", "name": "x"}], **FOLDERS},
+        "validation.validation_folders[0].path",
+        "trained on too",
+    ),
+    ({"saving.save_last_n": 3}, "saving.save_last_n", "no effect"),
+]
+
+KEPT: list[Values] = [
+    {},
+    {"training.max_train_epochs": 5},
+    {"training.max_train_steps": 5},
+    {"optimizer.lr_warmup": 100.0, "training.max_train_epochs": 2},
+    {"optimizer.lr_warmup": 0.0},
+    {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
+    {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
+    {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},
+    {"training.mixed_precision": "auto", "model.weight_dtype": "fp16"},
+    {"compile.compile_mode": "max-autotune-no-cudagraphs", "training.gradient_accumulation_steps": 4},
+    {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 4, "compile.compile": False},
+    {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
+    {"compile.compile_scope": "model", "compile.compile": False},
+    {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
+    {"sampling.prompts": [{"prompt": "y", "negative_prompt": "z", "true_cfg_scale": 3.0}]},
+    {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},
+    {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},
+    {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
+    {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
+    {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},
+]
+
+
+@pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_broken_rule_says_where_and_what(values: Values, path: str, word: str) -> None:
+    (problem,) = check(with_values(Config(), values))
+    assert problem.path == path and word in problem.text, problem.sentence()
+    assert problem.remedy and "{" not in problem.sentence()
+
+
+@pytest.mark.parametrize("values", KEPT, ids=str)
+def test_rules_are_silent_where_they_should_be(values: Values) -> None:
+    assert check(with_values(Config(), values)) == []
+
+
+def test_every_rule_is_shown_to_fire() -> None:
+    fired = {id(rule) for values, *_ in BROKEN for rule in RULES if rule.problems(with_values(Config(), values))}
+    fired |= {id(rule) for rule in RULES if rule.when == "start" and rule.problems(Config())}
+    silent = [rule.text for rule in RULES if id(rule) not in fired]
+    assert silent == []
+
+
+def test_rules_name_settings_that_exist() -> None:
+    for rule in RULES:
+        for path in rule.paths:
+            get(Config(), path)
+
+
+def test_a_rule_needs_all_its_values() -> None:
+    cfg = with_values(Config(), {"training.max_train_steps": 5, "training.max_train_epochs": 5})
+    assert check(cfg, without={"training.max_train_epochs"}) == []
+
+
+def test_values_with_braces_are_shown_as_they_are() -> None:
+    rule = Rule(("model.variant",), lambda v: v is not None, "bad {variant}", "mend {variant}")
+    (problem,) = rule.problems(with_values(Config(), {"model.variant": "{x}"}))
+    assert (problem.text, problem.remedy) == ("bad {x}", "mend {x}")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"compile.compile_backend": "cudagraphs"},
+        {"compile.compile_blocks": [{"blocks": "double", "backend": "cudagraphs"}]},
+        {"compile.compile_mode": "max-autotune"},
+    ],
+    ids=str,
+)
+def test_cuda_graphs_and_accumulation_in_every_spelling(values: Values) -> None:
+    """CASES K5, and its cousins: the backend and a single block's backend record CUDA graphs too."""
+    cfg = with_values(Config(), {**values, "training.gradient_accumulation_steps": 2})
+    (error,) = [p for p in check(cfg) if p.severity == "error"]
+    assert "max-autotune-no-cudagraphs" in error.remedy
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_set_the_six_options(name: str) -> None:
+    cfg = loads(f"[compile]\ncompile_profile = '{name}'").config
+    assert cfg is not None
+    assert {option: getattr(cfg.compile, option) for option in PROFILES[name]} == PROFILES[name]
+    assert len(PROFILES[name]) == 6
+    again = cfg.model_copy(deep=True)
+    assert apply_profile(again) == [] and again == cfg
+    busy = with_values(cfg, {"training.gradient_accumulation_steps": 4, "dataset.batch_size": 2})
+    assert check(busy) == [], "a profile never brings a contradiction of its own"
+
+
+def test_profiles_differ() -> None:
+    assert len({str(values) for values in PROFILES.values()}) == len(PROFILES)
+
+
+def test_a_profile_rules_over_options_and_says_so() -> None:
+    text = "[compile]\ncompile_profile = 'max_speed'\ncompile_mode = 'default'\ncompile_dynamic = 'false'"
+    loaded = loads(text)
+    (warning,) = loaded.problems
+    assert (warning.severity, warning.path, warning.line) == ("warning", "compile.compile_mode", 3)
+    assert "Mode" in warning.text and "Dynamic" not in warning.text
+    assert loaded.config is not None and loaded.config.compile.compile_mode == "max-autotune-no-cudagraphs"
+
+
+def test_a_compile_that_is_off_stays_off_in_any_profile() -> None:
+    cfg = loads("[compile]\ncompile_profile = 'max_speed'\ncompile = false").config
+    assert cfg is not None and cfg.compile.compile is False
