@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from backend.config.coerce import coerce
 from backend.config.explain import explain, shown
 from backend.config.lines import key_lines, line_of
-from backend.config.migrate import migrate
+from backend.config.migrate import LEGACY, migrate
 from backend.config.names import canonical, unknown_column, unknown_name, unknown_section
 from backend.config.problems import Problem, errors
 from backend.config.profiles import apply_profile
@@ -90,11 +90,12 @@ def _override(data: dict[str, Any], overrides: Mapping[str, str]) -> tuple[dict[
     for given, text in overrides.items():
         name = canonical(given)
         setting = by_path().get(name) or by_name().get(name)
+        if name in LEGACY and isinstance(data.setdefault("compile", {}), dict):
+            data["compile"][name] = _toml_or_text(text)
+            continue
         if setting is None:
-            said, remedy = unknown_name(given.split(".")[-1])
-            problems.append(
-                Problem(None, None, said.replace("setting", "setting --", 1).replace('-- "', '"--'), remedy)
-            )
+            _, remedy = unknown_name(given.split(".")[-1])
+            problems.append(Problem(None, None, f"there is no setting --{given.lstrip('-')}", remedy))
             continue
         section = data.setdefault(setting.section, {})
         if isinstance(section, dict):
@@ -107,11 +108,17 @@ def _override_value(setting: Setting, text: str) -> Any:
     """A command-line text as a value: TOML where it is TOML, except that a text needs no quotes."""
     if setting.nullable and text.strip().lower() in ("", "none"):
         return None
-    try:
-        value = tomllib.loads(f"value = {text}\n")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
-        return text
+    value = _toml_or_text(text)
     return text if setting.kind in _TEXT_KINDS and not isinstance(value, str) else value
+
+
+def _toml_or_text(text: str) -> Any:
+    try:
+        data = tomllib.loads(f"value = {text}\n")
+    except (ValueError, RecursionError):
+        return text
+    # A text with line ends could bring further keys with it.
+    return data["value"] if len(data) == 1 else text
 
 
 class _Parse:

@@ -99,9 +99,9 @@ class _LegacyCompile:
     def move(self) -> dict[str, str]:
         """Move every legacy key; today's names, where given, rule over them."""
         for where, table in (("compile.", self.section), ("", self.data)):
-            for old in [key for key in table if key in _LEGACY]:
+            for old in [key for key in table if key in LEGACY]:
                 value = table.pop(old)
-                new = _LEGACY[old](value)
+                new = LEGACY[old](value)
                 if new is None:
                     text = f"{old} can't be read"
                     remedy = "Write compile_backend, compile_mode, compile_dynamic and compile_fullgraph"
@@ -149,7 +149,7 @@ def _limit(value: Any) -> Data:
     return {"compile_cache_size_limit": None if str(value).strip() in ("0", "") else value}
 
 
-_LEGACY: dict[str, Callable[[Any], Data | None]] = {
+LEGACY: dict[str, Callable[[Any], Data | None]] = {
     "compile_args": _compile_args,
     "dynamo_backend": _backend,
     "dynamo_mode": lambda value: {"compile_mode": str(value).strip().lower()},

@@ -94,6 +94,10 @@ def read_text(text: str) -> Read:
                 return Read(None, None, problems, True)
             holes = holes or not instead
             lines[number - 1] = instead
+        except (ValueError, RecursionError) as error:
+            # What tomllib does not check for: numbers of thousands of digits, brackets thousands deep.
+            problems.append(Problem(None, None, f"this can't be read: {error}", "Look for a runaway number or bracket"))
+            break
     return Read(None, None, problems, True)
 
 

@@ -81,10 +81,11 @@ def _row(row: Section, whole: bool) -> dict[str, Any]:
 
 
 def dumps(cfg: Config, whole: bool = False) -> str:
-    """TOML text of the settings. AssertionError if reading it back would not give the same values (a fault here)."""
+    """TOML text of the settings, read back and compared. RuntimeError if it would not give the same values."""
     data = to_data(cfg, whole)
     text: str = toml.dumps(data, encoder=_Encoder())
-    assert tomllib.loads(text) == data, "the TOML that was written does not read back as what was meant"
+    if tomllib.loads(text) != data:
+        raise RuntimeError("the settings can't be written: their TOML does not read back as what was meant")
     return text
 
 

@@ -123,3 +123,9 @@ def test_migrations_run_in_turn_and_only_those_needed() -> None:
     given = migrate({"schema_version": 1, "network": {"network_dim": 4}}, version=2, steps=steps)
     assert given.data["network"]["network_dim"] == 4
     assert migrate({"dataset": {}}, version=3, steps=steps).data == {"dataset": {}}, "no version: written for today"
+
+
+def test_older_flags_on_the_command_line() -> None:
+    loaded = loads("", {"compile_args": "inductor default auto true", "dynamo_use_dynamic": "true"})
+    assert loaded.config is not None
+    assert loaded.config.compile.compile_fullgraph is True and loaded.config.compile.compile_dynamic == "true"

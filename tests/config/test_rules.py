@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
 
-# (values, where the problem is shown, a word of it), at least one for each rule; the other values keep other rules quiet
+# (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
