@@ -1,0 +1,47 @@
+"""What the schema offers is what the trainer knows: a choice that nobody wired, or nobody can choose, fails here."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.config.schema import by_path
+from backend.data.images import BACKING
+
+
+def choices(path: str) -> tuple[str, ...]:
+    return by_path()[path].choices or by_path()[path].suggestions
+
+
+def test_transparency() -> None:
+    assert choices("dataset.transparency") == tuple(BACKING)
+
+
+def test_optimizers_and_schedulers() -> None:
+    from backend.optim import OPTIMIZERS, SCHEDULES
+
+    assert set(choices("optimizer.optimizer")) == set(OPTIMIZERS)
+    assert set(choices("optimizer.lr_scheduler")) == set(SCHEDULES)
+
+
+def test_attention_routes() -> None:
+    from backend.shapes.attention import ROUTES
+
+    assert choices("compile.attention") == ("auto", *ROUTES)
+
+
+def test_every_timestep_draw_and_weighting() -> None:
+    import torch
+
+    from backend.flow import TimestepDraw, draw_sigma, generator, weight
+
+    for kind in choices("timesteps.timestep_sampling"):
+        sigma = draw_sigma(TimestepDraw(kind), 64, generator(1))
+        assert 0 <= float(sigma) <= 1
+    for scheme in choices("timesteps.weighting_scheme"):
+        assert torch.isfinite(weight(scheme, torch.tensor(0.5)))
+    with pytest.raises(ValueError, match="unknown"):
+        weight("other", torch.tensor(0.5))
+    draw = TimestepDraw()
+    for name in TimestepDraw.__dataclass_fields__:
+        if name != "kind":
+            assert getattr(draw, name) == by_path()[f"timesteps.{name}"].default
