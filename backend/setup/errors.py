@@ -1,0 +1,5 @@
+"""The one exception that the launcher turns into a sentence."""
+
+
+class SetupError(Exception):
+    """The set-up can't go on. The text says what is wrong and what to do about it."""

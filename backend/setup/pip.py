@@ -1,0 +1,206 @@
+"""Runs pip so that a person sees what it does, and says in words why it failed."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from backend.setup.errors import SetupError
+from backend.setup.report import Report, span
+
+_RAW_PROGRESS = (24, 1)
+"""The first pip that tells its progress in numbers."""
+
+# The first pattern found in what pip said last decides the sentence. Lost connections come before missing packages:
+# without an index pip says in the end that it found no version.
+_REASONS = (
+    (r"No space left on device|Errno 28|not enough space", "The disk is full. Free some space and start again."),
+    (
+        r"CERTIFICATE_VERIFY_FAILED",
+        "The package index's certificate was refused: a company's proxy? Set PIP_CERT to its certificate file.",
+    ),
+    (
+        r"name resolution|NewConnectionError|getaddrinfo|Network is unreachable|Connection refused|ProxyError"
+        r"|ReadTimeout|Read timed out|ConnectTimeout|ConnectionResetError|nodename nor servname",
+        "The package index could not be reached. Check the connection (and HTTPS_PROXY, behind a proxy), then start "
+        "again: it goes on where it stopped. Without a connection, use --wheels DIR.",
+    ),
+    (r"Permission denied|Errno 13|Access is denied", "A folder could not be written: see the log for which one."),
+    (
+        r"ResolutionImpossible|conflicting dependencies",
+        "The packages contradict each other: the activated environment or a pip constraint asks for other versions. "
+        "Leave the environment (deactivate) and start again: Monotile then makes its own.",
+    ),
+    (r"Python\.h: No such file", "Python's headers are missing, which a package needs to be built."),
+)
+
+
+class PipFailed(SetupError):
+    """pip ended with an error or ran out of its time."""
+
+
+@dataclass
+class _Follower:
+    """Reads pip's lines and keeps one phrase on what it is doing."""
+
+    doing: str = "asking the index"
+    _file: str = ""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=60))
+
+    def read(self, line: str) -> str | None:
+        """Take one line of pip's; returns a phrase worth a line of its own, or None."""
+        progress = re.match(r"Progress (\d+) of (\d+)", line)
+        if progress:
+            done, total = (int(part) for part in progress.groups())
+            if total:
+                self.doing = f"{self._file}: {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+            return None
+        self.tail.append(line)
+        download = re.match(
+            r"\s*(?:Downloading|Using cached) (\S+?)(?:-(?:cp|py)\S*)?(?:\.tar\.gz)? \(([\d.]+) (\wB)\)", line
+        )
+        if download:
+            name, amount, unit = download.groups()
+            self._file = name.rsplit("/", 1)[-1].removesuffix(".whl")
+            self.doing = f"{self._file}, {amount} {unit}"
+            large = unit in ("MB", "GB") and (unit == "GB" or float(amount) >= 20)
+            return f"downloading {self.doing}" if large and "Downloading" in line else None
+        if line.startswith("Installing collected packages"):
+            self.doing = f"unpacking {line.count(',') + 1} packages"
+            return self.doing
+        simple = re.match(r"\s*(Collecting|Building wheel for|Preparing metadata for) (\S+)", line)
+        if simple:
+            words = {"Collecting": "looking at", "Building wheel for": "building", "Preparing metadata for": "reading"}
+            self.doing = f"{words[simple[1]]} {simple[2]}"
+        return None
+
+
+@dataclass(frozen=True)
+class Pip:
+    """pip of one environment. `sources` are its index options, `log` keeps its whole output, `held` is the lock."""
+
+    python: Path
+    version: str | None
+    sources: tuple[str, ...]
+    log: Path
+    report: Report
+    held: int
+
+    def install(self, arguments: list[str], sources: tuple[str, ...] | None = None, limit_s: float = 0) -> None:
+        """Run `pip install`, showing what it is doing.
+
+        `sources` replaces the usual ones; `limit_s` seconds end it (0: no limit). Raises PipFailed with the reason in
+        words, KeyboardInterrupt once pip has ended too.
+        """
+        options = ["--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar", self._progress()]
+        chosen = self.sources if sources is None else sources
+        line = [str(self.python), "-m", "pip", "install", *options, *chosen, *arguments]
+        started, follower = time.monotonic(), _Follower()
+        child = self._start(line)
+        assert child.stdout is not None
+        lines = _read_in_background(child.stdout)
+        try:
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(f"$ pip install {' '.join([*chosen, *arguments])}\n")
+                self._follow(lines, follower, log, started, limit_s)
+            code = child.wait()
+        except BaseException:
+            _end(child)
+            raise
+        if code:
+            raise PipFailed(f"{reason(list(follower.tail), '--no-index' in chosen)}\nThe whole output is in {self.log}")
+
+    def _follow(
+        self, lines: queue.Queue[str | None], follower: _Follower, log: IO[str], started: float, limit_s: float
+    ) -> None:
+        while True:
+            elapsed = time.monotonic() - started
+            if limit_s and elapsed > limit_s:
+                raise PipFailed(f"it took longer than {span(limit_s)}")
+            try:
+                line = lines.get(timeout=1)
+            except queue.Empty:
+                self.report.progress(f"      {follower.doing} ({span(elapsed)})")
+                continue
+            if line is None:
+                return
+            milestone = follower.read(line)
+            if not line.startswith("Progress "):
+                log.write(line + "\n")
+            if milestone:
+                self.report.line(f"      {milestone}")
+            self.report.progress(f"      {follower.doing} ({span(elapsed)})")
+
+    def _progress(self) -> str:
+        numbers = re.findall(r"\d+", self.version or "")
+        return "raw" if tuple(int(part) for part in numbers[:2]) >= _RAW_PROGRESS else "off"
+
+    def _start(self, line: list[str]) -> subprocess.Popen[str]:
+        # PIP_USER would send packages past the environment. Building takes memory: four compilers at most.
+        environment = {
+            **os.environ,
+            "PIP_USER": "0",
+            "PYTHONUNBUFFERED": "1",
+            "MAX_JOBS": os.environ.get("MAX_JOBS", "4"),
+        }
+        settings: dict[str, object] = {"start_new_session": True, "pass_fds": (self.held,)}
+        if os.name == "nt":
+            settings = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        return subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            encoding="utf-8", errors="replace", env=environment, **settings,
+        )  # fmt: skip
+
+
+def _read_in_background(stream: IO[str]) -> queue.Queue[str | None]:
+    """Lines of `stream` as they come, None at its end: reading must not hold up the clock on the screen."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line.rstrip("\r\n"))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End pip and what it started, such as compilers. It has its own process group: Ctrl-C did not reach it."""
+    if child.poll() is not None:
+        return
+    if os.name == "nt":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True)
+    else:
+        os.killpg(child.pid, signal.SIGINT)
+    try:
+        child.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        if os.name != "nt":
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def reason(tail: list[str], offline: bool) -> str:
+    """Why pip failed, in a sentence, from its last lines. `offline`: it looked in the folder of --wheels only."""
+    said = "\n".join(tail)
+    for pattern, sentence in _REASONS:
+        if re.search(pattern, said):
+            return sentence
+    missing = re.search(r"No matching distribution found for (\S+)", said)
+    if missing:
+        where = "The folder given with --wheels" if offline else "The index"
+        python = ".".join(str(part) for part in sys.version_info[:2])
+        return f"{where} has no {missing[1]} that fits Python {python} on this system ({sys.platform})."
+    errors = [line for line in tail if "ERROR" in line or line.lower().startswith("error:")]
+    return errors[-1].split("ERROR:", 1)[-1].strip() if errors else "pip failed and gave no reason."

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+# -*- coding: utf-8 -*-
+"""Starts Monotile: sets up its Python environment when needed, then runs the command asked for.
+
+    python3 launcher.py [COMMAND] [options]
+
+Only the standard library is used here. This one file keeps to syntax that Python 2.7 reads too, so that an old Python
+gets a sentence and not a SyntaxError; whatever it imports from backend/setup is imported after that check.
+"""
+
+from __future__ import print_function
+
+import contextlib
+import os
+import signal
+import sys
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+OLDEST, NEWEST = (3, 11), (3, 14)
+
+# command: (module, what it does, usage, what is said when it starts; None where the output may be read by a program)
+COMMANDS = {
+    "gui": (
+        "gui",
+        "the page in the browser; what runs when no command is given",
+        "[--host ADDRESS] [--port NUMBER] [--no-browser]",
+        "starting the page",
+    ),
+    "train": (
+        "backend.train",
+        "train a LoRA from a TOML file, in this terminal",
+        "CONFIG.toml [--SETTING VALUE ...] | --resume RUN",
+        "training",
+    ),
+    "plan": (
+        "backend.plan",
+        "what a config will cost: steps, epochs, buckets, graphs; trains nothing",
+        "CONFIG.toml [--json]",
+        None,
+    ),
+    "doctor": ("backend.compile.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
+    "demo": ("backend.demo", "train the demo LoRA and show what it changed", "", "running the demo"),
+    "test": (None, "ruff and pytest, with their own packages", "[PYTEST OPTIONS ...]", "running the tests"),
+    "bench": ("backend.bench", "measure compile variants with random weights", "[--size SIZE] ...", "measuring"),
+    "status": ("backend.runs", "list runs, or show one", "[RUN]", None),
+    "stop": ("backend.runs", "stop a run; it saves first", "RUN", None),
+    "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
+    "cache": ("backend.compile.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
+}
+ORDER = ("gui", "train", "plan", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache")
+
+OPTIONS = """Set-up options, before or after the command:
+  --torch-index URL   take PyTorch from this index: the address that PyTorch's install page shows for
+                      your card (or for CPU). Needed for NVIDIA cards on Windows, and for AMD and Intel cards
+  --wheels DIR        set up offline, from a folder of wheel files
+  --reinstall         make .venv anew, or install again into an activated environment; NVIDIA extras too
+  -h, --help          this text; after a command, that command's own help
+"""
+
+
+class Mistake(Exception):
+    """What was typed can't be done; the text says why and what to type instead."""
+
+
+def say(text):
+    # Everything the launcher says goes to stderr, so that `plan --json > file` holds JSON and nothing else.
+    print(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def version_text(version):
+    return "%d.%d" % (version[0], version[1])
+
+
+def fitting_python():
+    """A command that starts a Python that fits, or None. Each is started to see, since a name may lead nowhere."""
+    import subprocess
+
+    check = "import sys; sys.exit(not (%r <= sys.version_info[:2] <= %r and sys.maxsize > 2**32))" % (OLDEST, NEWEST)
+    with open(os.devnull, "w") as nowhere:
+        for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+            line = ["py", "-3.%d" % minor] if os.name == "nt" else ["python3.%d" % minor]
+            try:
+                if subprocess.call(line + ["-c", check], stdout=nowhere, stderr=nowhere) == 0:
+                    return " ".join(line)
+            except OSError:
+                continue
+    return None
+
+
+def python_complaint(version, bits64):
+    """What to tell a person whose Python does not fit, or None.
+
+    version: (major, minor, ...); bits64: whether it is a 64-bit build, the only kind that PyTorch is built for.
+    """
+    span = "%s to %s" % (version_text(OLDEST), version_text(NEWEST))
+    here = "This is Python %s (%s)." % (".".join(str(part) for part in version[:3]), sys.executable)
+    if not OLDEST <= tuple(version[:2]) <= NEWEST:
+        complaint = "Monotile needs Python %s. %s" % (span, here)
+    elif not bits64:
+        complaint = "Monotile needs a 64-bit Python %s, since PyTorch has no 32-bit build. This one is 32-bit (%s)." % (
+            span,
+            sys.executable,
+        )
+    else:
+        return None
+    other = fitting_python()
+    if other:
+        return complaint + "\nOne that fits is here: %s launcher.py" % other
+    source = "python.org" if os.name == "nt" else "your system's package manager, or python.org"
+    return complaint + "\nInstall one from %s, then start this again with it." % source
+
+
+def overview():
+    lines = [
+        "Monotile trains LoRAs of diffusion transformers, with a torch.compile that works.",
+        "",
+        "  python3 launcher.py [COMMAND] [options]",
+        "",
+    ]
+    lines += ["  %-8s %s" % (name, COMMANDS[name][1]) for name in ORDER]
+    return "\n".join(lines + ["", OPTIONS])
+
+
+def command_help(name):
+    _, summary, usage, _ = COMMANDS[name]
+    start = "python3 launcher.py %s %s" % (name, usage)
+    return "%s\n\n%s.\n\n%s" % (start.strip(), summary[0].upper() + summary[1:], OPTIONS)
+
+
+def split_arguments(arguments):
+    """(command, what the command gets, set-up options). Raises Mistake."""
+    import difflib
+
+    chosen, rest = {"torch_index": None, "wheels": None, "reinstall": False}, []
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if name in ("--torch-index", "--wheels"):
+            if not equals:
+                if not waiting or waiting[0].startswith("--"):
+                    what = "a web address" if name == "--torch-index" else "a folder"
+                    raise Mistake("%s needs %s after it." % (name, what))
+                value = waiting.pop(0)
+            chosen[name[2:].replace("-", "_")] = value
+        elif word == "--reinstall":
+            chosen["reinstall"] = True
+        else:
+            rest.append(word)
+    if not rest or rest[0].startswith("-"):
+        return None, rest, chosen
+    command = rest.pop(0)
+    if command not in COMMANDS:
+        if command.lower().endswith(".toml"):
+            raise Mistake("To train with a config, write: python3 launcher.py train %s" % command)
+        near = difflib.get_close_matches(command, ORDER, 1)
+        hint = "Did you mean '%s'?" % near[0] if near else "Commands: %s." % ", ".join(ORDER)
+        raise Mistake("There is no command '%s'. %s" % (command, hint))
+    return command, rest, chosen
+
+
+def command_line(python, command, arguments):
+    """The process that does the work. -P keeps the folder a person stands in from shadowing our modules."""
+    verb = [command] if command in ("status", "stop", "logs") else []
+    return [str(python), "-P", "-m", COMMANDS[command][0]] + verb + arguments
+
+
+def child_environment():
+    environment = dict(os.environ)
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = ROOT + (os.pathsep + before if before else "")
+    return environment
+
+
+def wait(line, environment, folder=None):
+    """Run a child to its end and return its exit code. Ctrl-C reaches the child too, which answers it."""
+    import subprocess
+
+    child = subprocess.Popen(line, env=environment, cwd=folder)
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def hand_over(line):
+    """Become the command. On Windows, where a process can't be replaced, wait for it instead."""
+    if os.name == "nt":
+        return wait(line, child_environment())
+    sys.stdout.flush()
+    os.execve(line[0], line, child_environment())
+
+
+def run_tests(python, arguments):
+    """ruff, then pytest, whose closing line is the last thing seen when all is well."""
+    environment = child_environment()
+    environment.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # two workers on two cores: more threads only get in each other's way
+    lint = [("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."])]
+    python = [str(python), "-P", "-m"]
+    failed = [name for name, line in lint if wait(python + line, environment, ROOT)]
+    workers = [] if "-n" in arguments else ["-n", "2", "--dist", "worksteal"]
+    code = wait(python + ["pytest"] + workers + arguments, environment, ROOT)
+    if failed:
+        say("%s found something to mend; see above the tests." % " and ".join(failed))
+    return code or int(bool(failed))
+
+
+@contextlib.contextmanager
+def stopping_by_signal():
+    """While setting up, a closed terminal and `kill` end pip cleanly, as Ctrl-C does."""
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {each: signal.signal(each, signal.default_int_handler) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def start(arguments):
+    from backend.setup import prepare, report
+
+    command, rest, chosen = split_arguments(arguments)
+    helping = "-h" in rest or "--help" in rest
+    if helping and command is None:
+        print(overview())
+        return 0
+    command = command or "gui"
+    project = prepare.Project(ROOT, OLDEST, NEWEST)
+    if helping and command != "test":
+        python = prepare.ready_python(project)
+        if python is not None:
+            return hand_over(command_line(python, command, ["--help"]))
+    if helping:
+        print(command_help(command))
+        return 0
+    if COMMANDS[command][3]:
+        say("Monotile: %s." % COMMANDS[command][3])
+    with stopping_by_signal():
+        wishes = prepare.Wishes(tests=command == "test", **chosen)
+        python = prepare.prepare(project, wishes, report.Report(sys.stderr))
+    if command == "test":
+        return run_tests(python, rest)
+    return hand_over(command_line(python, command, rest))
+
+
+def main(arguments):
+    complaint = python_complaint(tuple(sys.version_info), sys.maxsize > 2**32)
+    if complaint:
+        say(complaint)
+        return 1
+    from backend.setup.errors import SetupError
+
+    try:
+        return start(arguments)
+    except Mistake as mistake:
+        say(str(mistake))
+        return 2
+    except SetupError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("\nStopped. The next start goes on from here.")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

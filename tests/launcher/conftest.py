@@ -1,0 +1,37 @@
+"""Copies of the project that are set up for real, with tiny wheels."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.clone import Clone
+
+
+@pytest.fixture(scope="session")
+def ready_clone(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A copy that has been set up once; the tests take copies of it."""
+
+    def make(folder: Path) -> None:
+        clone = Clone.new(folder / "mono tile")
+        done = clone.offline()
+        assert done.returncode == 0, done.stderr
+
+    return once("ready_clone", make) / "mono tile"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Clone:
+    """A clean clone: nothing is set up."""
+    return Clone.new(tmp_path / "fresh clone")
+
+
+@pytest.fixture
+def ready(ready_clone: Path, tmp_path: Path) -> Clone:
+    """A clone after its first start, in a folder with a space in its name."""
+    root = tmp_path / "ready clone"
+    shutil.copytree(ready_clone, root, symlinks=True)
+    return Clone(root)

@@ -1,0 +1,216 @@
+"""The set-up in real subprocesses: first start, later starts, changes, damage and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launcher.clone import Clone, base_python, make_source, make_wheel
+
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX signals, links and file modes")
+
+
+def test_first_start_makes_the_environment_says_so_and_starts_the_page(fresh: Clone, tmp_path: Path) -> None:
+    done = fresh.offline("--port", "7999", "--no-browser")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0] == "Monotile: starting the page."
+    assert "First start" in said[1] and "Ctrl-C" in said[1]
+    assert any(line.startswith("Set-up done") for line in said)
+    page = json.loads(done.stdout)
+    assert Path(page["prefix"]) == fresh.venv
+    assert page["arguments"] == ["--port", "7999", "--no-browser"]
+    assert fresh.installed()["monotile-tiny"] == "1.0"
+
+
+def test_later_starts_install_nothing_and_say_nothing_of_it(ready: Clone) -> None:
+    log = (ready.venv / "monotile-setup.log").stat().st_mtime_ns
+    done = ready.start()
+    assert (done.returncode, done.stderr) == (0, "Monotile: starting the page.\n")
+    assert (ready.venv / "monotile-setup.log").stat().st_mtime_ns == log
+
+
+def test_the_commands_own_exit_code_comes_back(ready: Clone) -> None:
+    assert ready.start("gui", "--fail").returncode == 7
+
+
+def test_a_folder_named_like_a_module_where_the_person_stands_does_not_shadow_it(ready: Clone, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "gui").mkdir(parents=True)
+    (elsewhere / "gui" / "__main__.py").write_text("raise SystemExit('the wrong gui')")
+    page = json.loads(ready.start(cwd=elsewhere).stdout)
+    assert Path(page["folder"]) == elsewhere  # so that `train my.toml` means the person's own file
+    assert Path(page["file"]) == ready.root / "gui" / "__main__.py"
+
+
+def test_a_changed_requirements_file_is_installed(ready: Clone) -> None:
+    make_wheel(ready.wheels, "monotile-tiny", "1.1")
+    ready.require("monotile-tiny==1.1")
+    done = ready.offline()
+    assert done.returncode == 0 and "has changed" in done.stderr
+    assert ready.installed()["monotile-tiny"] == "1.1"
+
+
+@pytest.mark.parametrize("damage", ["removed", "replaced"])
+def test_a_package_that_is_not_as_pinned_is_put_back(ready: Clone, damage: str) -> None:
+    pip = [str(ready.venv / "bin" / "python"), "-m", "pip"]
+    if damage == "removed":
+        subprocess.run([*pip, "uninstall", "-qy", "monotile-tiny"], check=True, env=ready.environment())
+    else:
+        wheel = make_wheel(ready.root, "monotile-tiny", "0.9")
+        subprocess.run([*pip, "install", "-q", "--no-index", str(wheel)], check=True, env=ready.environment())
+    assert ready.offline().returncode == 0
+    assert ready.installed()["monotile-tiny"] == "1.0"
+
+
+def break_interpreter(venv: Path) -> None:
+    python = venv / "bin" / "python"
+    python.unlink()
+    python.write_text("#!/nowhere/python\n")
+    python.chmod(0o755)
+
+
+def leave_half(venv: Path) -> None:
+    shutil.rmtree(venv)
+    (venv / "bin").mkdir(parents=True)
+
+
+def lose_pip_and_pins(venv: Path) -> None:
+    for folder in venv.glob("lib/python*/site-packages/*"):
+        if folder.name.startswith(("pip", "monotile")):
+            shutil.rmtree(folder)
+
+
+def be_a_file(venv: Path) -> None:
+    shutil.rmtree(venv)
+    venv.write_text("not an environment")
+
+
+@pytest.mark.parametrize("damage", [break_interpreter, leave_half, lose_pip_and_pins, be_a_file])
+def test_a_broken_or_half_made_environment_is_made_anew(ready: Clone, damage) -> None:
+    damage(ready.venv)
+    done = ready.offline()
+    assert done.returncode == 0, done.stderr
+    assert "made anew" in done.stderr
+    assert ready.installed()["monotile-tiny"] == "1.0"
+
+
+@posix
+def test_of_a_link_in_place_of_the_environment_only_the_link_goes(fresh: Clone, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    fresh.venv.symlink_to(precious)
+    assert fresh.offline().returncode == 0
+    assert not fresh.venv.is_symlink()
+    assert (precious / "file").exists()
+
+
+def test_reinstall_makes_the_environment_anew(ready: Clone) -> None:
+    (ready.venv / "left-over").touch()
+    assert ready.offline("--reinstall").returncode == 0
+    assert not (ready.venv / "left-over").exists()
+
+
+def test_a_missing_wheel_is_named_and_the_next_start_goes_on(ready: Clone) -> None:
+    ready.require("monotile-tiny==1.0", "monotile-more==2.0")
+    done = ready.offline()
+    assert done.returncode == 1
+    assert "The folder given with --wheels has no monotile-more==2.0 that fits Python" in done.stderr
+    assert "monotile-setup.log" in done.stderr and "Traceback" not in done.stderr
+    made = (ready.venv / "pyvenv.cfg").stat().st_mtime_ns
+    make_wheel(ready.wheels, "monotile-more", "2.0")
+    assert ready.offline().returncode == 0
+    assert (ready.venv / "pyvenv.cfg").stat().st_mtime_ns == made  # it was resumed, not begun again
+    assert ready.installed()["monotile-more"] == "2.0"
+
+
+@pytest.mark.parametrize("folder", ["absent", "empty"])
+def test_a_useless_wheels_folder_is_told_before_anything_is_made(fresh: Clone, folder: str) -> None:
+    (fresh.root / "empty").mkdir()
+    done = fresh.start("--wheels", str(fresh.root / folder))
+    assert done.returncode == 1
+    assert ("no such folder" if folder == "absent" else "holds no .whl file") in done.stderr
+    assert not fresh.venv.exists()
+
+
+def test_two_launchers_do_not_install_at_once(fresh: Clone) -> None:
+    line = fresh.line("--wheels", str(fresh.wheels))
+    both = [subprocess.Popen(line, env=fresh.environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate(timeout=120)[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert sum("Set-up done" in text for text in said) == 1
+    assert sum("Another launcher is setting up" in text for text in said) == 1
+
+
+@posix
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_ends_pip_too_and_leaves_an_environment_that_is_resumed(ready: Clone, sign: signal.Signals) -> None:
+    begun = ready.root / "begun"
+    make_source(ready.wheels, "monotile-slow", "1.0", f"import time; open({str(begun)!r}, 'w'); time.sleep(300)")
+    ready.require("monotile-tiny==1.0", "monotile-slow==1.0")
+    line = ready.line("--wheels", str(ready.wheels))
+    launcher = subprocess.Popen(line, env=ready.environment(), stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < until and launcher.poll() is None, "the build never began"
+        time.sleep(0.1)
+    children = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.send_signal(sign)
+    said = launcher.communicate(timeout=30)[1]
+    assert launcher.returncode == 130
+    assert "Stopped. The next start goes on from here." in said and "Traceback" not in said
+    assert children and not psutil.wait_procs(children, timeout=10)[1]
+    ready.require("monotile-tiny==1.0")
+    done = ready.offline()
+    assert done.returncode == 0 and "made anew" not in done.stderr and "Set-up done" in done.stderr
+
+
+def test_a_python_without_venv_is_told_the_command_that_brings_it(fresh: Clone, tmp_path: Path) -> None:
+    # Debian's python3 without python3-venv: the module is not there.
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "ensurepip.py").write_text("raise ModuleNotFoundError('No module', name='ensurepip')")
+    done = fresh.offline(PYTHONPATH=str(tmp_path / "bare"))
+    assert done.returncode == 1
+    assert "its module 'ensurepip' is missing" in done.stderr
+    assert not fresh.venv.exists()
+
+
+@posix
+def test_a_missing_compiler_is_told_with_its_command_and_the_set_up_goes_on(ready: Clone, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    ready.require("# changed", "monotile-tiny==1.0")
+    done = ready.offline(PATH=str(tmp_path / "nothing"))
+    assert done.returncode == 0
+    assert "Not found: a C++ compiler. torch.compile needs it; without, training runs, but not compiled." in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told(fresh: Clone) -> None:
+    (fresh.root / ".venv.lock").mkdir()
+    done = fresh.offline()
+    assert done.returncode == 1 and "can't be written" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_tests_packages_stay_apart(ready: Clone) -> None:
+    make_wheel(ready.wheels, "monotile-tester", "3.0")
+    ready.require("monotile-tester==3.0", name="requirements-test.txt")
+    assert ready.start().returncode == 0
+    assert "monotile-tester" not in ready.installed()
+    # There is no ruff and no pytest in this copy: each is reported, and the exit code says so.
+    done = ready.offline("test")
+    assert done.returncode != 0 and "ruff check and ruff format found something" in done.stderr
+    assert ready.installed()["monotile-tester"] == "3.0"
+
+
+def test_base_python_is_no_environment() -> None:
+    # The tests above would otherwise set up the environment that they run in.
+    code = "import sys; sys.exit(sys.prefix != sys.base_prefix)"
+    assert subprocess.run([base_python(), "-c", code]).returncode == 0
