@@ -1,0 +1,124 @@
+"""What no file of the project may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def files() -> list[Path]:
+    """Text files of the project: those in git, and new ones that git would take."""
+    line = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(line, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    found = [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    return [path for path in found if b"\0" not in path.read_bytes()[:4096]]
+
+
+def sources() -> list[Path]:
+    """Our own Python files, the tests left out."""
+    return [path for path in files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"]
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+# Put together here, so that this file does not hold what it looks for.
+REGISTRIES = [".".join(parts) for parts in (("pypi", "org"), ("files", "pythonhosted"), ("download", "pytorch"))]
+REGISTRIES += [".".join(parts) for parts in (("registry", "npmjs"), ("deb", "debian"))]
+MACHINE = ["/".join(("", *parts, "")) for parts in (("root", ".pyenv"), ("work",), ("opt", "wheels"), ("opt", "pypi"))]
+
+
+@pytest.mark.parametrize("words", [REGISTRIES, MACHINE], ids=["registry hosts", "paths of one machine"])
+def test_no_file_names(words: list[str]) -> None:
+    found = []
+    for path in files():
+        for number, line in enumerate(text(path).splitlines(), 1):
+            found += [f"{path.relative_to(ROOT)}:{number} holds {word}" for word in words if word in line]
+    assert not found
+
+
+def test_nothing_prints_but_the_launcher() -> None:
+    found = []
+    for path in sources():
+        if path.name == "launcher.py":
+            continue
+        for node in ast.walk(ast.parse(text(path))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
+def test_no_orig_mod_is_faked() -> None:
+    # A self-referencing `_orig_mod` gives endless recursion in state_dict(). Names may be cleaned of it, never set.
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(text(path))):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if any(isinstance(each, ast.Attribute) and each.attr == "_orig_mod" for each in targets):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node).startswith("setattr(")
+                and "'_orig_mod'" in ast.unparse(node)
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
+def test_every_pin_has_its_reason() -> None:
+    for name in ("requirements.txt", "requirements-gpu.txt", "requirements-test.txt"):
+        for line in text(ROOT / name).splitlines():
+            if line and not line.startswith("#"):
+                assert re.search(r"\S\s+# \S", line) or line.startswith("pytest=="), f"{name}: {line}"
+
+
+def test_what_people_need_is_pinned_exactly_and_torch_comes_alone() -> None:
+    pins = [line.split("#")[0].strip() for line in text(ROOT / "requirements.txt").splitlines() if line[:1].isalpha()]
+    assert "torch==2.13.0" in pins
+    assert all("==" in pin for pin in pins)
+    assert not any(pin.startswith("torchvision") for pin in pins)
+
+
+def test_the_hook_and_the_tests_use_one_ruff() -> None:
+    pin = re.search(r"ruff==(\S+)", text(ROOT / "requirements-test.txt"))
+    hook = re.search(r"rev: v(\S+)", text(ROOT / ".pre-commit-config.yaml"))
+    assert pin and hook and pin[1] == hook[1]
+
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|(?:src|srcset|href)=\"([^\"#]+)\"")
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    broken = []
+    for path in files():
+        if path.suffix != ".md":
+            continue
+        for match in LINK.finditer(text(path)):
+            target = match[1] or match[2]
+            if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    assert not broken
+
+
+def ignored(name: str) -> bool:
+    """Whether git ignores a path: what people and runs make is not there yet."""
+    return subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT).returncode == 0
+
+
+def test_the_documents_name_only_what_is_there() -> None:
+    # Paths in backticks that begin with one of our folders: a renamed module must not live on in the docs.
+    missing = []
+    for path in files():
+        if path.suffix != ".md":
+            continue
+        for name in re.findall(r"`((?:backend|gui|presets|assets|tests|docs)/[\w./-]*)`", text(path)):
+            if not (ROOT / name).exists() and not ignored(name):
+                missing.append(f"{path.relative_to(ROOT)} names {name}")
+    assert not missing
