@@ -206,8 +206,8 @@ RULES: tuple[Rule, ...] = (
     # Numbers
     _rule(
         "nan",
-        r"\bnon-?finite\b|NotFinite|became (?:nan|-?inf)\b|not (?:a )?finite\b|\bloss (?:is|became|was) nan\b|\bnan (?:loss|gradient|values?)\b|"
-        r"FloatingPointError",
+        r"\bnon-?finite\b|NotFinite|not (?:a )?finite\b|became (?:nan|-?inf)\b|\bloss (?:is|was) nan\b|"
+        r"\bnan (?:loss|gradient|values?)\b|FloatingPointError",
         "The numbers broke down: a value became NaN or infinite.",
         "The learning rate is too high for this optimizer, a picture or caption is unusual, or fp16 overflowed.",
         "Lower learning_rate, keep max_grad_norm at 1.0, use bf16 as mixed_precision; resume from the last good state.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class RunError(Exception):
     """A run can't be made, found, started or stopped.
@@ -42,3 +44,6 @@ class WriteFailed(OSError):
 
 class DiskFull(WriteFailed):
     """The disk, or this user's share of it, has no room for the file."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text, remedy, errno.ENOSPC)

@@ -21,7 +21,7 @@ def step_seconds(rows: Sequence[Mapping], start_step: int = 0) -> float | None:
         Seconds, or None while no row says anything yet. Saving, sampling and validation are not part of a row's time.
     """
     taken = []
-    for before, row in zip([None, *rows[:-1]], rows, strict=True):
+    for before, row in zip([None, *rows], rows, strict=False):
         seconds = row.get("s_per_step")
         if seconds is None or row["step"] <= start_step + FIRST_STEPS or _compiled(before, row):
             continue

@@ -223,7 +223,6 @@ def _explain(error: Exception, target: Path, expected: int | None, free: int | N
         return DiskFull(
             f"No space left on the disk for {target}:{needs}{has}.{kept}",
             "Free some space, or choose another folder, then try again.",
-            errno.ENOSPC,
         )
     if not isinstance(error, OSError):
         return None

@@ -153,6 +153,7 @@ class Run:
 
         Raises:
             RunBusy: a trainer is already at work on this run.
+            RunNotFound: the folder was deleted.
         """
 
         def change(current: dict) -> dict:
@@ -164,6 +165,8 @@ class Run:
                 "log_offset": _size(self.log_path),
             }
 
+        if not self.path.is_dir():
+            raise RunNotFound(f"The run's folder {self.path} is gone.", "Start a new run from its settings.")
         self.control_dir.mkdir(exist_ok=True)
         record.update(self.record_path, change)
         Control(self).clear_all()
@@ -203,11 +206,12 @@ class Run:
         )
         return changed["generation"]
 
-    def finish(self, state: FinalState, **fields: object) -> None:
+    def finish(self, state: FinalState, ended: float | None = None, **fields: object) -> None:
         """Write how the run ended; a second call changes fields but never an end that is already written.
 
         Args:
             state: ``done``, ``stopped``, ``failed`` or ``dead``.
+            ended: unix seconds; now when None.
             fields: the result (``step``, ``lora``, ``seconds`` ...), or ``error`` with text, cause and remedy.
         """
         if state not in FINAL:
@@ -216,7 +220,10 @@ class Run:
         def change(current: dict) -> dict:
             extra = redact_value(jsonable(fields))
             error = extra.pop("error", None)
-            merged = current | {"state": current.get("state") or state, "ended": current.get("ended") or time.time()}
+            merged = current | {
+                "state": current.get("state") or state,
+                "ended": current.get("ended") or ended or time.time(),
+            }
             merged["result"] = (current.get("result") or {}) | extra
             return merged | ({"error": error} if error else {})
 

@@ -310,7 +310,8 @@ def _uri(path: Path, options: str) -> str:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
     # Readers never wait for the writer. Where a network disk can't do it, sqlite stays in its slower mode by itself.
-    connection.execute("PRAGMA journal_mode=WAL")
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     return connection
 

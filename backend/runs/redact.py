@@ -28,23 +28,23 @@ _FORMS = [
         r"\bxox[abprs]-[A-Za-z0-9-]{10,}",  # Slack
         r"\bAKIA[0-9A-Z]{16}\b",  # Amazon
         r"\bAIza[0-9A-Za-z_-]{30,}",  # Google
-        r"\bey[A-Za-z0-9_-]{10,}\.ey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON web token
+        r"(?<![A-Za-z0-9_-])ey[A-Za-z0-9_-]{10,}\.ey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON web token
     )
 ]
 # "token_count = 4096" and "tokens: 4032" are no secrets: the name must end there, the value be long and no number.
 _NAMED = re.compile(
     r"""(?ix)
-    (?P<name> (?<![a-z]) (?: (?:[a-z]+[_-])* (?:api[_-]?key|access[_-]?key|secret[_-]?key|secret|token|apikey)
+    (?P<name> (?<![a-z]) (?: (?:api[_-]?key|access[_-]?key|secret[_-]?key|secret|token|apikey)
               | wandb[a-z_]*key | authorization ) ["']? )
     (?P<between> \s* [:=] \s* (?:bearer\s+|basic\s+)? ["']? )
     (?P<value> (?!\d+\b(?![a-z])) [A-Za-z0-9_+/=.~-]{16,} )
     """
 )
-_PASSWORD = re.compile(r"""(?i)(\b(?:[a-z]+_)*(?:password|passwd)["']?(?:\s*[:=]\s*|\s+(?=\S*\d))["']?)([^\s"',;&]+)""")
+_PASSWORD = re.compile(r"""(?i)((?<![a-z])(?:password|passwd)["']?(?:\s*[:=]\s*|\s+(?=\S*\d))["']?)([^\s"',;&]+)""")
 _BEARER = re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9_+/=.~-]{16,}")
 # A legacy Weights & Biases key looks like any SHA-1; only beside the service's name is it taken for a key.
 _WANDB = re.compile(r"(?i)(\bwandb\b.{0,60}?)\b[0-9a-f]{40}\b")
-_IN_URL = re.compile(r"(\w+://[^/\s:@]+:)[^/\s@]+(@)")
+_IN_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@]+(@)")
 _QUERY = re.compile(r"(?i)([?&](?:token|key|api_key|apikey|access_token|sig|signature|x-amz-[a-z-]+)=)[^&\s\"']+")
 
 

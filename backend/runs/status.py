@@ -149,6 +149,9 @@ class StatusReader:
         self._follow(record)
         rows = self._metrics.tail(RECENT + 10)
         state = self._state(record, alive, bool(rows))
+        error = self._error(record, state)
+        if state == "dead" and record.get("state") != "dead" and error is not None and error.exception:
+            state = "failed"  # nobody saw its exit code, but its last words are in the log
         step = self._step(record, rows, state)
         seconds = step_seconds(rows, int(record.get("generation_step") or 0))
         told = self._told
@@ -172,7 +175,7 @@ class StatusReader:
             pid=process.pid if process is not None and alive else None,
             generation=int(record.get("generation") or 0),
             exit_code=record.get("exit_code"),
-            error=self._error(record, state),
+            error=error,
             warnings=tuple(told.warnings[-20:]),
             resumable=state not in ACTIVE and state != "done" and self.run.has_state(),
             state_step=told.state_step,

@@ -65,7 +65,7 @@ class StopResult:
         if self.how == "not running":
             return f"{self.run.name} was not running."
         if self.how == "asked":
-            return f"{self.run.name} stopped and saved its state."
+            return f"{self.run.name} has ended as asked."
         return f"{self.run.name} did not answer and was ended ({self.how}); the last saved state is kept."
 
 
@@ -193,11 +193,14 @@ def reconcile(root: str | Path) -> list[RunStatus]:
     changed = []
     runs = list_runs(root)
     for run in runs:
-        current = run.record()
-        if current.get("state") not in FINAL and not run.is_alive():
-            status = settle(run)
-            if status.state in FINAL:
-                changed.append(status)
+        try:
+            if run.record().get("state") not in FINAL and not run.is_alive():
+                status = settle(run)
+                if status.state in FINAL:
+                    changed.append(status)
+        except OSError as error:
+            # A folder that can't be written must not keep the page from opening.
+            log.warning("The record of %s can't be put right: %s", run.name, error)
     _end_strays({str(run.path): run for run in runs})
     return changed
 
@@ -217,7 +220,8 @@ def settle(run: Run) -> RunStatus:
                 "remedy": error.remedy,
                 "exception": error.exception,
             }
-        run.finish(status.state, **fields)  # type: ignore[arg-type]
+        # The trainer ended when it last wrote something, which may be days before this is written down.
+        run.finish(status.state, ended=_last_sign(run), **fields)  # type: ignore[arg-type]
     Control(run).clear_all()
     remove_abandoned(run.path)
     return run.status()
@@ -292,6 +296,15 @@ def _wait(run: Run, process: subprocess.Popen, identity: ProcessId) -> None:
         log.warning("The end of %s could not be written down: %s", run.name, error)
     if tree.wait_gone(_AFTERLIFE_S):
         _end(tree)
+
+
+def _last_sign(run: Run) -> float | None:
+    times = []
+    for path in (run.log_path, run.events_path, run.metrics_path, Path(f"{run.metrics_path}-wal")):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
+    begun = run.record().get("started")
+    return max(times) if times and (not begun or max(times) >= begun) else None
 
 
 def _wait_leader(leader: ProcessId, timeout_s: float) -> None:

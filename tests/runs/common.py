@@ -1,0 +1,34 @@
+"""Toy trainers, and waiting for what they do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.runs import supervise
+from backend.runs.folder import Run
+
+TOYS = Path(__file__).parent / "toys"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def toy(name: str, run: Run, *arguments: object) -> list[str]:
+    """The command line of a toy trainer."""
+    return [sys.executable, str(TOYS / f"{name}.py"), str(run.path), *map(str, arguments)]
+
+
+def start(name: str, run: Run, *arguments: object) -> Run:
+    """Start a toy trainer as the page starts a real one."""
+    return supervise.start(None, run, command=toy(name, run, *arguments), environment={"PYTHONPATH": str(ROOT)})
+
+
+def eventually(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> object:
+    """Wait until ``condition()`` is true and return it; the limit is there only so that a failure ends."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"it never came to pass that {what}")

@@ -1,0 +1,142 @@
+"""The terminal's view: status, stop, logs, watch."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from backend.runs.cli import main
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run
+from tests.runs.common import ROOT, eventually, start
+
+
+@pytest.fixture
+def tell(runs_root):
+    """Run one command; returns its exit status and what it wrote."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        stream = io.StringIO()
+        code = main([*arguments, "--root", str(runs_root)], Console(file=stream, width=200))
+        return code, stream.getvalue()
+
+    return call
+
+
+def module(*arguments: str, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "backend.runs", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, **options)
+
+
+def finished(run: Run, *arguments: object) -> Run:
+    start("trainer", run, *arguments)
+    eventually(lambda: "state" in run.record() and not run.is_alive(), "it ends")
+    return run
+
+
+def test_no_runs_yet(tell, runs_root):
+    assert tell("status") == (0, f"There are no runs in {runs_root} yet.\n")
+    assert json.loads(tell("status", "--json")[1]) == []
+    code, text = tell("stop", "nothing")
+    assert code == 2 and "There is no run named 'nothing'. There are no runs in" in text
+
+
+def test_status_of_one_and_of_all(tell, run, runs_root):
+    finished(run, 12, 0.001)
+    failed = finished(Run.create_empty(runs_root, "broken"), 12, 0.001, "die=raise4")
+    code, text = tell("status", run.name)
+    assert code == 0 and f"{run.name}: done" in text and "Done: 12 steps" in text and "LoRA: " in text
+    code, text = tell("status", "broken")
+    assert code == 1 and "Likely cause: " in text and "What to change: " in text and "Python said: RuntimeError" in text
+    code, text = tell("status")
+    assert code == 0 and re.search(rf"{run.name} +done +12 / 12", text)
+    assert re.search(rf"{failed.name} +failed", text) and "out of memory" in text
+
+
+def test_status_as_json(tell, run, runs_root):
+    finished(run, 12, 0.001)
+    values = json.loads(tell("status", "latest", "--json")[1])
+    assert (values["state"], values["step"], values["total_steps"], values["active"]) == ("done", 12, 12, False)
+    assert [value["name"] for value in json.loads(tell("status", "--json")[1])] == [run.name]
+
+
+def test_stop_from_another_terminal(run, runs_root):
+    start("trainer", run, 100_000, 0.005)
+    eventually(lambda: run.status().step > 1, "it trains")
+    done = module("stop", run.name, "--root", str(runs_root))
+    assert done.returncode == 0, done.stderr
+    assert "Asked" in done.stdout and "Stopped at step" in done.stdout and "can be resumed" in done.stdout
+    assert run.status().state == "stopped"
+    assert "was not running" in module("stop", str(run.path)).stdout
+
+
+def test_stop_now_does_not_wait_for_a_deaf_trainer(run, tell):
+    start("trainer", run, 100_000, 0.005)
+    eventually(lambda: run.status().step > 1, "it trains")
+    code, text = tell("stop", run.name, "--now")
+    assert code == 0 and "did not answer and was ended (INT)" in text
+
+
+def test_logs_show_the_end(tell, run):
+    run.log_path.write_text("".join(f"line [bold]{number}\n" for number in range(100)) + "open end")
+    EventWriter(run).write("done", step=1)
+    run.finish("done")
+    assert tell("logs", run.name, "-n", "2")[1] == "line [bold]99\nopen end\n"
+
+
+def test_logs_follow_until_the_run_ends(run, runs_root):
+    start("trainer", run, 60, 0.005)
+    done = module("logs", run.name, "--follow", "--root", str(runs_root))
+    assert done.returncode == 0 and run.status().state == "done"
+    assert done.stdout.count("training on cpu") == 1
+
+
+def test_watch_shows_what_happens_and_ends_with_the_run(run, runs_root):
+    start("trainer", run, 25, 0.005)
+    done = module("watch", run.name, "--root", str(runs_root))
+    assert done.returncode == 0
+    assert "Step 10: saved toy-000010.safetensors" in done.stdout and "Done: 25 steps" in done.stdout
+    broken = Run.create_empty(runs_root, "broken")
+    start("trainer", broken, 25, 0.005, "die=raise4")
+    done = module("watch", "broken", "--root", str(runs_root))
+    assert done.returncode == 1 and "What to change: Turn gradient_checkpointing on" in done.stdout
+    assert "log.txt" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
+def test_ctrl_c_while_watching_saves_and_stops(run, runs_root):
+    start("trainer", run, 100_000, 0.005)
+    watching = subprocess.Popen(
+        [sys.executable, "-u", "-m", "backend.runs", "watch", run.name, "--root", str(runs_root)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    first = watching.stdout.readline()
+    assert first
+    eventually(lambda: run.status().step > 1, "it trains")
+    os.kill(watching.pid, signal.SIGINT)
+    rest = watching.communicate()[0]
+    assert watching.returncode == 130 and "the trainer saves first" in rest and "Stopped at step" in rest
+    assert run.status().state == "stopped" and run.has_state()
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "logs", "watch"])
+def test_each_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([command, "--help"])
+    assert done.value.code == 0 and "--root" in capsys.readouterr().out
+
+
+def test_reading_runs_imports_nothing_heavy():
+    code = (
+        "import sys, backend.runs.cli, backend.runs.supervise, backend.runs.logsetup, backend.runs.progress\n"
+        "print(sorted(set(sys.modules) & {'torch', 'diffusers', 'transformers', 'accelerate', 'gradio', 'numpy'}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
