@@ -1,0 +1,83 @@
+"""Captions: reading the text file beside a picture, the trigger word, and which captions are dropped."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import re
+from pathlib import Path
+
+# More foreign bytes than this and the text is hardly Western: most likely GBK, Shift-JIS or the like.
+_MOST_FOREIGN = 0.3
+
+
+class BadCaption(ValueError):
+    """A caption file whose text can't be made out; the message says why, without the path."""
+
+
+def decode(data: bytes) -> tuple[str, str]:
+    """Text of a caption file and the encoding it was in: "utf-8", "utf-16" or "cp1252".
+
+    UTF-8 is the rule, with or without byte-order mark; UTF-16 is taken by its mark. Anything else is read as
+    Windows-1252 when that makes sense. Raises BadCaption when it does not.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            return _tidy(data.decode("utf-16")), "utf-16"
+        except UnicodeDecodeError:
+            raise BadCaption("it is marked as UTF-16, but is cut off or mixed") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _tidy(_western(data, error.start)), "cp1252"
+    if "\x00" in text:
+        raise BadCaption("it holds zero bytes, so it is no text")
+    return _tidy(text), "utf-8"
+
+
+def read(path: Path) -> tuple[str, str]:
+    """Caption and encoding of the file at `path`; OSError when it can't be read, BadCaption when it is no text."""
+    return decode(path.read_bytes())
+
+
+def with_trigger(caption: str, trigger: str | None) -> str:
+    """`caption` with the trigger word in front, unless it already holds it as a word (in any letter case)."""
+    trigger = (trigger or "").strip()
+    if not trigger:
+        return caption
+    if not caption:
+        return trigger
+    # Scripts without spaces have no word borders to look for.
+    pattern = re.escape(trigger) if not trigger.isascii() else rf"(?<!\w){re.escape(trigger)}(?!\w)"
+    return caption if re.search(pattern, caption, re.IGNORECASE) else f"{trigger}, {caption}"
+
+
+def is_dropped(key: str, seed: int, epoch: int, place: int, rate: float, every_n_epochs: int | None = None) -> bool:
+    """Whether this sight of a picture trains with the empty caption.
+
+    key: the picture's content key. epoch: from 0. place: index of the row in the epoch, so that repeats are drawn
+    apart. rate: 0 to 1. every_n_epochs: each n-th epoch (the n-th, 2n-th, ...) goes without captions, as in sd-scripts.
+    The answer depends on the arguments alone, so a resumed run drops the same captions.
+    """
+    if every_n_epochs and (epoch + 1) % every_n_epochs == 0:
+        return True
+    if rate <= 0.0:
+        return False
+    digest = hashlib.blake2b(f"caption:{seed}:{epoch}:{place}:{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64 < rate
+
+
+def _western(data: bytes, start: int) -> str:
+    foreign = sum(byte > 0x7F for byte in data)
+    if foreign > _MOST_FOREIGN * len(data):
+        raise BadCaption(f"it is not UTF-8 (byte {start + 1} is 0x{data[start]:02X})")
+    try:
+        return data.decode("cp1252")
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start + 1} is 0x{data[error.start]:02X}"
+        raise BadCaption(f"it is neither UTF-8 nor Windows-1252 ({place})") from None
+
+
+def _tidy(text: str) -> str:
+    """One line without outer blanks: line ends in caption files are layout, not content."""
+    return " ".join(part for part in (line.strip() for line in text.splitlines()) if part)

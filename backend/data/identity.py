@@ -1,0 +1,96 @@
+"""What a model file is, told by its content in milliseconds: caches are keyed by it, so that another VAE is noticed.
+
+Small files are hashed whole. Of a large safetensors file the header is hashed (names, types, shapes) and the first
+bytes of every tensor; training or converting a model changes all of its tensors. Names and dates of files don't matter:
+a copied or renamed model keeps its caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.config.paths import resolve
+from backend.models import files
+from backend.models.spec import Part
+from backend.models.table import family
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+_WHOLE_BYTES = 16_000_000
+_TENSOR_BYTES = 4096
+_CHUNK = 1 << 20
+
+
+def vae_identity(cfg: Config) -> str:
+    """Identity (hex) of the VAE that `cfg` encodes with: its own `model.vae`, or the base model's."""
+    facts = family(cfg.model.family).facts
+    part = facts.part("vae")
+    base = resolve(cfg.model.vae or cfg.model.base_model or "")
+    # A VAE may be given as its own folder or as the model that holds it.
+    folder = base / part.folder if (base / part.folder).is_dir() else base
+    return identity([_part_files(folder, part, cfg.model.variant)])
+
+
+def text_identity(cfg: Config) -> str:
+    """Identity (hex) of the text encoders and tokenizers that `cfg` encodes captions with."""
+    facts = family(cfg.model.family).facts
+    base = resolve(cfg.model.base_model or "")
+    parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer"))]
+    return identity(_part_files(base / part.folder, part, cfg.model.variant) for part in parts)
+
+
+def identity(groups: Iterable[Iterable[Path]]) -> str:
+    """Identity (hex) of groups of files, in the order given; OSError when one can't be read."""
+    whole = hashlib.sha256()
+    for group in groups:
+        for path in group:
+            whole.update(file_identity(path).encode())
+        whole.update(b"/")
+    return whole.hexdigest()
+
+
+def file_identity(path: Path) -> str:
+    """Identity (hex) of one file by its content."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        digest = hashlib.sha256(str(size).encode())
+        spans = _tensor_spans(path) if size > _WHOLE_BYTES else None
+        if spans is None:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+            return digest.hexdigest()
+        digest.update(stream.read(spans[0][0]))
+        for begin, end in spans:
+            stream.seek(begin)
+            digest.update(stream.read(min(end - begin, _TENSOR_BYTES)))
+        return digest.hexdigest()
+
+
+def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
+    """Byte spans of the tensors of a safetensors file, in order; None for any other file."""
+    if path.suffix != ".safetensors":
+        return None
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        try:
+            (length,) = struct.unpack("<Q", start)
+            table = json.loads(stream.read(length)) if length < _CHUNK * 100 else {}
+            spans = sorted(tuple(v["data_offsets"]) for k, v in table.items() if k != "__metadata__")
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+            return None
+    return [(8 + length + begin, 8 + length + end) for begin, end in spans] or None
+
+
+def _part_files(folder: Path, part: Part, variant: str | None) -> list[Path]:
+    """The files that decide what a part computes: its weights, or all plain files of a tokenizer, and its config."""
+    if part.weights:
+        weights = files.weight_files(folder, part.weights, variant)
+        config = folder / "config.json"
+        return [*([config] if config.is_file() else []), *weights]
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in (".json", ".txt", ".model"))

@@ -1,0 +1,143 @@
+"""Batches out of the caches, by their place in the run: (epoch, batch) is all there is to a position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from backend.data.store import LatentCache, TextCache
+
+if TYPE_CHECKING:
+    from backend.plan.plan import Plan
+
+# Batches that each worker reads ahead.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch on the CPU: a latent (C, h, w) float32, the encoded caption and the content key of each row."""
+
+    latents: list[Tensor]
+    text: list[dict[str, Tensor]]
+    keys: list[str]
+    index: int
+    epoch: int
+
+
+class Loader:
+    """Training and validation batches of a plan.
+
+    workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
+    time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
+    same dropped captions.
+    """
+
+    def __init__(self, plan: Plan, latents: LatentCache, text: TextCache, workers: int = 0) -> None:
+        self.plan = plan
+        self.last_wait = 0.0
+        self.total_wait = 0.0
+        self._latents = latents
+        self._text = text
+        self._ahead = workers * _AHEAD
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
+        self._coming: dict[tuple[int, int], Future[Batch]] = {}
+        self._epochs: dict[int, list[list[int]]] = {}
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of every epoch."""
+        return self.plan.steps.batches_per_epoch
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Batch `index` of `epoch`, both from 0. IndexError beyond the epoch; Refused when a cache file is damaged.
+
+        The seconds it took are in `last_wait`, and add up in `total_wait`.
+        """
+        if not 0 <= index < self.batches_per_epoch:
+            raise IndexError(f"epoch {epoch} has {self.batches_per_epoch} batches, and number {index} was asked for")
+        started = time.monotonic()
+        coming = self._coming.pop((epoch, index), None)
+        if coming is None:
+            # A jump: what was read ahead is of no use.
+            self._drop()
+            found = self._read(epoch, index, self._rows(epoch, index))
+        else:
+            found = coming.result()
+        self._read_ahead(epoch, index)
+        self.last_wait = time.monotonic() - started
+        self.total_wait += self.last_wait
+        return found
+
+    def validation(self, name: str) -> Iterator[Batch]:
+        """The pictures of a validation set, one a batch, always in the same order and with their captions."""
+        pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
+        for index, (item, fit) in enumerate(pairs):
+            text = self.text(item.caption)
+            yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+
+    def text(self, caption: str, length: int | None = None) -> dict[str, Tensor]:
+        """An encoded caption or prompt, with its own trimmed length where captions are trimmed."""
+        encoded = self._text.load(caption, length or self.plan.text_length)
+        return self._trimmed(encoded, self.plan.text.fit(caption, length))
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._drop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool, self._ahead = None, 0
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _rows(self, epoch: int, index: int) -> list[int]:
+        if epoch not in self._epochs:
+            # This epoch and, near its end, the next one.
+            self._epochs = {kept: rows for kept, rows in self._epochs.items() if abs(kept - epoch) == 1}
+            self._epochs[epoch] = self.plan.batches(epoch)
+        return self._epochs[epoch][index]
+
+    def _read(self, epoch: int, index: int, rows: list[int]) -> Batch:
+        plan = self.plan
+        captions = [plan.caption(epoch, index, row, item) for row, item in enumerate(rows)]
+        # One text length a batch: the bucket that holds its longest caption.
+        length = max(plan.text.fit(caption) for caption in captions)
+        return Batch(
+            latents=[self._latents.load(plan.items[item], plan.fits[item]) for item in rows],
+            text=[self._trimmed(self._text.load(caption, plan.text_length), length) for caption in captions],
+            keys=[plan.items[item].key for item in rows],
+            index=index,
+            epoch=epoch,
+        )
+
+    def _trimmed(self, encoded: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+        """With `length`, which tells the denoiser how many tokens to keep; without it, where nothing is trimmed."""
+        kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
+        return kept if self.plan.caption_buckets is None else {**kept, "length": torch.tensor(length)}
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        if self._pool is None:
+            return
+        for _ in range(self._ahead):
+            index += 1
+            if index == self.batches_per_epoch:
+                epoch, index = epoch + 1, 0
+            if (epoch, index) not in self._coming:
+                rows = self._rows(epoch, index)
+                self._coming[epoch, index] = self._pool.submit(self._read, epoch, index, rows)
+
+    def _drop(self) -> None:
+        for future in self._coming.values():
+            future.cancel()
+        self._coming.clear()

@@ -1,0 +1,133 @@
+"""What earlier scans measured, kept on disk, so that a second scan of the same files only lists them.
+
+A row is trusted only while the file's size, modification time and change time are the same. A file touched within
+`YOUNG_S` of being measured is not remembered: a second change within the clock's grain would go unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "scan.sqlite"
+YOUNG_S = 2.0
+# Raise it when the meaning of a row changes.
+_VERSION = 1
+_COLUMNS = "path, size, mtime_ns, ctime_ns, key, width, height, has_alpha, animated, fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Size in bytes and the times of last content and last status change in ns, by which a file is recognised."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """The stamp of the file at `path`; OSError when it is gone."""
+        stat = os.stat(path)
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+    def is_young(self, now_s: float) -> bool:
+        """Whether the file was touched so lately (or in the future) that another change could hide."""
+        return now_s - max(self.mtime_ns, self.ctime_ns) / 1e9 < YOUNG_S
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of one file: its content key and measures, or why it is no usable picture (`fault`)."""
+
+    key: str = ""
+    width: int = 0
+    height: int = 0
+    has_alpha: bool = False
+    animated: bool = False
+    fault: str | None = None
+
+
+class ScanCache:
+    """Rows by path in one SQLite file below `folder`; without a folder there is no memory.
+
+    Nothing here raises for the cache's own troubles (a broken file, a folder that can't be written): a scan without
+    memory is only slower.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / FILE_NAME
+        self._rows: dict[bytes, tuple[Stamp, Measured]] = {}
+        if self._path is not None:
+            self._rows = self._read(self._path)
+
+    def get(self, path: Path) -> Measured | None:
+        """What an earlier scan measured, if the file is still the same."""
+        row = self._rows.get(os.fsencode(os.path.abspath(path)))
+        if row is None:
+            return None
+        try:
+            return row[1] if row[0] == Stamp.of(path) else None
+        except OSError:
+            return None
+
+    def put(self, rows: Iterable[tuple[Path, Stamp, Measured]]) -> None:
+        """Remember measures; files touched just now are left out."""
+        now = time.time()
+        values = [
+            (os.fsencode(os.path.abspath(path)), s.size, s.mtime_ns, s.ctime_ns)
+            + (m.key, m.width, m.height, m.has_alpha, m.animated, m.fault)
+            for path, s, m in rows
+            if not s.is_young(now)
+        ]
+        if not values or self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(_open(self._path)) as connection, connection:
+                marks = ", ".join("?" * len(values[0]))
+                connection.executemany(f"INSERT OR REPLACE INTO images ({_COLUMNS}) VALUES ({marks})", values)
+        except (sqlite3.Error, OSError) as error:
+            log.info("the scan is not remembered in %s: %s", self._path, error)
+
+    def _read(self, path: Path) -> dict[bytes, tuple[Stamp, Measured]]:
+        if not path.is_file():
+            return {}
+        try:
+            with contextlib.closing(_open(path)) as connection:
+                rows = connection.execute(f"SELECT {_COLUMNS} FROM images").fetchall()
+            return {row[0]: (Stamp(*row[1:4]), Measured(*row[4:7], bool(row[7]), bool(row[8]), row[9])) for row in rows}
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                log.info("the memory of earlier scans can't be read: %s", error)
+                return {}
+            log.warning("the memory of earlier scans is damaged and is made anew: %s", error)
+        except (OSError, TypeError, ValueError) as error:
+            log.warning("the memory of earlier scans is damaged and is made anew: %s", error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return {}
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5.0)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            with connection:
+                connection.execute("DROP TABLE IF EXISTS images")
+                connection.execute(
+                    "CREATE TABLE images (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, "
+                    "key TEXT, width INTEGER, height INTEGER, has_alpha INTEGER, animated INTEGER, fault TEXT)"
+                )
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
