@@ -76,8 +76,9 @@ class _Follower:
             large = unit in ("MB", "GB") and (unit == "GB" or float(amount) >= 20)
             return f"downloading {self.doing}" if large and "Downloading" in line else None
         if line.startswith("Installing collected packages"):
-            self.doing = f"unpacking {line.count(',') + 1} packages"
-            return self.doing
+            several = line.count(",")
+            self.doing = f"unpacking {several + 1} packages" if several else "unpacking"
+            return self.doing if several else None
         simple = re.match(r"\s*(Collecting|Building wheel for|Preparing metadata for) (\S+)", line)
         if simple:
             words = {"Collecting": "looking at", "Building wheel for": "building", "Preparing metadata for": "reading"}

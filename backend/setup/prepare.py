@@ -21,8 +21,7 @@ GOOD_PIP = (25, 2)
 WANTED_GB = 10.0
 """Less free disk than this is told before a first set-up."""
 
-_SIZES = "The set-up takes about 2 GB with PyTorch's CPU build, about 8 GB with its CUDA build."
-_INSTALL_PAGE = "the index address that PyTorch's install page shows"
+_SIZES = "The set-up takes 1.5 GB with PyTorch's CPU build, several times that with its CUDA build."
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ class _SetUp:
         self._renew_pip()
         if total > 1:
             self._torch(next(each for each in work.base if each.name == "torch"), f"[1/{total}]")
-        title = f"[{total}/{total}] {len(others)} packages and what they need"
+        title = f"[{total}/{total}] The rest: {len(others)} packages and what these need"
         self.report.line(title)
         self._pip().install([*(each.text for each in others), *self._constraints()])
         work.look()
@@ -287,16 +286,20 @@ class _SetUp:
     def _say_which_build(self) -> None:
         card = machine.has_card()
         if sys.platform == "linux" and not card:
-            self.report.line(
-                "No NVIDIA card was found. Without --torch-index, Linux gets PyTorch's CUDA build, a download of about "
-                f"3 GB. For the small CPU build, or a card of AMD's or Intel's, press Ctrl-C and start again with "
-                f"--torch-index and {_INSTALL_PAGE} for it."
+            said, platforms = (
+                "Linux usually gets PyTorch's CUDA build, a download of about 3 GB",
+                "CPU (or your card's)",
             )
+            found = "No NVIDIA card was found"
         elif sys.platform == "win32" and card:
-            self.report.line(
-                "An NVIDIA card is here, but without --torch-index Windows gets PyTorch's CPU build. Press Ctrl-C and "
-                f"start again with --torch-index and {_INSTALL_PAGE} for CUDA."
-            )
+            said, platforms, found = "Windows gets PyTorch's CPU build", "CUDA", "An NVIDIA card is here"
+        else:
+            return
+        self.report.line(
+            f"{found}. Without --torch-index, {said}. For another build press Ctrl-C and start again with "
+            "--torch-index and the address that PyTorch's install page (pytorch.org) shows after --index-url "
+            f"for {platforms}."
+        )
 
     def _constraints(self) -> list[str]:
         """Hold torch at exactly the build that is installed, whatever the packages' own ranges would like."""

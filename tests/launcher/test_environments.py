@@ -149,13 +149,17 @@ def index_of(folder: Path, *wheels: Path) -> str:
 
 def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready: Clone, tmp_path: Path) -> None:
     torch_clone(ready)
-    assert ready.offline().returncode == 0
+    everything = index_of(tmp_path / "everything", *ready.wheels.glob("*.whl"))
+    done = ready.start(PIP_INDEX_URL=everything, PATH="/usr/bin:/bin")
+    assert done.returncode == 0 and ready.installed()["torch"] == "2.13.0"
+    assert "No NVIDIA card was found. Without --torch-index, Linux usually gets PyTorch's CUDA build" in done.stderr
     cpu = index_of(tmp_path / "cpu", make_wheel(tmp_path, "torch", "2.13.0+cpu"))
     gpu = index_of(tmp_path / "gpu", make_wheel(tmp_path, "torch", "2.13.0+cu130"))
     others = index_of(tmp_path / "others", *ready.wheels.glob("monotile*.whl"))
     for url, build in ((cpu, "2.13.0+cpu"), (gpu, "2.13.0+cu130")):
         done = ready.start("--torch-index", url, PIP_INDEX_URL=others)
         assert done.returncode == 0, done.stderr
+        assert "Without --torch-index" not in done.stderr
         assert ready.installed()["torch"] == build
         assert (ready.venv / "monotile-constraints.txt").read_text() == f"torch=={build}\n"
     assert json.loads((ready.venv / "monotile-setup.json").read_text())["torch_index"] == gpu
