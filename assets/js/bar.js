@@ -1,0 +1,346 @@
+// The bar on top: presets, search, undo, theme, Start; and the summary of problems under it.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el, fill } = m;
+  const mac = /Mac|iPhone|iPad/.test(navigator.platform);
+
+  // ---- presets -------------------------------------------------------------------------------------------------
+  const dialog = (title, ...content) => {
+    const box = el(
+      "dialog",
+      { class: "dialog", "aria-label": title },
+      el("div", { class: "dialog-head" }, el("h2", {}, title), el("button", { class: "quiet", "aria-label": "Close", onclick: () => box.close() }, m.icon("remove"))),
+      content,
+    );
+    box.addEventListener("close", () => box.remove());
+    box.addEventListener("click", (event) => event.target === box && box.close());
+    document.body.append(box);
+    box.showModal();
+    return box;
+  };
+  m.dialog = dialog;
+
+  const ask = (title, label, value, button, done, hint) => {
+    const name = el("input", { type: "text", value, id: "ask-name", maxlength: 80, spellcheck: "false", required: true });
+    const form = el(
+      "form",
+      {
+        class: "ask",
+        onsubmit: (event) => {
+          event.preventDefault();
+          if (!name.value.trim()) return name.focus();
+          box.close();
+          done(name.value.trim());
+        },
+      },
+      el("label", { for: "ask-name" }, label),
+      name,
+      hint ? el("p", { class: "note" }, hint) : null,
+      el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, button)),
+    );
+    const box = dialog(title, form);
+    name.select();
+  };
+
+  let presetBox = null;
+  let chosen = null;
+  const openPresets = () => {
+    chosen = m.state.desk.preset || null;
+    presetBox = dialog("Presets", el("div", { class: "presets" }, el("div", { class: "preset-list", role: "listbox", "aria-label": "Presets" }), el("div", { class: "preset-side" })));
+    presetBox.classList.add("wide-dialog");
+    drawPresets();
+    if (chosen) m.act("compare", { name: chosen });
+  };
+  const drawPresets = () => {
+    if (!presetBox?.isConnected) return;
+    const list = presetBox.querySelector(".preset-list");
+    const groups = [
+      ["Yours", m.state.presets.filter((p) => !p.builtin)],
+      ["Built in", m.state.presets.filter((p) => p.builtin)],
+    ];
+    fill(
+      list,
+      groups.map(([title, presets]) => [
+        presets.length ? el("div", { class: "list-title" }, title) : null,
+        presets.map((p) =>
+          el(
+            "button",
+            {
+              role: "option",
+              class: "preset",
+              "data-preset": p.name,
+              "aria-selected": p.name === chosen ? "true" : "false",
+              onclick: () => ((chosen = p.name), drawPresets(), m.act("compare", { name: p.name })),
+              ondblclick: () => load(p.name),
+            },
+            el("strong", {}, p.name, p.name === m.state.desk.preset ? el("span", { class: "tag" }, "loaded") : null),
+            p.description ? el("span", {}, p.description) : null,
+          ),
+        ),
+      ]),
+    );
+    if (!list.children.length) fill(list, el("p", { class: "note" }, "No presets yet. Save the form as one."));
+    if (!chosen) fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Choose a preset to see what loading it would change."));
+  };
+  const load = (name) => {
+    presetBox?.close();
+    m.act("load", { name });
+  };
+  const importFile = () => {
+    const file = el("input", { type: "file", accept: ".toml,text/plain" });
+    file.onchange = async () => {
+      if (!file.files.length) return;
+      if (file.files[0].size > 1_000_000) return m.toast("That file is too large for a preset (over 1 MB).", { kind: "error" });
+      // Bytes, not text: the server tells a wrong encoding from a wrong line.
+      const bytes = new Uint8Array(await file.files[0].arrayBuffer());
+      let binary = "";
+      bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
+      presetBox?.close();
+      m.act("import", { name: file.files[0].name.replace(/\.toml$/i, ""), content: btoa(binary) });
+    };
+    file.click();
+  };
+
+  m.on("presets", drawPresets);
+  m.on("difference", ({ name, builtin, rows, problems }) => {
+    if (!presetBox?.isConnected || name !== chosen) return;
+    const bad = (problems || []).filter((p) => p.severity === "error");
+    fill(
+      presetBox.querySelector(".preset-side"),
+      el("h3", {}, name),
+      bad.length
+        ? [el("p", { class: "note" }, "This preset can't be loaded:"), el("ul", { class: "bad-list" }, bad.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + m.sentence(p))))]
+        : rows.length
+          ? [
+              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}. Settings that the preset does not name go to their defaults.`),
+              differenceTable(rows),
+            ]
+          : el("p", { class: "note" }, "The form already shows exactly this preset."),
+      el(
+        "div",
+        { class: "buttons" },
+        bad.length ? null : el("button", { class: "primary", "data-do": "load", onclick: () => load(name) }, "Load"),
+        el("a", { class: "button", href: `/preset?${new URLSearchParams({ name })}`, download: "" }, "Export"),
+        builtin ? null : el("button", { onclick: () => (presetBox.close(), ask("Rename preset", "New name", name, "Rename", (to) => m.act("rename", { name, to }))) }, "Rename"),
+        builtin ? null : el("button", { class: "danger", onclick: () => (presetBox.close(), m.act("delete", { name })) }, "Delete"),
+      ),
+    );
+  });
+  m.on("importFailed", ({ name, problems }) =>
+    dialog(
+      `${name} can't be imported`,
+      el("p", { class: "note" }, "Nothing was changed. Mend these in the file and import it again:"),
+      el("ul", { class: "bad-list" }, problems.filter((p) => p.severity === "error").map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + (p.path ? `${p.path}: ` : "") + m.sentence(p)))),
+    ),
+  );
+  const differenceTable = (rows) =>
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "facts" },
+        el("thead", {}, el("tr", {}, el("th", {}, "Setting"), el("th", {}, "Now"), el("th", {}, "In the preset"))),
+        el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)))),
+      ),
+    );
+
+  const save = () => {
+    const { preset } = m.state.desk;
+    const known = m.state.presets.find((p) => p.name === preset);
+    if (known && !known.builtin) m.act("save", { name: preset });
+    else saveAs();
+  };
+  const saveAs = () => {
+    const { preset } = m.state.desk;
+    ask("Save as a preset", "Name", preset ? `${preset} 2` : "", "Save", (name) => m.act("save-as", { name }), "Kept in presets/user on this machine, as TOML.");
+  };
+
+  // ---- the bar itself ------------------------------------------------------------------------------------------
+  let parts = null;
+  const build = (root) => {
+    const search = el("input", { type: "search", id: "search", placeholder: "Search settings", "aria-label": "Search settings", "data-first": "1" });
+    parts = {
+      preset: el("button", { class: "preset-button", id: "preset-button", "aria-haspopup": "dialog", onclick: openPresets }, "Presets"),
+      save: el("button", { id: "save-preset", onclick: save, title: "Save the form to its preset" }, "Save"),
+      undo: el("button", { class: "icon", id: "undo", "aria-label": "Undo the last load", title: "Undo the last load", disabled: true, onclick: () => m.act("undo") }, m.icon("undo")),
+      redo: el("button", { class: "icon", id: "redo", "aria-label": "Redo the load", title: "Redo the load", disabled: true, onclick: () => m.act("redo") }, m.icon("redo")),
+      theme: el("button", { class: "icon", id: "theme", "aria-label": "Light or dark", title: "Light or dark", onclick: switchTheme }, m.icon("theme")),
+      chip: el("button", { class: "chip", id: "run-chip", hidden: true, onclick: () => m.openTab("Run") }),
+      start: el("button", { class: "primary", id: "start", title: `Check everything and start training (${mac ? "⌘" : "Ctrl"} Enter)`, onclick: start }, "Start training"),
+      summary: el("div", { class: "summary", id: "problem-summary", role: "alert", hidden: true }),
+    };
+    fill(
+      root,
+      el(
+        "header",
+        { class: "bar" },
+        el("a", { class: "brand", href: "/", "aria-label": "Monotile", onclick: (e) => (e.preventDefault(), m.openTab("Model")) }, el("img", { src: "/page/logo.svg", alt: "", width: 30, height: 30 }), el("span", {}, "Monotile")),
+        el(
+          "div",
+          { class: "preset-group" },
+          parts.preset,
+          parts.save,
+          el("button", { id: "save-as", onclick: saveAs, title: "Save the form under a new name" }, "Save as…"),
+          el("button", { id: "import", onclick: importFile, title: "Add a preset from a TOML file" }, "Import…"),
+          parts.undo,
+          parts.redo,
+        ),
+        el("div", { class: "search" }, search, el("kbd", { "aria-hidden": "true" }, "/")),
+        parts.chip,
+        el("div", { class: "bar-end" }, parts.theme, parts.start),
+      ),
+      parts.summary,
+    );
+    m.suggest(
+      search,
+      (text) => find(text),
+      (item) => {
+        search.value = "";
+        search.blur();
+        m.goToField(item.id, item.tab);
+      },
+      { minimum: 1, name: "Settings" },
+    );
+    drawDesk(m.state.desk);
+    drawSummary(m.state.problems);
+  };
+  m.whenPresent("#bar-root", build);
+
+  const plain = (text) => text.toLowerCase().replace(/[_\-.]+/g, " ");
+  const find = (text) => {
+    const words = plain(text).split(/\s+/).filter(Boolean);
+    const scored = [];
+    for (const s of m.state.settings) {
+      const names = [s.label, s.name, ...s.aliases].map(plain);
+      const all = `${names.join(" ")} ${plain(s.help)} ${plain(s.group)}`;
+      if (!words.every((word) => all.includes(word))) continue;
+      const joined = words.join(" ");
+      const score = names.some((n) => n === joined) ? 0 : names.some((n) => n.startsWith(joined)) ? 1 : names.some((n) => n.includes(joined)) ? 2 : 3;
+      const alias = s.aliases.find((a) => plain(a).includes(joined));
+      scored.push({ score, item: { label: s.label, detail: `${s.tab} · ${score < 3 && alias && !plain(s.label).includes(joined) ? `= ${alias}` : s.name}`, id: s.id, tab: s.tab } });
+    }
+    return scored.sort((a, b) => a.score - b.score).slice(0, 12).map((s) => s.item);
+  };
+
+  const drawDesk = (desk) => {
+    if (!parts) return;
+    const changed = (desk.changed || []).length;
+    fill(
+      parts.preset,
+      el("span", { class: "preset-name" }, desk.preset || "Presets"),
+      desk.preset && changed ? el("span", { class: "preset-changed" }, `${changed} changed`) : null,
+      m.icon("down_small"),
+    );
+    const known = m.state.presets.find((p) => p.name === desk.preset);
+    parts.save.disabled = Boolean(known && !known.builtin && !changed);
+    parts.undo.disabled = !desk.canUndo;
+    parts.redo.disabled = !desk.canRedo;
+  };
+  m.on("desk", drawDesk);
+
+  const drawSummary = (problems) => {
+    if (!parts) return;
+    const bad = problems.filter((p) => p.severity === "error");
+    parts.summary.hidden = !bad.length;
+    if (!bad.length) return fill(parts.summary);
+    fill(
+      parts.summary,
+      el("strong", {}, bad.length === 1 ? "One thing needs your attention" : `${bad.length} things need your attention`),
+      el(
+        "ul",
+        {},
+        bad.map((p) =>
+          el(
+            "li",
+            {},
+            p.id
+              ? el("button", { class: "link", onclick: () => m.goToField(p.id, p.tab) }, `${p.tab}: ${p.label}`)
+              : null,
+            el("span", {}, `${p.id ? " – " : ""}${m.sentence(p)}`),
+          ),
+        ),
+      ),
+    );
+  };
+  m.on("problems", drawSummary);
+  m.on("refused", () => parts?.summary.scrollIntoView({ block: "nearest" }));
+
+  // ---- start, theme, keys --------------------------------------------------------------------------------------
+  let starting = null;
+  const start = () => {
+    if (parts.start.disabled) return;
+    parts.start.disabled = true;
+    m.text(parts.start, "Checking…");
+    clearTimeout(starting);
+    starting = setTimeout(ready, 20000);
+    m.act("start");
+  };
+  const ready = () => {
+    clearTimeout(starting);
+    if (!parts) return;
+    parts.start.disabled = false;
+    m.text(parts.start, "Start training");
+  };
+  m.start = start;
+  m.on("started", ({ run }) => {
+    ready();
+    m.state.run = run;
+    m.openTab("Run");
+    m.emit("run", run);
+  });
+  m.on("refused", ready);
+
+  m.on("active", (active) => {
+    if (!parts) return;
+    parts.chip.hidden = !active;
+    if (active) {
+      const share = active.total_steps ? Math.floor((100 * (active.step || 0)) / active.total_steps) : null;
+      const short = active.name.replace(/-\d{8}-\d{6}(-\d+)?$/, "");
+      fill(parts.chip, el("span", { class: "pulse" }), el("span", { class: "chip-name" }, short), share === null ? null : el("span", {}, `${share} %`));
+      parts.chip.title = active.text || active.name;
+      document.title = `${share === null ? "" : `${share} % · `}Monotile`;
+    } else document.title = "Monotile";
+  });
+
+  const setTheme = (theme) => {
+    document.body.classList.toggle("dark", theme === "dark");
+    document.documentElement.style.colorScheme = theme;
+    m.emit("theme", theme);
+  };
+  function switchTheme() {
+    const theme = document.body.classList.contains("dark") ? "light" : "dark";
+    try {
+      localStorage.setItem("monotile-theme", theme);
+    } catch {
+      // Private windows may refuse storage; the choice then lasts until the page is closed.
+    }
+    setTheme(theme);
+  }
+  m.whenPresent("#bar-root", () => {
+    let kept = null;
+    try {
+      kept = localStorage.getItem("monotile-theme");
+    } catch {
+      kept = null;
+    }
+    setTheme(kept || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
+      event.preventDefault();
+      start();
+    } else if (event.key === "s" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
+      event.preventDefault();
+      save();
+    } else if (event.key === "/" && !typing && !document.querySelector("dialog[open]")) {
+      event.preventDefault();
+      document.getElementById("search")?.focus();
+    } else if (event.key === "Escape" && typing) {
+      event.target.blur();
+    }
+  });
+})();

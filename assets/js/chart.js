@@ -1,0 +1,120 @@
+// One line chart over steps, on uPlot: a mean line with its extremes, a zoom that stays, colours from the page.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el } = m;
+
+  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim() || "#888";
+
+  // series: [{label, key, colour: "--css-variable", width, band, dash, show}] ; data arrives through set(steps, columns).
+  // onzoom(range|null) is called when a person zooms, so that the server can be asked for finer data.
+  m.chart = (root, { series, format, height = 240, zeroBased = false, onzoom, label }) => {
+    let plot = null;
+    let steps = [];
+    let columns = {};
+    let zoomed = null;
+    let last = "";
+
+    const lines = () =>
+      series.flatMap((s) => {
+        const line = {
+          label: s.label,
+          stroke: colour(s.colour),
+          width: s.width ?? 1.6,
+          dash: s.dash,
+          points: { show: (u, i) => u.data[i].filter((v) => v !== null && v !== undefined).length === 1, size: 5 },
+          spanGaps: true,
+          value: (u, v) => (v === null || v === undefined ? "–" : format(v)),
+          show: s.show ?? true,
+        };
+        if (!s.band) return [line];
+        const edge = { label: "edge", class: "mt-edge", stroke: "transparent", width: 0, points: { show: false }, spanGaps: true, value: () => "" };
+        return [line, edge, { ...edge }];
+      });
+    const bands = () => {
+      const found = [];
+      let at = 1;
+      for (const s of series) {
+        if (s.band) found.push({ series: [at + 2, at + 1], fill: colour(s.colour) + "2e" });
+        at += s.band ? 3 : 1;
+      }
+      return found;
+    };
+    const table = () => [steps, ...series.flatMap((s) => {
+      const column = columns[s.key] || { mean: [], min: [], max: [] };
+      return s.band ? [column.mean, column.min, column.max] : [column.mean];
+    })];
+
+    const range = (u, low, high) => {
+      if (low === null || high === null || low === undefined) return [0, 1];
+      const pad = (high - low || Math.abs(high) || 1) * 0.08;
+      return [zeroBased ? 0 : low - pad, high + pad];
+    };
+    const build = () => {
+      plot?.destroy();
+      const axis = { stroke: colour("--mt-muted"), grid: { stroke: colour("--mt-line"), width: 1 }, ticks: { stroke: colour("--mt-line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
+      plot = new uPlot(
+        {
+          width: Math.max(240, root.clientWidth),
+          height,
+          cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 }, focus: { prox: 24 } },
+          legend: { show: true, live: true },
+          scales: { x: { time: false, range: (u, low, high) => (zoomed ? [zoomed.since, zoomed.until] : low === high ? [low - 0.5, low + 0.5] : [low, high]) }, y: { range } },
+          series: [{ label: "Step", value: (u, v) => (v === null ? "–" : Math.round(v).toLocaleString("en")) }, ...lines()],
+          bands: bands(),
+          axes: [
+            { ...axis, size: 32, space: 60, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 50000, 100000] },
+            { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => format(v)) },
+          ],
+          hooks: {
+            setSelect: [
+              (u) => {
+                if (u.select.width < 4) return;
+                zoomed = { since: u.posToVal(u.select.left, "x"), until: u.posToVal(u.select.left + u.select.width, "x") };
+                u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+                redraw();
+                onzoom?.(zoomed);
+              },
+            ],
+          },
+        },
+        table(),
+        root,
+      );
+      root.querySelector(".u-over").addEventListener("dblclick", () => api.reset());
+    };
+    const redraw = () => {
+      if (!plot) return build();
+      plot.setData(table(), false);
+      plot.setScale("x", zoomed ? { min: zoomed.since, max: zoomed.until } : { min: steps[0] ?? 0, max: steps[steps.length - 1] ?? 1 });
+    };
+
+    root.setAttribute("role", "img");
+    root.setAttribute("aria-label", label);
+    const api = {
+      set(newSteps, newColumns) {
+        steps = newSteps;
+        columns = newColumns;
+        const key = `${steps.length}:${steps[steps.length - 1]}:${JSON.stringify(series.map((s) => columns[s.key]?.mean?.slice(-2)))}`;
+        if (key === last && plot) return;
+        last = key;
+        redraw();
+      },
+      refresh: () => plot && ((last = ""), redraw()),
+      reset() {
+        if (!zoomed) return;
+        zoomed = null;
+        redraw();
+        onzoom?.(null);
+      },
+      clear() {
+        zoomed = null;
+        api.set([], {});
+      },
+      rebuild: () => plot && build(),
+    };
+    new ResizeObserver(() => plot && root.clientWidth > 0 && plot.setSize({ width: Math.max(240, root.clientWidth), height })).observe(root);
+    m.on("theme", () => setTimeout(api.rebuild, 50));
+    return api;
+  };
+})();

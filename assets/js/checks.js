@@ -1,0 +1,101 @@
+// What is checked while settings are made: the base model, the drawings, memory, the doctor.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el, fill, text } = m;
+
+  // Asks again only when the settings that matter have changed.
+  const follow = (selector, path, draw) => {
+    let node = null;
+    let last = null;
+    const update = async () => {
+      if (!node) return;
+      try {
+        const answer = await m.get(path);
+        const key = JSON.stringify(answer);
+        if (key === last) return;
+        last = key;
+        draw(node, answer);
+      } catch (error) {
+        fill(node, el("p", { class: "note" }, error.message));
+      }
+    };
+    m.whenPresent(selector, (found) => {
+      node = found;
+      last = null;
+      update();
+    });
+    m.on("desk", update);
+  };
+
+  follow("#model-root", "/model", (node, answer) => {
+    if (!answer.path) return fill(node, el("p", { class: "note" }, "Give the base model's folder, and what is in it is checked at once."));
+    const good = !answer.problems.some((p) => p.severity === "error");
+    fill(
+      node,
+      el("div", { class: `verdict ${good ? "good" : "bad"}`, id: "model-verdict" }, good ? `${answer.title} found, ${m.bytes(answer.total)} on disk.` : "This folder can't be trained on yet."),
+      answer.problems.length
+        ? el("ul", { class: "problem-list" }, answer.problems.map((p) => el("li", { class: p.severity }, el("strong", {}, p.text), p.remedy ? ` ${p.remedy}` : "")))
+        : null,
+      answer.parts.length
+        ? el(
+            "table",
+            { class: "facts" },
+            el("thead", {}, el("tr", {}, el("th", {}, "Part"), el("th", {}, "Folder"), el("th", {}, "On disk"))),
+            el("tbody", {}, answer.parts.map((p) => el("tr", {}, el("td", {}, p.name), el("td", {}, el("code", {}, p.folder)), el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : m.bytes(p.bytes))))),
+          )
+        : null,
+      answer.facts.length ? el("p", { class: "note" }, answer.facts.join(" · ")) : null,
+    );
+  });
+
+  follow("#timesteps-picture", "/picture/timesteps", (node, answer) => m.svg(node, answer.svg));
+  follow("#lr-picture", "/picture/lr", (node, answer) => m.svg(node, answer.svg));
+
+  follow("#memory-root", "/machine", (node, answer) =>
+    fill(
+      node,
+      el("div", { class: "stats" }, answer.tiles.map((t) => el("div", { class: "stat" }, el("span", { class: "stat-value" }, t.value), el("span", { class: "stat-label" }, t.label)))),
+      answer.rows.length ? el("table", { class: "facts" }, el("tbody", {}, answer.rows.map((r) => el("tr", {}, el("th", {}, r[0]), el("td", {}, r[1]))))) : null,
+      answer.notes.map((note) => el("p", { class: "note" }, note)),
+    ),
+  );
+
+  // ---- doctor --------------------------------------------------------------------------------------------------
+  const SIGN = { ok: "✓", warn: "!", fail: "×" };
+  let timer = null;
+  m.whenPresent("#doctor-root", (node) => {
+    const button = el("button", { id: "doctor", onclick: () => start() }, "Check this machine");
+    const note = el("span", { class: "note" }, "Compiles a small function forward and backward, and looks for what torch.compile needs. About half a minute.");
+    const result = el("div", { id: "doctor-result" });
+    fill(node, el("div", { class: "look-head" }, button, note), result);
+    const start = async () => {
+      try {
+        await m.post("/doctor");
+        watch();
+      } catch (error) {
+        m.failed(error);
+      }
+    };
+    const watch = async () => {
+      clearTimeout(timer);
+      const answer = await m.get("/doctor").catch(() => null);
+      if (!answer) return void (timer = setTimeout(watch, 2000));
+      button.disabled = answer.state === "running";
+      text(button, answer.state === "running" ? "Checking…" : "Check this machine");
+      if (answer.state === "running") timer = setTimeout(watch, 700);
+      if (answer.state === "failed") fill(result, el("p", { class: "warning" }, answer.text));
+      if (answer.state === "done") {
+        fill(
+          result,
+          el(
+            "table",
+            { class: "facts doctor" },
+            el("tbody", {}, answer.checks.map((c) => el("tr", { class: c.state }, el("td", { class: "sign", "aria-label": c.state }, SIGN[c.state] || "?"), el("th", {}, c.name), el("td", {}, c.text, c.remedy && c.state !== "ok" ? el("span", { class: "remedy block" }, c.remedy) : null)))),
+          ),
+        );
+      }
+    };
+    watch();
+  });
+})();

@@ -1,0 +1,194 @@
+// "Look at the images" on the Dataset tab, and the shape plan on the Compile tab: one job on the server feeds both.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el, fill, text } = m;
+  let timer = null;
+  let page = 0;
+  let result = null;
+
+  const look = async () => {
+    try {
+      await m.post("/look");
+      page = 0;
+      watch();
+    } catch (error) {
+      m.failed(error);
+    }
+  };
+  const stop = async () => m.post("/look/stop").catch(m.failed);
+
+  const watch = async () => {
+    clearTimeout(timer);
+    let state;
+    try {
+      state = await m.get("/look");
+    } catch {
+      timer = setTimeout(watch, 2000);
+      return;
+    }
+    drawState(state);
+    if (state.state === "running") timer = setTimeout(watch, 400);
+    else if (state.state === "done") {
+      result = state.result;
+      drawResult();
+    }
+  };
+
+  const roots = { look: null, plan: null };
+  const frame = (node, kind) => {
+    roots[kind] = node;
+    fill(
+      node,
+      el(
+        "div",
+        { class: "look-head" },
+        el("button", { class: kind === "look" ? "primary" : "", "data-look": kind, onclick: look }, kind === "look" ? "Look at the images" : "Make the shape plan"),
+        el("div", { class: "look-progress", hidden: true }, el("div", { class: "progress busy" }, el("div")), el("span", { class: "note" }), el("button", { class: "small", onclick: stop }, "Cancel")),
+        el("p", { class: "note look-note" }, kind === "look" ? "Reads sizes and captions, decodes every picture once, and lists what is odd. Nothing is changed." : "Counts tokens and graphs from the images and these settings, before anything is loaded."),
+      ),
+      el("div", { class: "look-result", id: `${kind}-result` }),
+    );
+    watch();
+  };
+  m.whenPresent("#look-root", (node) => frame(node, "look"));
+  m.whenPresent("#plan-root", (node) => frame(node, "plan"));
+
+  const drawState = (state) => {
+    for (const node of Object.values(roots)) {
+      if (!node) continue;
+      const running = state.state === "running";
+      const progress = node.querySelector(".look-progress");
+      progress.hidden = !running;
+      node.querySelector(".look-note").hidden = running;
+      node.querySelector("[data-look]").disabled = running;
+      const share = state.total ? state.done / state.total : 0.03;
+      progress.querySelector(".progress > div").style.width = `${100 * share}%`;
+      text(progress.querySelector("span"), state.total ? `${state.done.toLocaleString("en")} of ${m.count(state.total, "picture")}` : "Finding pictures…");
+      if (state.state === "failed") {
+        fill(node.querySelector(".look-result"), problemList(state.problems));
+      }
+    }
+  };
+
+  const problemList = (problems) =>
+    problems.length
+      ? el(
+          "ul",
+          { class: "problem-list" },
+          problems.map((p) => el("li", { class: p.severity }, el("strong", {}, p.text), p.remedy ? el("span", {}, ` ${p.remedy}`) : null, p.count > 1 ? el("span", { class: "tag" }, `${p.count} times`) : null)),
+        )
+      : null;
+
+  const tile = (value, label, tone) => el("div", { class: `stat ${tone || ""}` }, el("span", { class: "stat-value" }, value), el("span", { class: "stat-label" }, label));
+
+  const drawResult = () => {
+    if (!result) return;
+    if (roots.look) {
+      const node = roots.look.querySelector(".look-result");
+      const c = result.counts;
+      fill(
+        node,
+        result.stale ? el("p", { class: "warning" }, "The settings have changed since this look.") : null,
+        el(
+          "div",
+          { class: "stats" },
+          tile(c.images.toLocaleString("en"), c.images === 1 ? "picture" : "pictures"),
+          tile(c.with_caption.toLocaleString("en"), "with a caption", c.with_caption < c.images ? "warn" : "good"),
+          tile(c.validation.toLocaleString("en"), "held out"),
+          tile(c.sizes.toLocaleString("en"), "sizes"),
+          tile(c.ignored.toLocaleString("en"), "files ignored"),
+          tile(c.problems.toLocaleString("en"), "problems", c.problems ? "bad" : "good"),
+        ),
+        el("p", { class: "headline", id: "plan-headline" }, result.headline),
+        el("p", { class: "note" }, result.steps),
+        problemList(result.problems),
+        result.histogram ? el("div", { class: "picture-box", id: "histogram" }) : null,
+        lists(result.lists),
+        el("h3", {}, "Pictures"),
+        el("div", { class: "thumbs", id: "thumbs" }),
+        el("div", { class: "pager" }),
+      );
+      if (result.histogram) m.svg(node.querySelector("#histogram"), result.histogram);
+      loadPage();
+    }
+    if (roots.plan) {
+      const node = roots.plan.querySelector(".look-result");
+      fill(
+        node,
+        result.headline ? el("p", { class: "headline" }, result.headline) : null,
+        result.modes.length ? modeTable(result.modes) : null,
+        result.recommended ? el("p", { class: "note" }, result.recommended) : null,
+        el("details", { open: true }, el("summary", {}, "The plan in words"), el("pre", { class: "log short" }, result.lines.join("\n"))),
+      );
+    }
+  };
+  const modeTable = (modes) =>
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "facts numbers", id: "mode-table" },
+        el("thead", {}, el("tr", {}, ["Shape mode", "Buckets", "Graphs", "Training", "No gradient", "Left out", "Padding", "Cropping"].map((t) => el("th", {}, t)))),
+        el(
+          "tbody",
+          {},
+          modes.map((mode) =>
+            el(
+              "tr",
+              { class: mode.chosen ? "chosen" : "" },
+              el("td", {}, el("code", {}, mode.name), mode.chosen ? el("span", { class: "tag" }, "set") : null, mode.recommended ? el("span", { class: "tag good" }, "recommended") : null, mode.note ? el("span", { class: "note block" }, mode.note) : null),
+              [mode.buckets, mode.graphs, mode.training, mode.no_grad, mode.left, mode.padding, mode.crop].map((v) => el("td", {}, v === null || v === undefined ? "–" : String(v))),
+            ),
+          ),
+        ),
+      ),
+    );
+
+  const lists = (groups) =>
+    groups
+      .filter((g) => g.items.length)
+      .map((g) =>
+        el(
+          "details",
+          {},
+          el("summary", {}, `${g.title} (${g.items.length.toLocaleString("en")})`),
+          el("ul", { class: "plain-list" }, g.items.slice(0, 200).map((item) => el("li", {}, el("code", {}, item.name), item.note ? ` ${item.note}` : ""))),
+          g.items.length > 200 ? el("p", { class: "note" }, `and ${(g.items.length - 200).toLocaleString("en")} more`) : null,
+        ),
+      );
+
+  const loadPage = async () => {
+    const node = document.getElementById("thumbs");
+    if (!node) return;
+    let answer;
+    try {
+      answer = await m.get("/look/items", { page });
+    } catch (error) {
+      return m.failed(error);
+    }
+    fill(
+      node,
+      answer.items.map((item) =>
+        el(
+          "figure",
+          { class: "thumb" },
+          el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
+          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note" }, `${item.name} · ${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
+        ),
+      ),
+    );
+    const turn = (by) => ((page += by), loadPage());
+    fill(
+      node.nextSibling,
+      answer.pages > 1
+        ? [
+            el("button", { class: "small", disabled: page === 0, onclick: () => turn(-1) }, "← Before"),
+            el("span", { class: "note" }, `Page ${page + 1} of ${answer.pages}`),
+            el("button", { class: "small", disabled: page >= answer.pages - 1, onclick: () => turn(1) }, "Next →"),
+          ]
+        : null,
+    );
+  };
+})();

@@ -1,0 +1,131 @@
+// A table editor for lists of things: image folders, sample prompts. One card a row.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el } = m;
+
+  const LONG = new Set(["text", "path"]);
+  const isLong = (column, index) => LONG.has(column.kind) || column.name === "prompt" || (index === 0 && column.kind === "str");
+
+  m.rows = (element, props, changed, watch) => {
+    const root = element.querySelector(".rows-root") || element;
+    const columns = props.columns || [];
+    const field = element.closest("[id^='f-']") || element.querySelector("[id^='f-']") || element;
+    let rows = [];
+
+    // The same object that the server sent must not be edited in place: a change has to be a new value.
+    const publish = (redraw) => {
+      clearTimeout(pause);
+      props.value = rows.map((row) => ({ ...row }));
+      changed();
+      if (redraw) draw();
+    };
+    // While typing a change is kept after a pause, so that even a reload in mid-word loses little.
+    let pause = null;
+    const soon = () => {
+      clearTimeout(pause);
+      pause = setTimeout(publish, 700);
+    };
+    const fresh = () => {
+      const last = rows[rows.length - 1];
+      const row = {};
+      for (const c of columns) {
+        if (c.default === null || c.default === undefined) continue;
+        row[c.name] = last && !isLong(c, columns.indexOf(c)) && last[c.name] !== undefined ? last[c.name] : c.default;
+      }
+      return row;
+    };
+
+    const cell = (row, column, index, rowIndex) => {
+      const value = row[column.name];
+      const id = `row-${field.id}-${rowIndex}-${column.name}`;
+      const set = (v) => (row[column.name] = v);
+      let box;
+      if (column.kind === "bool") {
+        box = el("input", { type: "checkbox", id, onchange: (e) => (set(e.target.checked), publish()) });
+        box.checked = Boolean(value);
+      } else if (column.kind === "choice") {
+        box = el("select", { id, onchange: (e) => (set(e.target.value), publish()) }, el("option", { value: "" }, "not set"), column.choices.map((c) => el("option", { value: c }, c)));
+        box.value = value ?? "";
+      } else {
+        const long = column.kind === "text" || column.name === "prompt" || column.name === "negative_prompt";
+        box = el(long ? "textarea" : "input", {
+          id,
+          rows: long ? (column.name === "prompt" ? 2 : 1) : null,
+          type: long ? null : "text",
+          inputmode: column.kind === "int" ? "numeric" : column.kind === "float" ? "decimal" : null,
+          placeholder: column.default === null || column.default === "" ? "not set" : String(column.default),
+          spellcheck: long ? "true" : "false",
+          oninput: (e) => (set(e.target.value), soon()),
+          onchange: () => publish(),
+        });
+        box.value = value ?? "";
+        if (column.kind === "path") m.pathInput(box, "folder");
+      }
+      return el(
+        "label",
+        { class: `cell ${isLong(column, index) ? "long" : ""} cell-${column.kind}`, for: id, title: column.help, "data-column": column.name },
+        el("span", {}, column.label),
+        box,
+      );
+    };
+
+    const move = (from, to) => {
+      const [row] = rows.splice(from, 1);
+      rows.splice(to, 0, row);
+      publish(true);
+    };
+    const tool = (label, icon, onclick, disabled) =>
+      el("button", { type: "button", class: "quiet", "aria-label": label, title: label, disabled, onclick }, m.icon(icon));
+
+    const draw = () => {
+      const cards = rows.map((row, i) =>
+        el(
+          "div",
+          { class: "row-card", role: "group", "aria-label": `${props.label} ${i + 1}`, "data-row": i },
+          el(
+            "div",
+            { class: "row-head" },
+            el("span", { class: "row-number" }, String(i + 1)),
+            el(
+              "span",
+              { class: "row-tools" },
+              tool("Move up", "up", () => move(i, i - 1), i === 0),
+              tool("Move down", "down", () => move(i, i + 1), i === rows.length - 1),
+              tool("Duplicate", "copy", () => (rows.splice(i + 1, 0, { ...row }), publish(true))),
+              tool("Remove", "remove", () => (rows.splice(i, 1), publish(true))),
+            ),
+          ),
+          el("div", { class: "row-cells" }, columns.map((c, index) => cell(row, c, index, i))),
+        ),
+      );
+      m.fill(
+        root,
+        el("div", { class: "rows-title" }, el("span", { class: "rows-label" }, props.label), el("span", { class: "rows-note" }, props.note)),
+        cards,
+        el("button", { type: "button", class: "small add", onclick: () => (rows.push(fresh()), publish(true), focusLast()) }, `+ Add ${rows.length ? "another" : "one"}`),
+      );
+      markProblems(m.state.problems);
+    };
+    const focusLast = () => root.querySelector(".row-card:last-of-type textarea, .row-card:last-of-type input")?.focus();
+
+    const markProblems = (problems) => {
+      root.querySelectorAll("[aria-invalid]").forEach((node) => node.removeAttribute("aria-invalid"));
+      for (const problem of problems) {
+        const at = problem.id === field.id && /\[(\d+)\](?:\.(\w+))?/.exec(problem.path || "");
+        if (!at) continue;
+        const card = root.querySelector(`[data-row="${at[1]}"]`);
+        const where = at[2] ? card?.querySelector(`[data-column="${at[2]}"]`) : card;
+        where?.querySelector("input, textarea, select")?.setAttribute("aria-invalid", "true");
+      }
+    };
+
+    const take = () => {
+      rows = (Array.isArray(props.value) ? props.value : []).map((row) => ({ ...row }));
+      draw();
+    };
+    watch("value", take);
+    m.on("problems", markProblems);
+    take();
+  };
+})();

@@ -1,0 +1,591 @@
+// The Run tab: everything in it comes from the run's own folder, once a second, whoever started the run.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el, fill, text } = m;
+
+  const STATES = {
+    starting: ["Starting", "busy"],
+    running: ["Running", "busy"],
+    stopping: ["Stopping", "busy"],
+    done: ["Finished", "good"],
+    stopped: ["Stopped", "calm"],
+    failed: ["Failed", "bad"],
+    dead: ["Ended without a word", "bad"],
+  };
+  const PHASES = {
+    scan: "Looking at the images",
+    cache_latents: "Encoding the images",
+    cache_text: "Encoding the captions",
+    load: "Loading the model",
+    compile: "Compiling",
+    train: "Training",
+    validate: "Measuring validation loss",
+    sample: "Drawing samples",
+    save: "Saving",
+    done: "Finished",
+  };
+  const LIVE = new Set(["starting", "running", "stopping"]);
+  const view = { run: null, key: null, seen: null, zoom: null, facts: null, log: { offset: 0, generation: null } };
+  let ui = null;
+  let runs = [];
+
+  // ---- the frame -----------------------------------------------------------------------------------------------
+  const card = (id, title, ...content) => {
+    const head = el("div", { class: "card-head" }, el("h3", {}, title));
+    return el("section", { class: "card", id }, head, content);
+  };
+  const stat = (id, label) => el("div", { class: "stat", id: `stat-${id}` }, el("span", { class: "stat-value" }, "–"), el("span", { class: "stat-label" }, label));
+  const setStat = (id, value, tone) => {
+    const node = document.getElementById(`stat-${id}`);
+    if (!node) return;
+    text(node.firstChild, value);
+    node.className = `stat ${tone || ""}`;
+  };
+
+  const build = (root) => {
+    const smooth = el("input", { type: "range", id: "smoothing", min: 0, max: 99, value: 90, "aria-label": "Smoothing of the loss line", oninput: () => (text(ui.smoothValue, `${smooth.value} %`), drawLoss()) });
+    ui = {
+      empty: el("div", { class: "empty", id: "run-empty" }, el("img", { src: "/page/logo.svg", alt: "", width: 56 }), el("h2", {}, "No runs yet"), el("p", {}, "Set up the model and the dataset, then press Start training. Runs started in a terminal appear here too.")),
+      body: el("div", { id: "run-body", hidden: true }),
+      picker: el("select", { id: "run-picker", "aria-label": "Run", onchange: (e) => choose(e.target.value) }),
+      state: el("span", { class: "state", id: "run-state" }),
+      stop: el("button", { id: "stop", class: "danger", onclick: () => ask("stop") }, "Stop"),
+      save: el("button", { id: "save-now", onclick: () => ask("save") }, "Save now"),
+      sample: el("button", { id: "sample-now", onclick: () => ask("sample") }, "Sample now"),
+      resume: el("button", { id: "resume", onclick: () => m.resume(view.run) }, "Resume"),
+      phase: el("div", { class: "phase", id: "run-phase" }),
+      eta: el("div", { class: "eta", id: "run-eta" }),
+      bar: el("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100, id: "run-progress" }, el("div")),
+      trouble: el("div", { class: "trouble", id: "run-error", role: "alert", hidden: true }),
+      warnings: el("div", { id: "run-warnings" }),
+      loss: el("div", { class: "plot", id: "loss-plot" }),
+      memory: el("div", { class: "plot", id: "memory-plot" }),
+      memoryNote: el("p", { class: "note", id: "memory-note" }),
+      smoothValue: el("output", {}, "90 %"),
+      resetZoom: el("button", { class: "small", hidden: true, onclick: () => lossChart.reset() }, "Whole run"),
+      compile: el("div", { class: "verdict", id: "compile-verdict" }),
+      reasons: el("div", { id: "compile-reasons" }),
+      validation: el("div", { id: "validation" }),
+      samples: el("div", { id: "samples" }),
+      files: el("div", { id: "run-files" }),
+      log: el("pre", { class: "log", id: "run-log", tabindex: 0, "aria-label": "Log of the run" }),
+      follow: el("input", { type: "checkbox", id: "follow" }),
+      folder: el("div", { id: "run-folder" }),
+    };
+    ui.follow.checked = true;
+    const lossCard = card(
+      "card-loss",
+      "Loss",
+      ui.loss,
+    );
+    lossCard.firstChild.append(el("div", { class: "card-tools" }, ui.resetZoom, el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue)));
+    const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNote);
+    const compileCard = card(
+      "card-compile",
+      "Compile",
+      ui.compile,
+      el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "compiling"), stat("hits", "cache hits"), stat("misses", "cache misses")),
+      ui.reasons,
+    );
+    const logCard = card("card-log", "Log", ui.log);
+    logCard.firstChild.append(el("label", { class: "smooth" }, ui.follow, "Follow"));
+    fill(
+      ui.body,
+      el(
+        "div",
+        { class: "run-top card" },
+        el("div", { class: "run-line" }, ui.picker, ui.state, el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop)),
+        el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
+        ui.bar,
+        el("div", { class: "stats now" }, stat("step", "step"), stat("loss", "loss, smoothed"), stat("lr", "learning rate"), stat("speed", "a step"), stat("epoch", "epoch"), stat("memory", "memory")),
+        ui.folder,
+      ),
+      ui.trouble,
+      ui.warnings,
+      el("div", { class: "columns" }, lossCard, memoryCard),
+      compileCard,
+      el("div", { class: "columns" }, card("card-validation", "Validation loss", ui.validation), card("card-files", "LoRA files", ui.files)),
+      card("card-samples", "Samples", ui.samples),
+      logCard,
+    );
+    fill(root, ui.empty, ui.body);
+    lossChart = m.chart(ui.loss, {
+      label: "Training loss over steps",
+      format: (v) => m.number(v, 4),
+      series: [
+        { label: "Loss", key: "loss", colour: "--mt-faint", width: 1, band: true },
+        { label: "Smoothed", key: "smooth", colour: "--mt-accent", width: 2.2 },
+      ],
+      onzoom: (range) => {
+        view.zoom = range;
+        view.key = null;
+        ui.resetZoom.hidden = !range;
+        poll(true);
+      },
+    });
+    memoryChart = null;
+    drawPicker();
+    if (view.run) {
+      restart();
+      poll(true);
+    }
+  };
+  let lossChart = null;
+  let memoryChart = null;
+  let memoryKind = null;
+  m.whenPresent("#run-root", build);
+
+  // ---- which run -----------------------------------------------------------------------------------------------
+  const choose = (run) => {
+    if (run === view.run && view.facts) return;
+    Object.assign(view, { run, key: null, seen: null, zoom: null, facts: null, series: null, log: { offset: 0, generation: null } });
+    restart();
+    poll(true);
+  };
+  const restart = () => {
+    if (!ui) return;
+    lossChart.clear();
+    ui.resetZoom.hidden = true;
+    memoryKind = null;
+    fill(ui.memory);
+    text(ui.log, "");
+    for (const node of [ui.samples, ui.validation, ui.files, ui.reasons, ui.warnings]) fill(node);
+    ui.trouble.hidden = true;
+  };
+  m.on("run", choose);
+  m.chooseRun = choose;
+
+  const drawPicker = () => {
+    if (!ui) return;
+    ui.empty.hidden = runs.length > 0;
+    ui.body.hidden = runs.length === 0;
+    const label = (r) => `${r.name} · ${(STATES[r.state] || [r.state])[0].toLowerCase()}`;
+    const wanted = runs.map((r) => `${r.name}|${label(r)}`).join("\n") + view.run;
+    if (ui.picker.dataset.shown === wanted) return;
+    ui.picker.dataset.shown = wanted;
+    fill(ui.picker, runs.map((r) => el("option", { value: r.name }, label(r))));
+    ui.picker.value = view.run;
+  };
+
+  const pollRuns = async () => {
+    try {
+      const answer = await m.get("/runs");
+      runs = answer.runs;
+      m.state.runs = runs;
+      m.emit("runs", runs);
+      const active = runs.find((r) => LIVE.has(r.state));
+      m.emit("active", active || null);
+      if (!runs.some((r) => r.name === view.run) && runs.length) choose((active || runs[0]).name);
+      // A run that began elsewhere (a terminal, another tab) is what one wants to see, unless an old one was chosen.
+      else if (active && active.name !== view.run && active.name !== m.state.lastActive) choose(active.name);
+      m.state.lastActive = active?.name;
+      drawPicker();
+      offline(false);
+    } catch (error) {
+      offline(true);
+    }
+  };
+  let gone = null;
+  const offline = (is) => {
+    if (is === Boolean(gone)) return;
+    if (is) gone = document.body.appendChild(el("div", { class: "offline", role: "status" }, "The page has lost its server. Runs go on without it; it reconnects by itself."));
+    else {
+      gone.remove();
+      gone = null;
+    }
+  };
+
+  // ---- polling -------------------------------------------------------------------------------------------------
+  let busy = false;
+  let again = false;
+  const poll = async (now) => {
+    if (!view.run || !ui || (!now && m.currentTab() !== "Run")) return;
+    if (busy) return void (again = again || now);
+    busy = true;
+    const run = view.run;
+    try {
+      const width = Math.max(120, Math.min(1200, Math.round(ui.loss.clientWidth || 600)));
+      const query = { run, width, key: view.key, seen: view.seen };
+      if (view.zoom) Object.assign(query, { since: Math.floor(view.zoom.since), until: Math.ceil(view.zoom.until) });
+      const answer = await m.get("/live", query);
+      if (run === view.run) take(answer);
+      await pollLog(run);
+    } catch (error) {
+      if (/no run/i.test(error.message)) view.run = null;
+    }
+    busy = false;
+    if (again) {
+      again = false;
+      poll(true);
+    }
+  };
+  const pollLog = async (run) => {
+    const answer = await m.get("/log", { run, offset: view.log.offset });
+    if (run !== view.run) return;
+    if (answer.reset) ui.log.textContent = "";
+    view.log.offset = answer.offset;
+    if (!answer.text) return;
+    ui.log.append(answer.text);
+    // The tail is what is read; the whole file lies in the run's folder.
+    if (ui.log.textContent.length > 300_000) ui.log.textContent = ui.log.textContent.slice(-200_000);
+    if (ui.follow.checked) ui.log.scrollTop = ui.log.scrollHeight;
+  };
+  setInterval(() => document.visibilityState === "visible" && poll(false), 1000);
+  setInterval(() => document.visibilityState === "visible" && pollRuns(), 2000);
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && (pollRuns(), poll(true)));
+  m.whenPresent("#bar-root", pollRuns);
+  m.pollRuns = pollRuns;
+  document.addEventListener("click", (event) => event.target.closest?.("#tabs button[role=tab]") && setTimeout(() => (poll(true), lossChart?.refresh()), 60));
+
+  // ---- drawing -------------------------------------------------------------------------------------------------
+  const take = (answer) => {
+    view.status = answer.status;
+    view.last = answer.last;
+    if (answer.series) {
+      view.key = answer.key;
+      view.series = answer.series;
+      drawLoss();
+      drawMemory();
+    }
+    if (answer.facts) {
+      view.seen = answer.seen;
+      view.facts = answer.facts;
+      drawValidation(answer.facts.validation);
+      drawSamples(answer.facts.samples, answer.status);
+      drawFiles(answer.facts, answer.status);
+      drawWarnings(answer.facts.warnings);
+    }
+    drawStatus(answer.status, answer.last || {});
+    drawCompile(answer.last || {}, answer.status, view.facts || {});
+  };
+
+  const drawStatus = (s, last) => {
+    const [word, tone] = STATES[s.state] || [s.state, "calm"];
+    text(ui.state, word);
+    ui.state.className = `state ${tone}`;
+    const live = LIVE.has(s.state);
+    ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
+    ui.stop.disabled = s.state === "stopping";
+    text(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
+    ui.resume.hidden = live || !s.resumable;
+    const training = s.phase === "train" || !s.phase || !live;
+    const done = training ? s.step : s.done;
+    const total = training ? s.total_steps : s.total;
+    const share = total ? Math.min(1, (done || 0) / total) : null;
+    const phase = live ? PHASES[s.phase] || "Starting" : word;
+    const amount = total ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
+    text(ui.phase, phase + amount);
+    text(ui.eta, live ? (s.eta_s !== null && s.eta_s !== undefined ? `${m.duration(s.eta_s)} left` : "") : s.elapsed_s ? `took ${m.duration(s.elapsed_s)}` : "");
+    ui.bar.firstChild.style.width = `${100 * (share ?? (live ? 0.02 : 0))}%`;
+    ui.bar.setAttribute("aria-valuenow", Math.round(100 * (share ?? 0)));
+    ui.bar.setAttribute("aria-label", phase);
+    ui.bar.className = `progress ${tone} ${live && share === null ? "waiting" : ""}`;
+    setStat("step", s.step === null || s.step === undefined ? "–" : `${s.step.toLocaleString("en")}${s.total_steps ? ` / ${s.total_steps.toLocaleString("en")}` : ""}`);
+    setStat("loss", m.number(last.loss_smooth ?? last.loss, 4));
+    setStat("lr", last.lr === null || last.lr === undefined ? "–" : Number(last.lr).toExponential(2));
+    setStat("speed", last.s_per_step ? (last.s_per_step < 1 ? `${Math.round(last.s_per_step * 1000)} ms` : `${last.s_per_step.toFixed(2)} s`) : "–");
+    setStat("epoch", last.epoch === null || last.epoch === undefined ? "–" : m.number(last.epoch, 3));
+    const memory = last.vram_reserved ?? last.ram;
+    setStat("memory", memory ? m.bytes(memory) : "–");
+    text(document.querySelector("#stat-memory .stat-label"), last.vram_reserved ? "VRAM" : "RAM");
+    if (ui.folder.dataset.path !== s.path) {
+      ui.folder.dataset.path = s.path;
+      fill(ui.folder, m.pathLine(s.path));
+    }
+    const error = s.error;
+    ui.trouble.hidden = !error;
+    const shown = error ? JSON.stringify(error) : "";
+    if (error && ui.trouble.dataset.shown !== shown) {
+      ui.trouble.dataset.shown = shown;
+      fill(
+        ui.trouble,
+        el("strong", {}, error.text || "The run failed."),
+        error.cause ? el("p", {}, error.cause) : null,
+        error.remedy ? el("p", { class: "remedy" }, error.remedy) : null,
+        error.exception ? el("details", {}, el("summary", {}, "The exception itself"), el("pre", {}, error.exception)) : null,
+      );
+    }
+  };
+
+  const smoothed = (values, share) => {
+    // Bias-corrected, so that the line starts at the first value and not at zero.
+    let sum = 0;
+    let weight = 0;
+    return values.map((v) => {
+      if (v === null || v === undefined) return weight ? sum / weight : null;
+      sum = share * sum + (1 - share) * v;
+      weight = share * weight + (1 - share);
+      return sum / weight;
+    });
+  };
+  const drawLoss = () => {
+    if (!view.series || !lossChart) return;
+    const share = document.getElementById("smoothing").value / 100;
+    lossChart.set(view.series.step, { ...view.series, smooth: { mean: smoothed(view.series.loss.mean, share) } });
+  };
+
+  const drawMemory = () => {
+    const has = (key) => view.series[key]?.mean.some((v) => v !== null);
+    const kind = has("vram_allocated") ? "vram" : "ram";
+    if (kind !== memoryKind) {
+      memoryKind = kind;
+      fill(ui.memory);
+      memoryChart = m.chart(ui.memory, {
+        label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
+        format: m.bytes,
+        zeroBased: true,
+        series:
+          kind === "vram"
+            ? [
+                { label: "Allocated", key: "vram_allocated", colour: "--mt-accent", width: 2, band: true },
+                { label: "Reserved", key: "vram_reserved", colour: "--mt-blue", width: 1.6 },
+                { label: "Peak", key: "vram_peak", colour: "--mt-amber", width: 1.4, dash: [4, 4] },
+              ]
+            : [{ label: "RAM of the trainer", key: "ram", colour: "--mt-accent", width: 2, band: true }],
+      });
+    }
+    memoryChart.set(view.series.step, view.series);
+    const { vram_total: total, vram_free: free } = view.last || {};
+    text(ui.memoryNote, kind === "vram" && total ? `The card has ${m.bytes(total)}; ${m.bytes(free)} are free.` : kind === "ram" ? "Training on the CPU: the chart shows the trainer's RAM." : "");
+  };
+
+  const drawCompile = (last, status, facts) => {
+    const c = facts.compile || {};
+    const planned = c.planned ?? facts.plan?.graphs?.planned;
+    const graphs = last.graphs ?? c.graphs ?? null;
+    const recompiles = last.recompiles ?? null;
+    const breaks = last.breaks ?? null;
+    const known = (value) => (value === null || value === undefined ? "–" : String(value));
+    setStat("graphs", graphs === null ? "–" : planned ? `${graphs} / ${planned}` : String(graphs), planned && graphs > planned ? "bad" : "");
+    text(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
+    setStat("recompiles", known(recompiles), recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad");
+    setStat("breaks", known(breaks), breaks ? "warn" : "");
+    setStat("compile", last.compile_seconds === null || last.compile_seconds === undefined ? "–" : m.duration(last.compile_seconds));
+    setStat("hits", known(last.cache_hits));
+    setStat("misses", known(last.cache_misses));
+    const [tone, words] = verdict(c, facts, status, graphs, recompiles);
+    ui.compile.className = `verdict ${tone}`;
+    text(ui.compile, words);
+    const list = [
+      ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
+      ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
+    ];
+    const shown = JSON.stringify([list, c.made || []]);
+    if (ui.reasons.dataset.shown === shown) return;
+    ui.reasons.dataset.shown = shown;
+    fill(
+      ui.reasons,
+      list.length
+        ? el(
+            "ul",
+            { class: "reasons" },
+            list.slice(-20).reverse().map((r) =>
+              el(
+                "li",
+                {},
+                el("strong", {}, [r.what, r.block && `${r.block} blocks`].filter(Boolean).join(" · ")),
+                el("span", {}, r.reason || "no reason given"),
+                r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
+                r.setting ? el("span", { class: "remedy" }, `Ends it: ${r.setting}`) : null,
+              ),
+            ),
+          )
+        : null,
+      (c.made || []).length ? graphTable(c.made) : null,
+    );
+  };
+  const graphTable = (made) =>
+    el(
+      "details",
+      {},
+      el("summary", {}, `${m.count(made.length, "graph")}, one by one`),
+      el(
+        "div",
+        { class: "scroll" },
+        el(
+          "table",
+          { class: "facts numbers" },
+          el("thead", {}, el("tr", {}, ["Graph", "Blocks", "Tokens", "Batch", "For", "Seconds", "From cache"].map((t) => el("th", {}, t)))),
+          el(
+            "tbody",
+            {},
+            made.map((g) =>
+              el(
+                "tr",
+                {},
+                [
+                  g.graph,
+                  g.block,
+                  g.image_tokens ? `${g.image_tokens} + ${g.text_tokens}` : "–",
+                  g.batch ?? "–",
+                  g.gradients ? "training" : "no gradient",
+                  m.number(g.seconds, 3),
+                  g.cached ? "yes" : "no",
+                ].map((v) => el("td", {}, String(v))),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+  const verdict = (c, facts, status, graphs, recompiles) => {
+    const live = LIVE.has(status.state);
+    const last = (facts.recompiles || []).slice(-1)[0];
+    if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
+    if (c.state === "fallback") return ["warn", `Asked for, but fell back to eager. ${c.reason || ""}`];
+    if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
+    if (live && status.phase === "compile") return ["busy", c.graphs ? `Compiling: ${m.count(c.graphs, "graph")} so far.` : "Compiling the first graphs. Steps begin when they are made."];
+    if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
+    if (graphs > 0) return ["good", "Compiled once, no recompile since."];
+    if (graphs === 0 && !live) return ["warn", "Compile was asked for and made no graph."];
+    return ["calm", live ? "Nothing is compiled yet." : "This run kept no compile records."];
+  };
+
+  const drawWarnings = (warnings = []) =>
+    fill(
+      ui.warnings,
+      warnings.slice(-6).map((w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null)),
+    );
+
+  const drawValidation = (rows = []) => {
+    if (!rows.length) return fill(ui.validation, el("p", { class: "note" }, "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab."));
+    const sets = [...new Set(rows.map((r) => r.set))];
+    fill(
+      ui.validation,
+      el(
+        "table",
+        { class: "facts numbers" },
+        el("thead", {}, el("tr", {}, ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)))),
+        el(
+          "tbody",
+          {},
+          sets.map((name) => {
+            const mine = rows.filter((r) => r.set === name);
+            const first = mine[0];
+            const latest = mine[mine.length - 1];
+            const lowest = mine.reduce((a, b) => (b.loss < a.loss ? b : a));
+            const change = mine.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
+            return el(
+              "tr",
+              { "data-set": name },
+              el("td", {}, name),
+              el("td", {}, m.number(first.loss)),
+              el("td", { "data-value": latest.loss }, m.number(latest.loss)),
+              el("td", { class: change === null ? "" : change <= 0 ? "good" : "warn" }, change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`),
+              el("td", {}, m.number(lowest.loss)),
+              el("td", {}, String(lowest.step)),
+            );
+          }),
+        ),
+      ),
+      sigmaTable(rows),
+    );
+  };
+  const sigmaTable = (rows) => {
+    const first = rows[0];
+    const latest = rows.filter((r) => r.set === first.set).pop();
+    const sigmas = Object.keys(latest.sigma_losses || {});
+    if (!sigmas.length) return null;
+    return el(
+      "details",
+      {},
+      el("summary", {}, `By noise level (${latest.set})`),
+      el(
+        "table",
+        { class: "facts numbers" },
+        el("thead", {}, el("tr", {}, ["Sigma", `Step ${first.step}`, `Step ${latest.step}`].map((t) => el("th", {}, t)))),
+        el("tbody", {}, sigmas.map((s) => el("tr", {}, el("td", {}, s), el("td", {}, m.number((first.sigma_losses || {})[s])), el("td", {}, m.number(latest.sigma_losses[s]))))),
+      ),
+    );
+  };
+
+  const picture = (run, file) => `/image?${new URLSearchParams({ run, file })}`;
+  m.samplePicture = picture;
+  const drawSamples = (samples = [], status) => {
+    if (!samples.length) return fill(ui.samples, el("p", { class: "note" }, "No samples yet. Prompts are on the Sampling tab; Sample now draws them at once."));
+    const prompts = new Map();
+    for (const s of samples) {
+      if (!prompts.has(s.prompt_index)) prompts.set(s.prompt_index, []);
+      prompts.get(s.prompt_index).push(s);
+    }
+    fill(
+      ui.samples,
+      [...prompts.values()].map((mine) =>
+        el(
+          "div",
+          { class: "sample-row" },
+          el("p", { class: "prompt" }, mine[mine.length - 1].prompt || "(no prompt)"),
+          el(
+            "div",
+            { class: "strip" },
+            mine.map((s) =>
+              el(
+                "figure",
+                {},
+                el("button", { class: "picture", onclick: () => lightbox(mine, s, status.name) }, el("img", { src: picture(status.name, s.file), alt: `${s.prompt || "sample"}, step ${s.step}`, loading: "lazy" })),
+                el("figcaption", {}, s.step === 0 ? "before" : `step ${s.step.toLocaleString("en")}`),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+    ui.samples.querySelectorAll(".strip").forEach((strip) => (strip.scrollLeft = strip.scrollWidth));
+  };
+  const lightbox = (pictures, shown, run) => {
+    let at = pictures.indexOf(shown);
+    const image = el("img", { alt: "" });
+    const caption = el("p", { class: "note" });
+    const show = (index) => {
+      at = (index + pictures.length) % pictures.length;
+      image.src = picture(run, pictures[at].file);
+      image.alt = pictures[at].prompt || "sample";
+      text(caption, `${pictures[at].step === 0 ? "Before training" : `Step ${pictures[at].step}`} · ${pictures[at].prompt || ""}`);
+    };
+    const box = m.dialog("Sample", el("div", { class: "lightbox" }, image), caption, el("div", { class: "buttons" }, el("button", { onclick: () => show(at - 1) }, "← Earlier"), el("button", { onclick: () => show(at + 1) }, "Later →")));
+    box.classList.add("wide-dialog");
+    box.addEventListener("keydown", (e) => (e.key === "ArrowLeft" ? show(at - 1) : e.key === "ArrowRight" ? show(at + 1) : null));
+    show(at);
+  };
+
+  const drawFiles = (facts, status) => {
+    const files = facts.checkpoints || [];
+    if (!files.length) return fill(ui.files, el("p", { class: "note" }, "No file saved yet. The end of the run and a stop always save one; Save now does it at once."));
+    fill(
+      ui.files,
+      files.slice().reverse().map((f) =>
+        el(
+          "div",
+          { class: `file ${f.final ? "final" : ""}` },
+          el("div", { class: "file-head" }, el("strong", {}, f.name), el("span", { class: "note" }, [f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "", m.bytes(f.size)].filter(Boolean).join(" · "))),
+          m.pathLine(f.path, el("a", { class: "button small", href: `/download?${new URLSearchParams({ run: status.name, file: f.name })}`, download: f.name }, "Download")),
+        ),
+      ),
+    );
+  };
+
+  // ---- buttons -------------------------------------------------------------------------------------------------
+  const SAID = { stop: "Stopping: the run saves first.", save: "A LoRA file is saved after this step.", sample: "Samples are drawn after this step." };
+  const ask = async (what) => {
+    try {
+      await m.post("/control", { run: view.run, what });
+      m.toast(SAID[what]);
+      poll(true);
+      pollRuns();
+    } catch (error) {
+      m.failed(error);
+    }
+  };
+  m.resume = async (run) => {
+    try {
+      await m.post("/resume", { run });
+      m.toast("Going on from the last saved state.");
+      m.openTab("Run");
+      choose(run);
+      pollRuns();
+    } catch (error) {
+      m.failed(error);
+    }
+  };
+})();

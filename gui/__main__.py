@@ -1,0 +1,5 @@
+"""Start the page: ``python -m gui``."""
+
+from gui.server import main
+
+raise SystemExit(main())

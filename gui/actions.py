@@ -1,0 +1,277 @@
+"""What the buttons of the bar do. Each takes the form as it is on screen and answers with a message for the page."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.config import load, presets
+from backend.config.paths import resolve
+from backend.config.problems import Problem
+from backend.config.schema import Config
+from backend.data.images import EXTENSIONS
+from backend.models.table import family
+from backend.refused import Refused
+from backend.runs import supervise
+from backend.runs.errors import RunError, WriteFailed
+from gui import fields, form, messages
+from gui.desk import Desk
+from gui.places import Places
+
+log = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+_LARGEST_IMPORT = 1_000_000
+_NOT_IN_FILES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
+
+
+@dataclass
+class Reply:
+    """message: for the page's scripts. reload: the form on screen is to be replaced by the one on the desk."""
+
+    message: Message
+    reload: bool = False
+
+
+class Actions:
+    """The buttons. One method an action, called by its name with the page's request."""
+
+    def __init__(self, desk: Desk, places: Places, shelf: presets.Shelf = presets.SHELF) -> None:
+        self.desk = desk
+        self.places = places
+        self.shelf = shelf
+        self._bin: dict[str, presets.Trashed] = {}
+        self._known: dict[str, Callable[[Mapping[str, Any]], Reply]] = {
+            "compare": self.compare,
+            "load": self.load,
+            "load-run": self.load_run,
+            "save": self.save,
+            "save-as": self.save_as,
+            "rename": self.rename,
+            "delete": self.delete,
+            "restore": self.restore,
+            "import": self.import_,
+            "undo": self.undo,
+            "redo": self.redo,
+            "start": self.start,
+        }
+
+    def greet(self) -> Message:
+        """Everything a page needs when it is opened."""
+        return self.state(form.read(self.desk.now.values).problems) | {"settings": fields.search_index()}
+
+    def kept(self, values: Mapping[str, Any]) -> Message:
+        """Take the form as it is; the answer says what is wrong with it. Called after every edit."""
+        self.desk.keep(values)
+        return {
+            "desk": self.desk.facts(),
+            "problems": messages.all_problem_facts(form.read(self.desk.now.values).problems),
+        }
+
+    def state(self, problems: list[Problem]) -> Message:
+        """The bar, the presets and these problems."""
+        return {
+            "desk": self.desk.facts(),
+            "problems": messages.all_problem_facts(problems),
+            "presets": [
+                {"name": preset.name, "builtin": preset.builtin, "description": preset.description}
+                for preset in presets.list_presets(self.shelf)
+            ],
+        }
+
+    def act(self, request: Mapping[str, Any], values: Mapping[str, Any]) -> Reply:
+        """Do what the page asks. Errors for people become a notice; the form is kept in any case."""
+        self.desk.keep(values)
+        what = str(request.get("what", ""))
+        action = self._known.get(what)
+        if action is None:
+            return self._say(f"The page asked for something unknown: {what!r}.", "error")
+        try:
+            return action(request)
+        except (Refused, RunError, WriteFailed) as wrong:
+            return self._say(messages.words(wrong), "error")
+        except OSError as wrong:
+            log.warning("%s failed: %s", what, wrong)
+            return self._say(f"That did not work: {wrong}", "error")
+
+    # ---- presets ---------------------------------------------------------------------------------------------------
+
+    def compare(self, request: Mapping[str, Any]) -> Reply:
+        """What loading a preset would change."""
+        preset = self._preset(request)
+        loaded = presets.load(preset)
+        rows = []
+        if loaded.config is not None:
+            rows = form.differences(self.desk.now.values, form.to_values(loaded.config))
+        facts = messages.all_problem_facts(loaded.problems)
+        return Reply({"difference": {"name": preset.name, "builtin": preset.builtin, "rows": rows, "problems": facts}})
+
+    def load(self, request: Mapping[str, Any]) -> Reply:
+        """Put a preset on the desk: all of it, and nothing of what was there before."""
+        preset = self._preset(request)
+        return self._take(presets.load(preset), preset.name, preset.name)
+
+    def load_run(self, request: Mapping[str, Any]) -> Reply:
+        """Put the settings of an earlier run on the desk."""
+        run = self.places.run(str(request.get("name", "")))
+        return self._take(load.load(run.config_path), None, f"the settings of {run.name}")
+
+    def save(self, request: Mapping[str, Any]) -> Reply:
+        """Write the form to its own preset again."""
+        return self._save(str(request.get("name", "")), overwrite=True)
+
+    def save_as(self, request: Mapping[str, Any]) -> Reply:
+        """Write the form to a new preset; where a person's own has the name, offer to replace it."""
+        name = str(request.get("name", "")).strip()
+        taken = next((p for p in presets.list_presets(self.shelf) if p.name.casefold() == name.casefold()), None)
+        if taken is not None and not taken.builtin:
+            offer = messages.notice(
+                f"There is a preset “{taken.name}” already.",
+                "error",
+                "Replace it",
+                {"what": "save", "name": taken.name},
+            )
+            return self._notify(offer)
+        return self._save(name, overwrite=False)
+
+    def rename(self, request: Mapping[str, Any]) -> Reply:
+        """Give a preset another name."""
+        preset = self._preset(request)
+        renamed = presets.rename(preset, str(request.get("to", "")), self.shelf)
+        self.desk.renamed(preset.name, renamed.name)
+        return self._say(f"“{preset.name}” is now called “{renamed.name}”.")
+
+    def delete(self, request: Mapping[str, Any]) -> Reply:
+        """Put a preset into the trash, with the way back in the notice."""
+        preset = self._preset(request)
+        trashed = presets.delete(preset, self.shelf)
+        self._bin[trashed.path.name] = trashed
+        self.desk.renamed(preset.name, None)
+        back = {"what": "restore", "token": trashed.path.name}
+        return self._notify(messages.notice(f"“{preset.name}” is deleted.", action="Undo", request=back))
+
+    def restore(self, request: Mapping[str, Any]) -> Reply:
+        """Take a preset out of the trash."""
+        trashed = self._bin.pop(str(request.get("token", "")), None)
+        if trashed is None:
+            return self._say("That preset is no longer in the trash.", "error")
+        restored = presets.restore(trashed, self.shelf)
+        return self._say(f"“{restored.name}” is back.")
+
+    def import_(self, request: Mapping[str, Any]) -> Reply:
+        """Take a TOML file in as a preset; nothing is written when it has errors."""
+        try:
+            content = base64.b64decode(str(request.get("content", "")), validate=True)
+        except (binascii.Error, ValueError):
+            return self._say("The file could not be read.", "error")
+        if len(content) > _LARGEST_IMPORT:
+            return self._say("That file is too large for a preset (over 1 MB).", "error")
+        name = _NOT_IN_FILES.sub("-", str(request.get("name", ""))).strip(" .")[:80] or "imported"
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / f"{name}.toml"
+            source.write_bytes(content)
+            imported = presets.import_(source, None, self.shelf)
+        if imported.preset is None:
+            return Reply({"importFailed": {"name": name, "problems": messages.all_problem_facts(imported.problems)}})
+        return self._say(f"“{imported.preset.name}” is imported. Choose it under Presets to see what it would change.")
+
+    def _save(self, name: str, overwrite: bool) -> Reply:
+        loaded = form.read(self.desk.now.values)
+        if loaded.config is None:
+            message = self.state(loaded.problems)
+            said = messages.notice("Not saved: some settings can't be used yet.", "error")
+            return Reply(message | {"notice": said, "refused": True})
+        saved = presets.save(loaded.config, name, overwrite=overwrite, shelf=self.shelf)
+        self.desk.saved_as(saved.name)
+        return self._say(f"Saved as “{saved.name}”.")
+
+    def _take(self, loaded: load.Loaded, preset: str | None, called: str) -> Reply:
+        if loaded.config is None:
+            facts = messages.all_problem_facts(loaded.problems)
+            first = f"{facts[0]['text']} {facts[0]['remedy']}" if facts else ""
+            return self._say(f"“{called}” can't be loaded. {first}", "error")
+        before = self.desk.now.values
+        after = form.to_values(loaded.config)
+        count = len(form.changed(after, before))
+        self.desk.load(after, preset)
+        changed = "nothing changed" if not count else "1 setting changed" if count == 1 else f"{count} settings changed"
+        said = messages.notice(f"Loaded {called}: {changed}.", action="Undo", request={"what": "undo"})
+        return Reply(self.state(loaded.problems) | {"notice": said}, reload=True)
+
+    # ---- undo, start -----------------------------------------------------------------------------------------------
+
+    def undo(self, request: Mapping[str, Any]) -> Reply:
+        """Back before the last load."""
+        return self._moved(self.desk.undo(), "Back to what was there before.")
+
+    def redo(self, request: Mapping[str, Any]) -> Reply:
+        """The load again."""
+        return self._moved(self.desk.redo(), "Loaded again.")
+
+    def _moved(self, moved: bool, said: str) -> Reply:
+        message = self.state(form.read(self.desk.now.values).problems)
+        return Reply(message | {"notice": messages.notice(said)} if moved else message, reload=moved)
+
+    def start(self, request: Mapping[str, Any]) -> Reply:
+        """Check everything; then write the run's folder and start its trainer."""
+        loaded = form.read(self.desk.now.values)
+        problems = [*loaded.problems]
+        if loaded.partial is not None:
+            problems += start_problems(loaded.partial)
+        busy = next((run.name for run in self.places.runs() if run.status().active), None)
+        if form.has_errors(problems) or loaded.config is None:
+            return Reply(self.state(problems) | {"refused": True})
+        if busy is not None:
+            said = f"The run {busy} is still at work, and two at once would share one card. Stop it first, or wait."
+            return Reply(self.state(problems) | {"refused": True, "notice": messages.notice(said, "error")})
+        run = supervise.start(loaded.config)
+        return Reply(self.state(problems) | {"started": {"run": run.name}})
+
+    # ---- helpers ---------------------------------------------------------------------------------------------------
+
+    def _preset(self, request: Mapping[str, Any]) -> presets.Preset:
+        return presets.find(str(request.get("name", "")), self.shelf)
+
+    def _say(self, text: str, kind: str = "info") -> Reply:
+        return self._notify(messages.notice(text, kind))
+
+    def _notify(self, notice: Message) -> Reply:
+        problems = form.read(self.desk.now.values).problems
+        return Reply(self.state(problems) | {"notice": notice, "refused": notice["kind"] == "error" or None})
+
+
+def start_problems(config: Config) -> list[Problem]:
+    """What a run needs beside a valid config: a whole base model, folders with pictures. Nothing heavy is loaded."""
+    problems = [*load.ready(config)]
+    if config.model.base_model is not None:
+        found = family(config.model.family).check_base_model(resolve(config.model.base_model), config.model.variant)
+        problems += [Problem("model.base_model", None, p.text, p.remedy, p.severity) for p in found]
+    for index, folder in enumerate(config.dataset.folders):
+        problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
+    for index, row in enumerate(config.validation.validation_folders):
+        problems += _folder_problems(resolve(row.path), f"validation.validation_folders[{index}].path")
+    return problems
+
+
+def _folder_problems(path: Path, setting: str) -> list[Problem]:
+    if not path.exists():
+        return [Problem(setting, None, f"there is no folder {path}", "Check the path; a disk may not be connected.")]
+    if not path.is_dir():
+        return [Problem(setting, None, f"{path} is a file, not a folder", f"Choose its folder: {path.parent}.")]
+    try:
+        # Stops at the first picture: 20,000 of them must not hold up the button.
+        some = any(found.suffix.lower() in EXTENSIONS for found in path.rglob("*"))
+    except OSError as wrong:
+        return [
+            Problem(setting, None, f"{path} can't be read: {wrong.strerror}", "Give yourself permission to read it.")
+        ]
+    if not some:
+        return [Problem(setting, None, f"there is no picture in {path}", "Choose the folder with the pictures.")]
+    return []

@@ -1,0 +1,204 @@
+"""The page: ``python -m gui [--host HOST] [--port PORT] [--no-browser] [--password WORD]``.
+
+One Gradio form behind our own server. Gradio holds the fields; what moves by itself (a run, a look at the images)
+travels over our own routes, so that a tab costs nothing while nobody looks at it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from backend.config import presets
+from backend.config.paths import PROJECT_ROOT
+from backend.runs import supervise
+from gui import fields, form, live, theme
+from gui.actions import Actions
+from gui.checks import Checks
+from gui.desk import Desk
+from gui.places import Places
+from gui.security import Hardening, Password, SameOrigin, TrustedHosts
+from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
+
+log = logging.getLogger(__name__)
+
+_TABS: dict[str, ModuleType] = {
+    "model": model,
+    "dataset": dataset,
+    "training": training,
+    "compile": compile,
+    "memory": memory,
+    "sampling": sampling,
+    "run": run,
+    "library": library,
+}
+_RESTART = "(window.monotileReady ||= []).push(m => m.{call});window.monotileFlush?.();"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the page keeps its own files. presets: a person's presets; desk: the draft and thumbnails."""
+
+    presets: Path = presets.USER_PRESETS
+    desk: Path = PROJECT_ROOT / "runs" / ".page"
+
+    @classmethod
+    def at(cls, folder: Path) -> Home:
+        """Everything below one folder."""
+        return cls(folder / "presets", folder / "page")
+
+
+def make_app(
+    home: Home | None = None, *, remote: bool = False, names: Sequence[str] = (), password: str | None = None
+) -> FastAPI:
+    """The whole application: form, routes and the layers that guard both.
+
+    remote: bound to an address that other machines reach; needs a password (ValueError otherwise). names: further host
+    names that the page answers to.
+    """
+    if remote and not password:
+        raise ValueError("a page that other machines reach needs a password")
+    home = home or Home()
+    desk = Desk(home.desk)
+    places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")))
+    actions = Actions(desk, places, presets.Shelf(user=home.presets))
+    checks = Checks(desk, actions.shelf)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> Any:
+        # What a crash or a power cut left in the records is put right before anybody looks at them.
+        for root in places.roots():
+            supervise.reconcile(root)
+        places.empty_bins()
+        yield
+
+    app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(live.routes(places))
+    app.include_router(checks.routes())
+    app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")
+    mark = theme.version()
+    gr.mount_gradio_app(
+        app,
+        build(actions),
+        path="/",
+        theme=theme.build(),
+        head=theme.head(mark),
+        footer_links=[],
+        ssr_mode=False,
+        run_history=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        pwa=False,
+        show_error=True,
+        max_file_size="1mb",
+        blocked_paths=[str(PROJECT_ROOT)],
+    )
+    if password:
+        app.add_middleware(Password, password=password)
+    app.add_middleware(SameOrigin)
+    app.add_middleware(TrustedHosts, remote=remote, names=names)
+    app.add_middleware(Hardening)
+    return app
+
+
+def build(actions: Actions) -> gr.Blocks:
+    """The form: bar, tabs, and the few events that Gradio carries."""
+    widgets: fields.Widgets = {}
+    with gr.Blocks(title="Monotile", analytics_enabled=False, fill_width=True) as page:
+        gr.HTML(
+            html_template='<div id="bar-root"></div>',
+            js_on_load=None,
+            apply_default_css=False,
+            elem_classes="bar-block",
+        )
+        # Two components carry all talk between scripts and server: requests leave by one, messages come by the other.
+        request = gr.HTML(
+            value={},
+            html_template="<span></span>",
+            js_on_load=_RESTART.format(call="actor(props, trigger)") + "/* 'submit' */",
+            elem_classes="mt-hidden",
+        )
+        message = gr.HTML(
+            value=None,
+            html_template="<span></span>",
+            js_on_load=_RESTART.format(call="bridge(props, watch)"),
+            elem_classes="mt-hidden",
+        )
+        with gr.Tabs(elem_id="tabs", selected="model", overflow_behavior="wrap"):
+            for key, title in fields.TABS.items():
+                with gr.Tab(title, id=key, elem_id=f"tab-{key}", render_children=True):
+                    _TABS[key].draw(widgets)
+        _wire(page, actions, widgets, request, message)
+    return page
+
+
+def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: gr.HTML, message: gr.HTML) -> None:
+    """Bind the form to the desk. Inputs: every widget, by name. Outputs: the message, and the widgets after a load."""
+    numbers = itertools.count(1)
+    names = {f"f{index}": path for index, path in enumerate(widgets)}
+    inputs: dict[str, Any] = {name: widgets[path] for name, path in names.items()}
+
+    def values(given: dict[str, Any]) -> form.Values:
+        return {names[name]: value for name, value in given.items() if name in names}
+
+    def packed(content: dict[str, Any]) -> dict[str, Any]:
+        # The number makes each message new, so that the page takes it even when it says the same as the last.
+        return {"number": next(numbers), **content}
+
+    def shown() -> dict[gr.components.Component, Any]:
+        return {widgets[path]: value for path, value in actions.desk.now.values.items() if path in widgets}
+
+    def greet() -> dict[gr.components.Component, Any]:
+        return {**shown(), message: packed(actions.greet())}
+
+    def keep(**given: Any) -> dict[str, Any]:
+        return packed(actions.kept(values(given)))
+
+    def act(asked: dict[str, Any], **given: Any) -> dict[gr.components.Component, Any]:
+        reply = actions.act(asked or {}, values(given))
+        return {**(shown() if reply.reload else {}), message: packed(reply.message)}
+
+    everything = [*widgets.values(), message]
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    page.load(greet, None, everything, **quiet)
+    gr.on(
+        [_edited(widget) for widget in widgets.values()],
+        keep,
+        None,
+        message,
+        inputs_kwargs=inputs,
+        queue=False,
+        trigger_mode="always_last",
+        **quiet,
+    )
+    # "multiple": a second press while the first is under way is a request of its own, never dropped.
+    request.submit(
+        _with_request(act),
+        None,
+        everything,
+        inputs_kwargs={"asked": request, **inputs},
+        trigger_mode="multiple",
+        **quiet,
+    )
+
+
+def _with_request(act: Callable[..., Any]) -> Callable[..., Any]:
+    def acted(**given: Any) -> Any:
+        return act(given.pop("asked"), **given)
+
+    return acted
+
+
+def _edited(widget: gr.components.Component) -> Any:
+    """The event after which a widget's value is worth keeping: text when it is left, all else at once."""
+    return widget.blur if isinstance(widget, gr.Textbox) else widget.input

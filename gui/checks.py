@@ -1,0 +1,261 @@
+"""Routes about the form as it stands on the desk: the base model, the look at the images, drawings, this machine."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import psutil
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import Response
+
+from backend.config import presets
+from backend.config.paths import resolve
+from backend.config.schema import Config
+from backend.config.sections.training import step_limit
+from backend.models.table import FAMILIES, family
+from backend.refused import Refused
+from backend.runs.files import free_bytes, human_bytes
+from gui import form, messages, pictures
+from gui.desk import Desk
+from gui.jobs import Job
+from gui.live import answer
+from gui.look import Look
+
+log = logging.getLogger(__name__)
+
+_GPU_QUERY = "name,memory.total,memory.free,driver_version"
+
+
+class Checks:
+    """Holds what is slow to find out: the last look at the images, the doctor's findings."""
+
+    def __init__(self, desk: Desk, shelf: presets.Shelf = presets.SHELF) -> None:
+        self.desk = desk
+        self.shelf = shelf
+        self.look = Look(desk.folder)
+        self.doctor = Job()
+        self.doctor_said: dict[str, Any] = {}
+
+    def config(self) -> Config | None:
+        """The form as a config, with defaults where a field can't be read; None when nothing can."""
+        return form.read(self.desk.now.values).partial
+
+    def routes(self) -> APIRouter:
+        """The routes of this module."""
+        router = APIRouter()
+        self._form_routes(router)
+        self._look_routes(router)
+        self._doctor_routes(router)
+        return router
+
+    def _form_routes(self, router: APIRouter) -> None:
+        @router.get("/model")
+        def model() -> Response:
+            """What is in the base model's folder."""
+            return answer(model_facts(self.config()))
+
+        @router.get("/machine")
+        def machine() -> Response:
+            """Memory of this machine, and what the model weighs."""
+            return answer(machine_facts(self.config()))
+
+        @router.get("/picture/timesteps")
+        def timesteps() -> Response:
+            """How often each timestep is trained."""
+            config = self.config() or Config()
+            tokens = (config.dataset.resolution // 16) ** 2
+            return answer({"svg": pictures.timesteps(config.timesteps, tokens)})
+
+        @router.get("/picture/lr")
+        def learning_rate() -> Response:
+            """The learning rate over the run; a run in epochs is drawn over a thousand steps."""
+            config = self.config() or Config()
+            steps = step_limit(config.training.max_train_steps, config.training.max_train_epochs) or 1000
+            return answer({"svg": pictures.learning_rate(config.optimizer, steps)})
+
+        @router.get("/preset")
+        def preset(name: Annotated[str, Query(max_length=200)]) -> Response:
+            """A preset's TOML, to keep."""
+            try:
+                found = presets.find(name, self.shelf)
+                content = found.path.read_bytes()
+            except (Refused, OSError) as wrong:
+                raise HTTPException(404, messages.words(wrong)) from None
+            disposition = f"attachment; filename*=UTF-8''{quote(found.name)}.toml"
+            return Response(content, media_type="application/toml", headers={"Content-Disposition": disposition})
+
+    def _look_routes(self, router: APIRouter) -> None:
+        @router.post("/look")
+        def start_look() -> Response:
+            """Begin a look at the images."""
+            loaded = form.read(self.desk.now.values)
+            config = loaded.config
+            if config is None:
+                raise HTTPException(422, "Some settings can't be used yet; they are listed above.")
+            if not config.dataset.folders:
+                raise HTTPException(422, "No image folder is given. Add one above.")
+            if not self.look.start(config):
+                raise HTTPException(409, "The images are being looked at already.")
+            return answer({"started": True})
+
+        @router.get("/look")
+        def look() -> Response:
+            """How far the look is, and what it found."""
+            return answer(self.look.facts(self.config()))
+
+        @router.post("/look/stop")
+        def stop_look() -> Response:
+            """End the look."""
+            self.look.job.cancel()
+            return answer({"stopped": True})
+
+        @router.get("/look/items")
+        def items(page: Annotated[int, Query(ge=0)] = 0) -> Response:
+            """One page of pictures."""
+            return answer(self.look.page(page))
+
+        @router.get("/thumb")
+        def thumb(item: Annotated[int, Query(ge=0)], look: int) -> Response:
+            """A small picture of the newest look."""
+            picture = self.look.thumb(item) if look == self.look.job.number else None
+            if picture is None:
+                raise HTTPException(404, "There is no such picture.")
+            headers = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
+            return Response(picture, media_type="image/jpeg", headers=headers)
+
+    def _doctor_routes(self, router: APIRouter) -> None:
+        @router.post("/doctor")
+        def start_doctor() -> Response:
+            """Begin to check this machine."""
+            said: dict[str, Any] = {"checks": []}
+
+            def line(document: dict[str, Any]) -> None:
+                found = document.get("checks", [document] if "state" in document else [])
+                said["checks"] = [*said["checks"], *found]
+
+            def end(code: int, errors: str) -> bool:
+                if not said["checks"]:
+                    said["text"] = (
+                        f"The check ended early (exit code {code}). {errors.splitlines()[-1] if errors else ''}"
+                    )
+                self.doctor_said = said
+                return bool(said["checks"])
+
+            if not self.doctor.start("backend.compile.doctor", ["--json"], line, end):
+                raise HTTPException(409, "The machine is being checked already.")
+            return answer({"started": True})
+
+        @router.get("/doctor")
+        def doctor() -> Response:
+            """What the doctor found."""
+            return answer({"state": self.doctor.state, **self.doctor_said})
+
+
+def model_facts(config: Config | None) -> dict[str, Any]:
+    """What the base model's folder holds and lacks: checked as soon as it is typed, without loading anything."""
+    empty: dict[str, Any] = {"path": "", "title": "", "problems": [], "parts": [], "facts": [], "total": 0}
+    if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
+        return empty
+    chosen = family(config.model.family)
+    path = resolve(config.model.base_model)
+    problems = chosen.check_base_model(path, config.model.variant)
+    sizes = _sizes(config)
+    parts = [
+        {
+            "name": part.title,
+            "folder": part.folder,
+            "bytes": sizes.get(part.name) if (path / part.folder).is_dir() else None,
+        }
+        for part in chosen.facts.parts
+        if part.weights
+    ]
+    facts = []
+    if not any(problem.severity == "error" for problem in problems):
+        geometry = chosen.geometry(path)
+        facts = [
+            f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
+            f"text of {config.model.text_length or chosen.facts.text_length} tokens",
+        ]
+    return {
+        "path": str(path),
+        "title": chosen.facts.title,
+        "problems": messages.all_problem_facts(problems),
+        "parts": parts if path.is_dir() else [],
+        "facts": facts,
+        "total": sum(sizes.values()),
+    }
+
+
+def _sizes(config: Config) -> dict[str, int]:
+    if config.model.base_model is None:
+        return {}
+    try:
+        return family(config.model.family).sizes(resolve(config.model.base_model), config.model.variant)
+    except (OSError, ValueError, KeyError):
+        # A folder that is no model yet: the check beside it says why.
+        return {}
+
+
+def machine_facts(config: Config | None) -> dict[str, Any]:
+    """Memory and disk of this machine beside what the model and the run need of them."""
+    memory = psutil.virtual_memory()
+    tiles = [
+        {"value": human_bytes(memory.total), "label": "RAM"},
+        {"value": human_bytes(memory.available), "label": "RAM free now"},
+    ]
+    cards = gpus()
+    for card in cards:
+        tiles.append({"value": human_bytes(card["total"]), "label": f"VRAM of {card['name']}"})
+        tiles.append({"value": human_bytes(card["free"]), "label": "VRAM free now"})
+    rows: list[list[str]] = []
+    if config is not None:
+        names = {"transformer": "Base model weights on disk"}
+        sizes = _sizes(config)
+        if "transformer" in sizes:
+            rows.append([names["transformer"], human_bytes(sizes["transformer"])])
+        others = sum(size for name, size in sizes.items() if name != "transformer")
+        if others:
+            rows.append(["Encoders and VAE on disk, freed before training", human_bytes(others)])
+        root = _existing(resolve(config.saving.output_dir))
+        free = free_bytes(root)
+        if free is not None:
+            rows.append([f"Disk free for runs ({root})", human_bytes(free)])
+    notes = (
+        []
+        if cards
+        else ["No NVIDIA card answers on this machine: training runs on the CPU, and the Run tab shows RAM."]
+    )
+    return {"tiles": tiles, "rows": rows, "notes": notes, "system": platform.system()}
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def gpus() -> list[dict[str, Any]]:
+    """NVIDIA cards as the driver's own tool names them, sizes in bytes; asked in a subprocess, without torch."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, f"--query-gpu={_GPU_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as wrong:
+        log.info("nvidia-smi does not answer: %s", wrong)
+        return []
+    cards = []
+    for line in told.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4 and cells[1].isdigit() and cells[2].isdigit():
+            cards.append(
+                {"name": cells[0], "total": int(cells[1]) * 2**20, "free": int(cells[2]) * 2**20, "driver": cells[3]}
+            )
+    return cards

@@ -1,0 +1,300 @@
+"""One widget a setting, drawn from the schema.
+
+Where a setting sits and what it looks like follows from its section and its kind. What differs from that is in one
+table, ``EXCEPTIONS``; a test holds it against the schema, so that a new setting can't be forgotten and a removed one
+can't linger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from backend.config.declare import Setting
+from backend.config.schema import settings
+
+
+@dataclass(frozen=True)
+class Group:
+    """A panel of settings. tab: the tab's id. note: one line under the title. open: unfolded at first."""
+
+    key: str
+    tab: str
+    title: str
+    note: str = ""
+    open: bool = True
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What one setting does unlike others of its kind.
+
+    group: another panel. first: before the others. wide: a whole row. lines: height.
+    """
+
+    group: str | None = None
+    first: bool = False
+    wide: bool = False
+    lines: int | None = None
+    placeholder: str = ""
+
+
+TABS = {
+    "model": "Model",
+    "dataset": "Dataset",
+    "training": "Training",
+    "compile": "Compile",
+    "memory": "Memory",
+    "sampling": "Sampling",
+    "run": "Run",
+    "library": "Library",
+}
+
+_GROUPS = (
+    Group("model", "model", "Base model", "The checkpoint that the LoRA is trained on. It is read, never changed."),
+    Group("network", "model", "LoRA network", "How much the LoRA can learn, and which layers it touches."),
+    Group("dataset", "dataset", "Images and captions", "Folders of pictures, each with a caption file beside it."),
+    Group("training", "training", "Length"),
+    Group("optimizer", "training", "Optimizer and learning rate"),
+    Group("timesteps", "training", "Timesteps and loss", "Which noise levels are practised, and how often."),
+    Group("saving", "training", "Saving"),
+    Group("metadata", "training", "Written into the file", "Shown by tools that list LoRA files.", open=False),
+    Group("logging", "training", "Logging", open=False),
+    Group("compile", "compile", "Torch Compile Settings", "One compile at the start, none after it."),
+    Group("memory", "memory", "Precision and checkpointing", "What trades memory for time."),
+    Group("sampling", "sampling", "Sample pictures", "Drawn during training, from the prompts below."),
+    Group("validation", "sampling", "Validation loss", "Measured on pictures that are not trained on."),
+)
+GROUPS = {group.key: group for group in _GROUPS}
+
+EXCEPTIONS: dict[str, Placed] = {
+    "model.base_model": Placed(first=True, wide=True, placeholder="/path/to/FLUX.1-dev"),
+    "model.vae": Placed(wide=True),
+    "model.weight_dtype": Placed(group="memory"),
+    "network.network_weights": Placed(wide=True),
+    "network.targets_include": Placed(wide=True, lines=3),
+    "network.targets_exclude": Placed(wide=True, lines=2),
+    "dataset.cache_dir": Placed(wide=True),
+    "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
+    "training.mixed_precision": Placed(group="memory"),
+    "training.gradient_checkpointing": Placed(group="memory"),
+    "compile.compile_cache_dir": Placed(wide=True),
+    "saving.output_dir": Placed(wide=True),
+    "saving.metadata_title": Placed(group="metadata"),
+    "saving.metadata_author": Placed(group="metadata"),
+    "saving.metadata_description": Placed(group="metadata", wide=True, lines=2),
+    "saving.metadata_license": Placed(group="metadata"),
+    "saving.metadata_tags": Placed(group="metadata"),
+    "saving.metadata_trigger": Placed(group="metadata"),
+}
+Widgets = dict[str, gr.components.Component]
+
+_PLAIN = Placed()
+_NUMBERS = {"int": "numeric", "float": "decimal"}
+_ONE_A_LINE = {"table": "one a line, name = value", "str_list": "one a line"}
+
+
+def elem_id(path: str) -> str:
+    """The DOM id of a setting's widget: ``dataset.batch_size`` -> ``f-dataset-batch_size``."""
+    return "f-" + path.replace(".", "-")
+
+
+def group_of(setting: Setting) -> Group:
+    """The panel that a setting belongs to. KeyError names a section that no panel takes."""
+    return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or setting.section]
+
+
+def members(key: str) -> list[Setting]:
+    """The settings of one panel, everyday ones first, in the schema's order."""
+    inside = [setting for setting in settings() if group_of(setting).key == key]
+    return sorted(inside, key=lambda s: (s.advanced, not EXCEPTIONS.get(s.path, _PLAIN).first))
+
+
+def column_facts(column: Setting) -> dict[str, Any]:
+    """What the table editor needs to know of one column."""
+    return {
+        "name": column.name,
+        "kind": column.kind,
+        "label": _label(column),
+        "help": column.help,
+        "default": column.default,
+        "choices": list(column.choices or column.suggestions),
+    }
+
+
+def search_index() -> list[dict[str, Any]]:
+    """Every setting for the search box: where it is, what it is called here and by other trainers."""
+    return [
+        {
+            "path": setting.path,
+            "id": elem_id(setting.path),
+            "tab": TABS[group_of(setting).tab],
+            "group": group_of(setting).title,
+            "folds": _folds(setting),
+            "name": setting.name,
+            "label": setting.label,
+            "help": setting.help,
+            "aliases": list(setting.aliases),
+            "kind": setting.kind,
+        }
+        for setting in settings()
+    ]
+
+
+def _folds(setting: Setting) -> list[str]:
+    """The accordions around a setting, outermost first; Gradio draws what is in one only when it is unfolded."""
+    key = group_of(setting).key
+    inside_more = setting.advanced and not all(other.advanced for other in members(key))
+    return [f"g-{key}", *([f"g-{key}-more"] if inside_more else [])]
+
+
+def draw_group(key: str, widgets: Widgets, slots: Iterable[str] = ()) -> None:
+    """Draw one panel with all its settings into the current Gradio context, and add the widgets by path.
+
+    slots: ids of drawings that stand between the everyday settings and the rest.
+    """
+    group = GROUPS[key]
+    everyday = [setting for setting in members(key) if not setting.advanced]
+    advanced = [setting for setting in members(key) if setting.advanced]
+    if not everyday:
+        everyday, advanced = advanced, []
+    with gr.Accordion(group.title, open=group.open, elem_id=f"g-{key}", elem_classes="panel"):
+        if group.note:
+            gr.HTML(f'<p class="note">{group.note}</p>', apply_default_css=False)
+        _draw_grid(everyday, widgets)
+        for slot_id in slots:
+            slot(slot_id, "drawing")
+        if advanced:
+            with gr.Accordion("More", open=False, elem_id=f"g-{key}-more", elem_classes="more"):
+                _draw_grid(advanced, widgets)
+
+
+def panel(title: str, slot_id: str, note: str = "") -> None:
+    """Draw a panel without settings, whose content one of our scripts puts into the slot."""
+    with gr.Accordion(title, open=True, elem_id=f"g-{slot_id}", elem_classes="panel"):
+        if note:
+            gr.HTML(f'<p class="note">{note}</p>', apply_default_css=False)
+        slot(slot_id)
+
+
+def slot(slot_id: str, css: str = "") -> None:
+    """An empty place on the page for one of our scripts; its template is constant, so Gradio never touches it again."""
+    gr.HTML(html_template=f'<div id="{slot_id}" class="{css}"></div>', js_on_load=None, apply_default_css=False)
+
+
+def _draw_grid(chosen: Iterable[Setting], widgets: Widgets) -> None:
+    with gr.Row(elem_classes="grid"):
+        for setting in chosen:
+            widgets[setting.path] = widget(setting)
+
+
+def widget(setting: Setting) -> gr.components.Component:
+    """The widget of one setting, showing its default."""
+    how = EXCEPTIONS.get(setting.path, _PLAIN)
+    classes = [f"k-{setting.kind}", *(["wide"] if how.wide or setting.kind in ("tables", "text") else [])]
+    shared: dict[str, Any] = {
+        "label": _label(setting),
+        "elem_id": elem_id(setting.path),
+        "elem_classes": classes,
+        "min_width": 200,
+    }
+    value = to_widget(setting, setting.default)
+    if setting.kind == "tables":
+        return _rows(setting, value, elem_id=shared["elem_id"], elem_classes=classes)
+    if setting.kind == "bool":
+        return gr.Checkbox(value=value, interactive=True, **shared)
+    offered = list(setting.choices or setting.suggestions)
+    if offered:
+        # Free text is taken here and refused by the schema, beside the field: a refusal by Gradio's own check would
+        # block every button that reads the form.
+        choices = [(name, name) for name in offered]
+        if setting.nullable:
+            choices = [("not set", ""), *choices]
+        return gr.Dropdown(choices, value=value, allow_custom_value=True, interactive=True, **shared)
+    return gr.Textbox(
+        value=value,
+        lines=how.lines or (3 if setting.kind == "text" else 1),
+        max_lines=8 if how.lines or setting.kind == "text" else 1,
+        placeholder=how.placeholder or _placeholder(setting),
+        html_attributes=gr.InputHTMLAttributes(spellcheck=setting.kind == "text", autocomplete="off"),
+        interactive=True,
+        **shared,
+    )
+
+
+def _rows(setting: Setting, value: list[dict[str, Any]], **placed: Any) -> gr.HTML:
+    """A small table editor (folders, prompts): a list of dicts, edited by ``assets/js/rows.js``.
+
+    The template is constant and holds no value: Gradio evaluates templates, and a caption is not code.
+    """
+    return gr.HTML(
+        value=value,
+        html_template='<div class="rows-root"></div>',
+        js_on_load="(window.monotileReady ||= []).push(m => m.rows(element, props, () => trigger('input'), watch));"
+        "window.monotileFlush?.();",
+        apply_default_css=False,
+        label=setting.label,
+        note=setting.help,
+        columns=[column_facts(column) for column in setting.columns],
+        **placed,
+    )
+
+
+def to_widget(setting: Setting, value: Any) -> Any:
+    """A setting's value as its widget shows it; the way back is ``gui.form.from_widget``."""
+    if setting.kind == "tables":
+        return [{name: cell for name, cell in row.items() if cell is not None} for row in value or []]
+    if setting.kind == "bool":
+        return bool(value)
+    if value is None:
+        return ""
+    if setting.kind in ("int_list", "float_list"):
+        return ", ".join(number_text(item) for item in value)
+    if setting.kind == "str_list":
+        return "\n".join(value)
+    if setting.kind == "table":
+        return "\n".join(f"{name} = {_toml_value(item)}" for name, item in value.items())
+    if setting.kind in _NUMBERS:
+        return number_text(value)
+    return str(value)
+
+
+def number_text(value: float) -> str:
+    """A number as people write it: 0.0001 -> 1e-4, 16.0 -> 16, exact when read back."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value)
+    if value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    plain = repr(value)
+    return short if abs(value) < 0.001 and float(short) == value else plain
+
+
+def _toml_value(value: Any) -> str:
+    """One value as TOML writes it, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + " }"
+    return repr(value)
+
+
+def _label(setting: Setting) -> str:
+    if not setting.unit or setting.unit in setting.label.lower():
+        return setting.label
+    return f"{setting.label} ({setting.unit})"
+
+
+def _placeholder(setting: Setting) -> str:
+    if setting.kind in _ONE_A_LINE:
+        return _ONE_A_LINE[setting.kind]
+    return "not set" if setting.nullable else ""

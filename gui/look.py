@@ -1,0 +1,165 @@
+"""A look at the images: the scan in a subprocess, then the shape plan, made ready for the Dataset and Compile tabs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from backend.config import toml_io
+from backend.config.schema import Config
+from backend.data.images import open_image
+from backend.data.items import DatasetScan, Item
+from backend.runs.files import write_atomic
+from gui import messages, pictures, plans
+from gui.jobs import Job
+
+log = logging.getLogger(__name__)
+
+PAGE = 48
+_THUMB_PX = 300
+# Settings outside these sections change neither what is found nor the plan.
+_SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
+
+
+class Look:
+    """The newest look, and the one being taken."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job = Job()
+        self.done = 0
+        self.total = 0
+        self.problems: list[dict[str, Any]] = []
+        self.items: list[Item] = []
+        self.result: dict[str, Any] | None = None
+        self._config: Config | None = None
+        self._buckets: dict[str, str] = {}
+
+    def start(self, config: Config) -> bool:
+        """Begin a look at what this config trains on; False when one is being taken."""
+        if self.job.state == "running":
+            return False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "look.toml"
+        toml_io.dump(config, path, whole=True)
+        self.done = self.total = 0
+        self.problems = []
+        found: dict[str, Any] = {}
+
+        def line(document: dict[str, Any]) -> None:
+            kind = document.get("kind")
+            if kind == "progress":
+                self.done, self.total = document["done"], document["total"]
+            elif kind in ("result", "problems"):
+                found.update(document)
+
+        def end(code: int, errors: str) -> bool:
+            if "dataset" not in found:
+                self.problems = found.get("problems") or [
+                    {
+                        "severity": "error",
+                        "text": f"The images could not be looked at (exit code {code}).",
+                        "remedy": errors.splitlines()[-1] if errors else "",
+                    }
+                ]
+                return False
+            self._take(config, DatasetScan.from_dict(found["dataset"]))
+            return True
+
+        arguments = ["--config", str(path), "--json", "--progress"]
+        return self.job.start("backend.data.scan", arguments, line, end)
+
+    def facts(self, now: Config | None) -> dict[str, Any]:
+        """State, progress, and the result; ``now`` tells whether the form has moved on since."""
+        state = self.job.state
+        if state in ("idle", "cancelled"):
+            state = "done" if self.result else "idle"
+        result = self.result
+        if result is not None:
+            result = result | {"stale": now is not None and _relevant(now) != _relevant(self._config)}
+        return {
+            "state": state,
+            "done": self.done,
+            "total": self.total,
+            "problems": self.problems if state == "failed" else [],
+            "result": result if state == "done" else None,
+        }
+
+    def page(self, number: int) -> dict[str, Any]:
+        """One page of pictures with their captions."""
+        pages = max(1, -(-len(self.items) // PAGE))
+        number = min(max(0, number), pages - 1)
+        first = number * PAGE
+        return {
+            "look": self.job.number,
+            "pages": pages,
+            "items": [
+                {
+                    "index": first + offset,
+                    "name": item.path.name,
+                    "caption": item.caption[:300],
+                    "width": item.width,
+                    "height": item.height,
+                    "bucket": self._buckets.get(item.key, ""),
+                }
+                for offset, item in enumerate(self.items[first : first + PAGE])
+            ],
+        }
+
+    def thumb(self, index: int) -> bytes | None:
+        """A small JPEG of one picture of this look, or None. The browser names a number, never a path."""
+        if not 0 <= index < len(self.items):
+            return None
+        item = self.items[index]
+        cached = self.folder / "thumbs" / f"{hashlib.sha256(item.key.encode()).hexdigest()[:32]}.jpg"
+        try:
+            return cached.read_bytes()
+        except OSError:
+            pass
+        try:
+            picture = open_image(item.path, "grey")
+            picture.thumbnail((_THUMB_PX, _THUMB_PX), Image.Resampling.LANCZOS)
+            buffer = io.BytesIO()
+            picture.save(buffer, "JPEG", quality=85)
+        except (OSError, ValueError) as wrong:
+            log.info("No thumbnail of %s: %s", item.path, wrong)
+            return None
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(cached, buffer.getvalue())
+        except OSError as wrong:
+            log.info("A thumbnail could not be kept: %s", wrong)
+        return buffer.getvalue()
+
+    def _take(self, config: Config, scan: DatasetScan) -> None:
+        held = [item for found in scan.validation.values() for item in found.items]
+        self.items = [*scan.train.items, *held]
+        self._config = config
+        found = [messages.finding_facts(finding) for finding in scan.findings]
+        counts = {
+            "images": len(scan.train.items),
+            "with_caption": sum(1 for item in scan.train.items if item.caption_path is not None),
+            "validation": len(held),
+            "sizes": len({(item.width, item.height) for item in scan.train.items}),
+            "ignored": sum(scan.train.ignored.values()),
+            "problems": sum(1 for finding in scan.findings if finding.severity != "note"),
+        }
+        planned = plans.for_page(config, scan)
+        self._buckets = planned.pop("bucket_of")
+        bars = planned.pop("bars")
+        advice = planned.pop("findings")
+        self.result = {
+            "counts": counts,
+            "problems": [*found, *advice],
+            "histogram": pictures.histogram(bars, "Pictures in each bucket"),
+            **planned,
+        }
+
+
+def _relevant(config: Config | None) -> dict[str, Any] | None:
+    return None if config is None else {name: getattr(config, name).model_dump() for name in _SECTIONS}

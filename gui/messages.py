@@ -1,0 +1,70 @@
+"""The words between server and page: problems with their places, notices, and what the bar shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from backend.config.problems import Problem
+from backend.config.schema import by_path
+from backend.data.items import Finding
+from gui import fields
+
+Facts = dict[str, Any]
+
+
+def sentence(text: str) -> str:
+    """A capital at the start and a stop at the end; problems come as they stand behind a line number."""
+    text = text.strip()
+    if not text:
+        return ""
+    # A name such as learning_rate or a path keeps its letters.
+    first = text.split(maxsplit=1)[0]
+    if first.isalpha() and first.islower():
+        text = text[0].upper() + text[1:]
+    return text if text[-1] in ".!?" else text + "."
+
+
+def problem_facts(problem: Problem) -> Facts:
+    """One problem as the page needs it: where the field is, what is wrong, how to mend it."""
+    setting = by_path().get(problem.setting or "")
+    return {
+        "path": problem.path,
+        "id": fields.elem_id(setting.path) if setting else None,
+        "tab": fields.TABS[fields.group_of(setting).tab] if setting else None,
+        "label": setting.label if setting else None,
+        "text": sentence(problem.text),
+        "remedy": sentence(problem.remedy),
+        "line": problem.line,
+        "severity": problem.severity,
+    }
+
+
+def all_problem_facts(problems: Iterable[Problem]) -> list[Facts]:
+    """Each problem once, errors first."""
+    once = dict.fromkeys(problems)
+    return [problem_facts(problem) for problem in sorted(once, key=lambda problem: problem.severity != "error")]
+
+
+def finding_facts(finding: Finding) -> Facts:
+    """One finding of a scan as the page shows it."""
+    return {
+        "severity": finding.severity,
+        "text": sentence(finding.text),
+        "remedy": sentence(finding.remedy),
+        "count": len(finding.files),
+        "files": list(finding.files[:50]),
+    }
+
+
+def notice(text: str, kind: str = "info", action: str = "", request: Facts | None = None) -> Facts:
+    """A short message at the edge of the page. action: the word on its button, which sends ``request``."""
+    return {"text": text, "kind": kind, "action": action or None, "request": request}
+
+
+def words(error: Exception) -> str:
+    """An error's own text and remedy where it has them, else what Python says."""
+    text = getattr(error, "text", None)
+    if text:
+        return f"{sentence(text)} {sentence(getattr(error, 'remedy', '') or '')}".strip()
+    return sentence(str(error) or type(error).__name__)

@@ -1,0 +1,101 @@
+"""The shape plan as the page shows it: a headline, the shape modes side by side, and what happens to which picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from backend.config.schema import Config
+from backend.data.items import DatasetScan, Finding
+from backend.plan.plan import ModePlan, Plan
+from backend.plan.shapes import plan_for
+from gui import messages
+
+# Findings that are lists of pictures rather than advice; their files unfold on the page.
+_LISTS = {
+    "never_trained": "Never trained",
+    "enlarged": "Enlarged",
+    "scaled_to_fit": "Scaled down to fit",
+    "beyond_limits": "Cropped by the size limits",
+    "cropped": "Cropped by the bucket",
+}
+_MOST_FILES = 500
+# A bucket with fewer pictures than this beside much fuller ones is worth a second look.
+_SMALL_SHARE = 0.1
+
+
+def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
+    """Headline, table of shape modes, lists of pictures, the plan in words; bars and buckets for the Dataset tab."""
+    plan = plan_for(config, scan)
+    return {
+        "headline": headline(plan),
+        "steps": plan.steps.sentence(),
+        "modes": [_mode(plan, mode) for mode in plan.modes.values()],
+        "recommended": messages.sentence(f"Recommended: {plan.recommended}. {plan.reason}"),
+        "lines": plan.lines(),
+        "lists": _lists(plan),
+        "findings": [messages.finding_facts(finding) for finding in plan.findings],
+        "bars": _bars(plan),
+        "bucket_of": {
+            item.key: f"{fit.bucket.width} × {fit.bucket.height}"
+            for item, fit in zip(plan.items, plan.fits, strict=False)
+        },
+    }
+
+
+def headline(plan: Plan) -> str:
+    """The plan in one line, e.g. ``23 shapes -> 1 graph x 2 block classes``."""
+    if plan.chosen.impossible is not None:
+        return messages.sentence(plan.chosen.impossible)
+    if not plan.compile:
+        return "Compile is off: no graphs are made."
+    return plan.graphs.words()
+
+
+def _mode(plan: Plan, mode: ModePlan) -> dict[str, Any]:
+    facts = mode.to_dict()
+    possible = mode.impossible is None
+    shown = {
+        "buckets": facts["buckets"],
+        "training": facts["training_graphs"],
+        "no_grad": facts["no_grad_graphs"],
+        "graphs": facts["graphs"],
+        "left": facts["left_per_epoch"] + facts["never"],
+        "padding": f"{100 * facts['padding']:.1f} %",
+        "crop": f"{100 * facts['crop']:.1f} %",
+    }
+    return {
+        "name": mode.mode,
+        "chosen": mode.mode == plan.mode,
+        "recommended": mode.mode == plan.recommended,
+        "note": messages.sentence(mode.impossible or ""),
+        **(shown if possible else dict.fromkeys(shown)),
+    }
+
+
+def _lists(plan: Plan) -> list[dict[str, Any]]:
+    found = [_file_list(_LISTS[finding.kind], finding) for finding in plan.findings if finding.kind in _LISTS]
+    static = plan.chosen.static_token_count
+    if static is not None:
+        padded = [
+            {"name": item.path.name, "note": f"{fit.bucket.tokens} tokens, padded by {static - fit.bucket.tokens}"}
+            for item, fit in zip(plan.items, plan.fits, strict=False)
+            if fit.bucket.tokens < static
+        ]
+        found.append({"title": "Padded", "items": padded[:_MOST_FILES]})
+    return found
+
+
+def _file_list(title: str, finding: Finding) -> dict[str, Any]:
+    return {"title": title, "items": [{"name": Path(path).name, "note": ""} for path in finding.files[:_MOST_FILES]]}
+
+
+def _bars(plan: Plan) -> list[tuple[str, int, bool]]:
+    """Pictures a bucket, the narrowest first; marked where a bucket is much emptier than the fullest."""
+    counts: dict[tuple[int, int], int] = {}
+    for item, fit in zip(plan.items, plan.fits, strict=False):
+        size = (fit.bucket.width, fit.bucket.height)
+        counts[size] = counts.get(size, 0) + item.repeats
+    fullest = max(counts.values(), default=0)
+    ordered = sorted(counts, key=lambda size: size[0] / size[1])
+    return [(f"{w}×{h}", counts[w, h], counts[w, h] < _SMALL_SHARE * fullest) for w, h in ordered]

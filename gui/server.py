@@ -1,0 +1,161 @@
+"""The page's own server: which address and port, who may reach it, and what is said about it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gui.security import is_loopback
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 7860
+_PORTS_TRIED = 20
+PASSWORD_VARIABLE = "MONOTILE_PASSWORD"
+
+Write = Callable[[str], object]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The page's command line."""
+    arguments = argparse.ArgumentParser(
+        prog="launcher.py gui", description="Open the page that sets up and shows runs."
+    )
+    arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    arguments.add_argument(
+        "--port", type=int, default=None, help=f"port to listen on ({DEFAULT_PORT}, or the next free)"
+    )
+    arguments.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    arguments.add_argument(
+        "--password",
+        help="ask for this password; needed for any host but this machine. "
+        f"{PASSWORD_VARIABLE} in the environment does the same, and is not seen in the list of processes",
+    )
+    arguments.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further host name that the page answers to"
+    )
+    arguments.add_argument("--data", type=Path, help="folder for presets and the draft, instead of the project's own")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
+    """Serve the page until it is interrupted; 0 when it ended well, 2 when it could not begin."""
+    given = parser().parse_args(argv)
+    say = write or _to_terminal
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    password = given.password or os.environ.pop(PASSWORD_VARIABLE, None)
+    remote = not is_loopback(given.host)
+    if remote and not password:
+        say(
+            f"{given.host} can be reached by other machines, and whoever reaches the page can start programs here. "
+            f"Give a password: --password WORD, or the environment variable {PASSWORD_VARIABLE}. "
+            "To use the page from afar without one, keep 127.0.0.1 and tunnel: ssh -L 7860:127.0.0.1:7860 THIS-MACHINE."
+        )
+        return 2
+    try:
+        listener, note = listen(given.host, given.port)
+    except OSError as wrong:
+        say(str(wrong))
+        return 2
+    if note:
+        say(note)
+    with contextlib.closing(listener):
+        return _serve(given, listener, remote, password, say)
+
+
+def listen(host: str, port: int | None) -> tuple[socket.socket, str]:
+    """A listening socket, and a sentence when it is not on the port that was asked for.
+
+    Raises OSError with a sentence when the host is not this machine's, or no port near is free.
+    """
+    first = DEFAULT_PORT if port is None else port
+    if not 0 <= first <= 65535:
+        raise OSError(f"{first} is not a port. Choose one from 1024 to 65535.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(first, min(first + _PORTS_TRIED, 65536)) if first else (0,):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        if os.name == "posix":
+            # Only skips the wait after a restart; on Windows the same flag would let two servers share a port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+            listener.listen(128)
+        except PermissionError:
+            listener.close()
+            raise OSError(f"Port {candidate} needs an administrator. Choose one above 1023: --port 7860.") from None
+        except OSError as wrong:
+            listener.close()
+            if not _in_use(wrong):
+                raise OSError(
+                    f"This machine can't listen on {host}: {wrong.strerror or wrong}. Check --host."
+                ) from None
+            continue
+        note = ""
+        if candidate != first:
+            note = f"Port {first} is in use, perhaps by another Monotile; the page is on {candidate} instead."
+        return listener, note
+    raise OSError(f"Ports {first} to {first + _PORTS_TRIED - 1} are all in use. Choose another with --port.")
+
+
+def _in_use(error: OSError) -> bool:
+    import errno
+
+    return error.errno == errno.EADDRINUSE or getattr(error, "winerror", None) in (10013, 10048)
+
+
+def _serve(given: argparse.Namespace, listener: socket.socket, remote: bool, password: str | None, say: Write) -> int:
+    # Imported late: the checks above answer at once, Gradio takes seconds.
+    say("Opening the page…")
+    import uvicorn
+
+    from gui.app import Home, make_app
+
+    home = Home.at(given.data.absolute()) if given.data else Home()
+    app = make_app(home, remote=remote, names=given.allow_host, password=password)
+    # An open page holds a connection for ever; without a limit it would also hold the server at Ctrl+C.
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
+    server = uvicorn.Server(config)
+    address = page_address(given.host, listener.getsockname()[1])
+
+    def announce() -> None:
+        while not server.started and not server.should_exit:
+            time.sleep(0.05)
+        if not server.started:
+            return
+        say(f"Monotile is at {address}   (Ctrl+C ends the page; runs go on)")
+        if remote:
+            say(
+                "Other machines can reach it with the password. "
+                "The connection is not encrypted: use it in a network you trust."
+            )
+        if not given.no_browser:
+            # Without a display there is no browser to open, and nothing to complain about.
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(address)
+
+    threading.Thread(target=announce, name="announce", daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+    return 0
+
+
+def page_address(host: str, port: int) -> str:
+    """The address to type into a browser on this machine."""
+    name = "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/"
+
+
+def _to_terminal(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,10 @@
+"""The Library tab: a place for ``assets/js/library.js``, which lists finished runs and their LoRA files."""
+
+from __future__ import annotations
+
+from gui.fields import Widgets, slot
+
+
+def draw(widgets: Widgets) -> None:
+    """Draw the tab. It has no settings."""
+    slot("library-root")

@@ -1,0 +1,10 @@
+"""The Run tab: a place for ``assets/js/run.js``, which reads the run's folder through the routes of ``gui.live``."""
+
+from __future__ import annotations
+
+from gui.fields import Widgets, slot
+
+
+def draw(widgets: Widgets) -> None:
+    """Draw the tab. It has no settings: a run is read from its folder, whoever started it."""
+    slot("run-root")

@@ -1,0 +1,114 @@
+"""What a run's events add up to, for the Run tab: each event is read once, and folded into a small dict."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from backend.runs.events import read_events
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsReader
+from backend.runs.status import StatusReader
+
+# Enough for any chart and table; a run with thousands of samples shows the newest.
+_MOST = 400
+
+
+class RunWatch:
+    """Follows one run. Safe for several page requests at once; holds no file open between calls."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.metrics = MetricsReader(run)
+        self._status = StatusReader(run)
+        self._lock = threading.Lock()
+        self._offset = 0
+        self._facts: dict[str, Any] = _empty()
+
+    def status(self) -> dict[str, Any]:
+        """``RunStatus.to_dict()``: state, phase, steps, ETA, error, warnings."""
+        with self._lock:
+            return self._status.read().to_dict()
+
+    def facts(self) -> tuple[dict[str, Any], str]:
+        """Plan, validation, samples, files, recompiles and breaks, and a mark that changes when they do."""
+        with self._lock:
+            events, offset = read_events(self.run.events_path, self._offset)
+            if offset < self._offset:
+                # The file was replaced by a shorter one: whatever it said before is void.
+                self._facts = _empty()
+                events, offset = read_events(self.run.events_path, 0)
+            self._offset = offset
+            for event in events:
+                self._take(event)
+            facts = dict(self._facts)
+        facts["checkpoints"] = self._files()
+        facts["samples"] = self._samples()
+        mark = f"{offset}:{len(facts['checkpoints'])}:{len(facts['samples'])}"
+        return facts, mark
+
+    def _take(self, event: dict[str, Any]) -> None:
+        facts, kind = self._facts, event["kind"]
+        if kind == "plan":
+            facts["plan"] = {key: event.get(key) for key in ("mode", "compile", "graphs", "steps", "recommended")}
+        elif kind == "validation":
+            facts["validation"] = [*facts["validation"], _without_frame(event)][-_MOST:]
+        elif kind == "compile":
+            facts["compile"] = facts["compile"] | _compile(event, facts["compile"])
+        elif kind == "recompile":
+            facts["recompiles"] = [*facts["recompiles"], _without_frame(event)][-_MOST:]
+        elif kind == "graph_break":
+            facts["breaks"] = [*facts["breaks"], _without_frame(event)][-_MOST:]
+        elif kind == "warning":
+            facts["warnings"] = [*facts["warnings"], _without_frame(event)][-20:]
+        elif kind == "done":
+            facts["result"] = _without_frame(event)
+        elif kind == "resumed":
+            # A new process compiles anew: what the old one said about it is no longer so.
+            facts["compile"], facts["recompiles"], facts["breaks"] = {}, [], []
+
+    def _files(self) -> list[dict[str, Any]]:
+        final = Path(str((self._facts.get("result") or {}).get("lora") or "")).name
+        return [
+            {
+                "name": file.path.name,
+                "path": str(file.path),
+                "step": file.step,
+                "size": file.size,
+                "final": file.path.name == final,
+            }
+            for file in self.run.checkpoints()
+        ]
+
+    def _samples(self) -> list[dict[str, Any]]:
+        return [
+            {"file": s.path.name, "step": s.step, "prompt_index": s.prompt_index, "prompt": s.prompt}
+            for s in self.run.samples()[-_MOST:]
+        ]
+
+
+def _compile(event: dict[str, Any], so_far: dict[str, Any]) -> dict[str, Any]:
+    """What a compile event changes: one about the whole process says its state, one about a graph adds to the list."""
+    if "state" in event:
+        return {key: event.get(key) for key in ("state", "reason", "planned")}
+    if "graph" not in event:
+        return {}
+    graph = {key: value for key, value in event.items() if key not in ("v", "t", "kind")}
+    return {"graphs": event["graph"], "made": [*so_far.get("made", []), graph][-_MOST:]}
+
+
+def _empty() -> dict[str, Any]:
+    return {
+        "plan": None,
+        "validation": [],
+        "compile": {},
+        "recompiles": [],
+        "breaks": [],
+        "warnings": [],
+        "result": None,
+    }
+
+
+def _without_frame(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key not in ("v", "kind")}
