@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.data.batches import epoch_batches, group, kept
@@ -31,6 +31,7 @@ def test_order_is_this_one_on_every_machine() -> None:
     assert epoch_batches([range(6)], 1, 7, 0) == SINGLE
 
 
+@settings(deadline=None)
 @given(GROUPS, st.integers(1, 5), st.integers(0, 2**32), st.integers(0, 40))
 def test_whole_batches_of_one_group_each_used_once(groups: list[list[int]], size: int, seed: int, epoch: int) -> None:
     batches = epoch_batches(groups, size, seed, epoch)
@@ -41,6 +42,7 @@ def test_whole_batches_of_one_group_each_used_once(groups: list[list[int]], size
     assert all(len({home[index] for index in batch}) == 1 for batch in batches)
 
 
+@settings(deadline=None)
 @given(GROUPS, st.integers(1, 5), st.integers(0, 2**32), st.integers(0, 40), st.floats(0.05, 0.95))
 def test_sample_ratio_keeps_incomplete_batches(
     groups: list[list[int]], size: int, seed: int, epoch: int, ratio: float

@@ -43,6 +43,7 @@ def test_seed_000s_table() -> None:
     assert all(b.width % 16 == 0 and b.height % 16 == 0 and b.tokens == b.width * b.height // 256 for b in table)
 
 
+@settings(deadline=None)
 @given(st.integers(16, 20_000), st.sampled_from([8, 16, 32, 64]), st.floats(1.0, 8.0))
 def test_token_tables_stay_below_their_count_and_limit(tokens: int, divisor: int, limit: float) -> None:
     try:
@@ -108,7 +109,7 @@ def test_cut_is_the_middle_and_keeps_the_short_side_whole() -> None:
 SIDES = st.integers(1, 12_000)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(SIDES, SIDES, st.sampled_from(SHAPE_MODES), st.booleans(), st.sampled_from([16, 64]))
 def test_any_picture_fits_its_bucket(width: int, height: int, mode: ShapeMode, native: bool, step: int) -> None:
     table = bucket_table(1024, 256, 2048, step, FLUX, native, mode)
@@ -126,6 +127,7 @@ def test_any_picture_fits_its_bucket(width: int, height: int, mode: ShapeMode, n
         assert fit.scale <= 1.0 or min(width, height) < step
 
 
+@settings(deadline=None)
 @given(st.integers(300, 6000), st.floats(0.26, 3.9), st.sampled_from(SHAPE_MODES))
 def test_no_bucket_would_lose_less(side: int, ratio: float, mode: ShapeMode) -> None:
     width, height = side, max(1, round(side / ratio))
@@ -162,6 +164,7 @@ def test_no_upscale_keeps_small_pictures_at_their_size() -> None:
     assert upscaled.scale > 1.5 and upscaled.bucket.tokens > 3900
 
 
+@settings(deadline=None)
 @given(SIDES, SIDES, st.integers(64, 4096), st.booleans())
 def test_static_count_below_the_resolution_scales_to_fit(width: int, height: int, count: int, native: bool) -> None:
     table = bucket_table(1024, 256, 2048, 16, FLUX, native, "static", static_token_count=count)
