@@ -1,4 +1,4 @@
-"""``python -m backend.runs status | stop | logs | watch [RUN]``."""
+"""``python -m backend.runs status | stop | logs [RUN]``."""
 
 from __future__ import annotations
 
@@ -6,4 +6,7 @@ import sys
 
 from backend.runs.cli import main
 
+# A run's name or log may hold letters that an old terminal or a pipe on Windows does not know.
+for stream in (sys.stdout, sys.stderr):
+    stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 sys.exit(main(sys.argv[1:]))

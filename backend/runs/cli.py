@@ -1,4 +1,4 @@
-"""The terminal's view of runs: ``status``, ``stop``, ``logs`` and ``watch``.
+"""The terminal's view of runs: ``status``, ``stop`` and ``logs``.
 
 ``launcher.py status | stop | logs`` calls ``python -m backend.runs`` with the same words.
 """
@@ -21,7 +21,6 @@ from backend.runs.folder import find, list_runs
 from backend.runs.logs import read_log, tail_log
 from backend.runs.status import RunStatus, StatusReader, statuses
 from backend.runs.supervise import stop
-from backend.runs.watch import failure_lines, watch
 
 _STYLES = {"running": "cyan", "starting": "cyan", "stopping": "yellow", "done": "green", "failed": "red", "dead": "red"}
 
@@ -95,7 +94,7 @@ def show_logs(root: Path, name: str, console: Console, lines: int, follow: bool)
 
 
 def _parser() -> argparse.ArgumentParser:
-    # The launcher passes its own name on, so that usage lines show what a person typed.
+    # Usage lines show what a person typed, which is the launcher.
     parser = argparse.ArgumentParser(prog="launcher.py", description="See and stop training runs.")
     commands = parser.add_subparsers(required=True, metavar="command")
 
@@ -120,8 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on as the run writes, until it ends")
     logs.set_defaults(command=lambda o, c: show_logs(resolve(o.root), o.run, c, o.lines, o.follow))
 
-    live = add("watch", "Follow a run until it ends.")
-    live.set_defaults(command=lambda o, c: watch(find(resolve(o.root), o.run, paths=True), c))
     return parser
 
 
@@ -144,7 +141,7 @@ def _table(found: list[RunStatus]) -> Table:
 
 
 def _lines(status: RunStatus) -> list[str]:
-    lines = [f"{status.name}: {status.state}", status.text, *failure_lines(status)]
+    lines = [f"{status.name}: {status.state}", status.text, *_failure(status)]
     lines += [f"Warning: {warning['text']} {warning['remedy']}".rstrip() for warning in status.warnings]
     if status.s_per_step is not None:
         lines.append(f"{status.s_per_step:.3f} s a step")
@@ -152,6 +149,15 @@ def _lines(status: RunStatus) -> list[str]:
         lines.append(f"LoRA: {status.result['lora']}")
     lines.append(f"Folder: {status.path}")
     return lines
+
+
+def _failure(status: RunStatus) -> list[str]:
+    """Cause, remedy and Python's own words of a run that failed, a line each; nothing for others."""
+    error = status.error
+    if error is None:
+        return []
+    pairs = (("Likely cause", error.cause), ("What to change", error.remedy), ("Python said", error.exception or ""))
+    return [f"{title}: {text}" for title, text in pairs if text]
 
 
 def _write_json(value: object, console: Console) -> None:

@@ -1,12 +1,10 @@
-"""The terminal's view: status, stop, logs, watch."""
+"""The terminal's view: status, stop, logs."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -99,35 +97,7 @@ def test_logs_follow_until_the_run_ends(run, runs_root):
     assert done.stdout.count("training on cpu") == 1
 
 
-def test_watch_shows_what_happens_and_ends_with_the_run(run, runs_root):
-    start("trainer", run, 25, 0.005)
-    done = module("watch", run.name, "--root", str(runs_root))
-    assert done.returncode == 0
-    assert "Step 10: saved toy-000010.safetensors" in done.stdout and "Done: 25 steps" in done.stdout
-    broken = Run.create_empty(runs_root, "broken")
-    start("trainer", broken, 25, 0.005, "die=raise4")
-    done = module("watch", "broken", "--root", str(runs_root))
-    assert done.returncode == 1 and "What to change: Turn gradient_checkpointing on" in done.stdout
-    assert "log.txt" in done.stdout
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-def test_ctrl_c_while_watching_saves_and_stops(run, runs_root):
-    start("trainer", run, 100_000, 0.005)
-    watching = subprocess.Popen(
-        [sys.executable, "-u", "-m", "backend.runs", "watch", run.name, "--root", str(runs_root)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    first = watching.stdout.readline()
-    assert first
-    eventually(lambda: run.status().step > 1, "it trains")
-    os.kill(watching.pid, signal.SIGINT)
-    rest = watching.communicate()[0]
-    assert watching.returncode == 130 and "the trainer saves first" in rest and "Stopped at step" in rest
-    assert run.status().state == "stopped" and run.has_state()
-
-
-@pytest.mark.parametrize("command", ["status", "stop", "logs", "watch"])
+@pytest.mark.parametrize("command", ["status", "stop", "logs"])
 def test_each_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as done:
         main([command, "--help"])

@@ -163,6 +163,11 @@ def test_a_second_trainer_on_one_run_is_refused(run):
     )
     assert f"already being trained by process {os.getpid()}" in second.stderr
     assert run.process().pid == os.getpid()
+    # Also one that was spawned for it, and comes too late.
+    environment["MONOTILE_RUN"] = str(run.path)
+    command = [sys.executable, "-c", code, str(run.path)]
+    late = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "already being trained" in late.stderr and run.process().pid == os.getpid()
     # In the parent's place: a start from the page.
     code = "import sys\nfrom backend.runs.folder import Run\nRun(sys.argv[1]).prepare_start([])"
     assert subprocess.run([sys.executable, "-c", code, str(run.path)], cwd=ROOT, capture_output=True).returncode == 1
