@@ -23,7 +23,7 @@ COMMANDS = {
     "gui": (
         "gui",
         "the page in the browser; what runs when no command is given",
-        "[--host ADDRESS] [--port NUMBER] [--no-browser]",
+        "[--host ADDRESS] [--port NUMBER] [--no-browser] [--password WORD]",
         "starting the page",
     ),
     "train": (
