@@ -1,0 +1,113 @@
+"""`python -m backend.plan CONFIG.toml [--json] [--progress] [--SETTING VALUE ...]`: the plan of a config.
+
+With `--json` one document a line on stdout: `{"kind": "progress", ...}` lines with `--progress`, then
+`{"kind": "plan", "plan": {...}, "scan": {...}, "problems": [...]}` or, for a config that can't be read,
+`{"kind": "problems", "problems": [...]}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from backend.config import load
+from backend.config.problems import Problem, errors
+from backend.data.items import DatasetScan
+from backend.data.scan import scan_dataset
+from backend.data.scan_cli import Write, progress_lines, stdout_writer, write_json
+from backend.plan.report import render
+from backend.plan.shapes import plan_for
+
+# Files named for each finding of the scan; the whole scan is what `backend.data.scan` gives.
+_MOST_FILES = 20
+
+
+def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
+    """Plan and write the result; 0 when a run could start on it, 1 when not, 2 for wrong arguments."""
+    parser = argparse.ArgumentParser(prog="python -m backend.plan", description="Steps, batches, buckets and graphs.")
+    parser.add_argument("config", type=Path, help="settings file (TOML); any setting may follow as --name value")
+    parser.add_argument("--json", action="store_true", help="one JSON document a line")
+    parser.add_argument("--progress", action="store_true", help="lines of progress before the result")
+    given, rest = parser.parse_known_args(argv)
+    out = write or stdout_writer()
+    loaded = load.load(given.config, _overrides(parser, rest))
+    if loaded.config is None:
+        return _refuse(out, given.json, loaded.problems)
+    scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
+    plan = plan_for(loaded.config, scan)
+    problems = [*loaded.problems, *scan.problems, *plan.problems]
+    if given.json:
+        document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
+        write_json(out, {**document, "problems": [vars(problem).copy() for problem in problems]})
+    else:
+        console = Console(file=_Stream(out), width=None if sys.stdout.isatty() else 120, highlight=False)
+        for line in scan.train.summary():
+            console.print(line, markup=False)
+        console.print(render(plan))
+        for problem in loaded.problems:
+            console.print(problem.sentence(), markup=False)
+    return 1 if errors(problems) or not plan.steps.steps else 0
+
+
+class _Stream:
+    """What rich writes to."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+
+    def write(self, text: str) -> int:
+        self._write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Every write is flushed already."""
+
+
+def _overrides(parser: argparse.ArgumentParser, rest: Sequence[str]) -> dict[str, str]:
+    """`--name value` and `--name=value` pairs; exits with the parser's own message for anything else."""
+    values: dict[str, str] = {}
+    left = list(rest)
+    while left:
+        flag = left.pop(0)
+        if not flag.startswith("--"):
+            parser.error(f"{flag!r} is no setting; write --name value")
+        name, equals, value = flag[2:].partition("=")
+        if not equals:
+            if not left:
+                parser.error(f"--{name} needs a value")
+            value = left.pop(0)
+        values[name] = value
+    return values
+
+
+def _refuse(out: Write, as_json: bool, problems: Sequence[Problem]) -> int:
+    if as_json:
+        write_json(out, {"kind": "problems", "problems": [vars(problem).copy() for problem in problems]})
+    else:
+        out("\n".join(problem.sentence() for problem in problems) + "\n")
+    return 1
+
+
+def _scan_dict(scan: DatasetScan) -> dict[str, Any]:
+    def short(found: Any) -> dict[str, Any]:
+        return {
+            "images": len(found.items),
+            "pictures": found.pictures,
+            "captions": found.captions,
+            "ignored": dict(found.ignored),
+            "other": dict(found.other),
+            "folders": [vars(report).copy() for report in found.folders],
+            "findings": [finding.to_dict(_MOST_FILES) for finding in found.findings],
+        }
+
+    sets = {name: short(found) for name, found in scan.validation.items()}
+    return {"train": short(scan.train), "validation": sets}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,249 @@
+"""What to know about a plan: what is enlarged, cropped, left out, never trained, extra graphs; and the best mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from backend.data.buckets import ShapeMode, bucket_table, tokens_of, whole_step
+from backend.data.items import DatasetScan, Finding, count_of, name_files
+from backend.plan.modes import fitting_size, prompt_tokens, sampling_is_on
+from backend.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+# Padding costs time in every layer: with more than this share of it, open sizes are the better bargain.
+_MUCH_PADDING = 0.12
+# Cropping worth naming a picture for.
+_MUCH_CROP = 0.1
+# Enlarging worth naming a picture for: less comes from rounding to the step. Above the second it costs sharpness.
+_ENLARGED = 1.05
+_MUCH_ENLARGED = 2.0
+
+
+def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Finding]:
+    """Everything to say about the chosen mode, errors first."""
+    chosen = plan.chosen
+    if chosen.impossible is not None:
+        yield Finding("no_buckets", "error", chosen.impossible, "", (), "dataset.resolution")
+        return
+    if scan.train.items:
+        yield from _steps(cfg, plan)
+        yield from _left_out(cfg, plan)
+        yield from _scaled(cfg, plan)
+        yield from _cropped(plan)
+    yield from _sampling(cfg, plan)
+    yield from _settings(cfg, plan)
+
+
+def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
+    """The shape mode that suits these pictures, and why, in words."""
+    static, exact, off = (plan.modes[mode] for mode in ("static", "exact_buckets", "off"))
+    if not plan.items or static.impossible is not None:
+        return "static", "One token count for every picture is one graph, whatever the pictures are."
+    sizes = len({fit.bucket.tokens for fit in off.fits})
+    if not cfg.compile.compile and plan.batch_size == 1:
+        return "off", "Nothing is compiled and each batch is one picture, so padding would only cost time."
+    if len({*off.graphs.training, *off.graphs.sampling, *off.graphs.validation}) == 1:
+        return "static", "All pictures and samples have one shape already: one graph, and nothing is padded."
+    if static.padding > _MUCH_PADDING:
+        return "dynamic", (
+            f"The pictures differ so much in size that static would pad {static.padding:.0%} of all image tokens. "
+            f"dynamic compiles once for all {count_of(sizes, 'token count')} and pads nothing."
+        )
+    reason = (
+        f"{count_of(sizes, 'different token count')} become one, with {static.padding:.1%} padding, masked exactly: "
+        f"{static.graphs.per_class} graphs a block class instead of {_fixed_graphs(plan)} at fixed sizes"
+    )
+    if plan.batch_size > 1 and len(off.never) + off.steps.left_per_epoch > static.steps.left_per_epoch:
+        reason += "; pictures of all sizes share batches, so fewer are left out"
+    if exact.impossible is None and exact.crop <= static.crop + 0.01:
+        reason += (
+            f". exact_buckets would pad nothing, for {exact.graphs.per_class} graphs and {exact.crop:.1%} mean "
+            f"cropping (static: {static.crop:.1%})"
+        )
+    return "static", reason + "."
+
+
+def _fixed_graphs(plan: Plan) -> int:
+    """Graphs a class would need if every shape of the mode off had its own."""
+    graphs = plan.modes["off"].graphs
+    return len(set(graphs.training)) + len({*graphs.validation, *graphs.sampling})
+
+
+def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    steps = plan.steps
+    if steps.batches_per_epoch == 0:
+        text = f"No batch can be made: no group of pictures holds a whole batch of {plan.batch_size}"
+        yield Finding("no_batches", "error", text, "Lower batch_size, or add pictures.", (), "dataset.batch_size")
+    elif steps.steps == 0:
+        text = (
+            f"Not one step: {count_of(steps.asked_epochs or 0, 'epoch')} make {steps.batches_over} batches, and a step "
+            f"takes {steps.accumulation}"
+        )
+        remedy = "Lower gradient_accumulation_steps, or raise max_train_epochs."
+        yield Finding("no_steps", "error", text, remedy, (), "training.gradient_accumulation_steps")
+    elif steps.batches_over:
+        text = f"The last {count_of(steps.batches_over, 'batch')} make no whole step"
+        yield Finding("batches_over", "note", text, "", (), "training.gradient_accumulation_steps")
+    if 0 < steps.epochs < 1 and cfg.dataset.sample_ratio >= 1:
+        text = f"The run ends after {steps.epochs:.0%} of the first epoch: not every picture is trained"
+        remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
+        yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
+
+
+def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    chosen, steps = plan.chosen, plan.steps
+    if chosen.never and steps.batches_per_epoch:
+        files = tuple(str(plan.items[index].path) for index in chosen.never)
+        names = name_files([plan.items[index].path.name for index in chosen.never])
+        few = sum(1 for group in steps.groups if not group.used)
+        text = (
+            f"{count_of(len(files), 'picture')} never trained: {count_of(few, 'group')} of equal size with fewer than "
+            f"batch_size = {plan.batch_size}: {names}"
+        )
+        remedy = "Set shape_mode to static, where all sizes share batches, or batch_size to 1."
+        if plan.mode == "static":
+            remedy = "Lower batch_size, or add pictures."
+        yield Finding("never_trained", "warning", text, remedy, files, "dataset.batch_size")
+    falling = sum(group.left for group in steps.groups if group.used)
+    if falling:
+        what = (
+            count_of(falling, "picture") if steps.images == steps.entries else f"{falling:,} of {steps.entries:,} turns"
+        )
+        if plan.sample_ratio < 1:
+            text = f"{what} left out of each epoch by sample_ratio {plan.sample_ratio:g}, others each time"
+            yield Finding("sampled", "note", text, "", (), "dataset.sample_ratio")
+        else:
+            text = f"{what} fall out of incomplete batches in each epoch, others each time"
+            yield Finding("left_over", "note", text, "", (), "dataset.batch_size")
+    partial = sorted({group.used % plan.batch_size for group in steps.groups} - {0})
+    if partial:
+        sizes = ", ".join(map(str, partial))
+        text = f"With sample_ratio below 1 incomplete batches are kept: batches of {sizes} add graphs"
+        remedy = "Set sample_ratio to 1, or batch_size to 1, to have batches of one size."
+        yield Finding("partial_batches", "note", text, remedy, (), "dataset.sample_ratio")
+
+
+def _scaled(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    fits = plan.fits
+    larger = [index for index, fit in enumerate(fits) if fit.scale > _ENLARGED]
+    if larger:
+        most = max(fits[index].scale for index in larger)
+        worst = sorted(larger, key=lambda index: -fits[index].scale)
+        names = name_files([plan.items[index].path.name for index in worst])
+        text = f"{count_of(len(larger), 'picture')} smaller than their bucket, enlarged up to {most:.3g} times: {names}"
+        remedy = "Turn on no_upscale to keep them at their own size, or leave small ones out."
+        if cfg.dataset.no_upscale and plan.mode == "exact_buckets":
+            remedy = "no_upscale can't hold in exact_buckets; choose another shape_mode to have it."
+        elif cfg.dataset.no_upscale:
+            remedy = "They are smaller than one token or step; leave them out."
+        files = tuple(str(plan.items[index].path) for index in worst)
+        severity = "warning" if most > _MUCH_ENLARGED else "note"
+        yield Finding("enlarged", severity, text, remedy, files, "dataset.no_upscale")
+    asked, count = tokens_of(cfg.dataset.resolution, plan.geometry), cfg.compile.static_token_count
+    if plan.mode == "static" and count is not None and count < asked:
+        side = math.isqrt(count) * plan.geometry.pixels_per_token
+        over = _above(cfg, plan, count)
+        text = (
+            f"static_token_count {count} is less than the {asked} tokens of {cfg.dataset.resolution} px: "
+            f"{count_of(len(over), 'picture')} scaled to fit, to about {side} x {side} px"
+        )
+        remedy = f"Raise static_token_count to {asked}, or lower resolution to {side}."
+        files = tuple(str(plan.items[index].path) for index in over)
+        yield Finding("scaled_to_fit", "warning", text, remedy, files, "compile.static_token_count")
+
+
+def _above(cfg: Config, plan: Plan, count: int) -> list[int]:
+    """Items that would have more than `count` tokens at the resolution's own buckets."""
+    data = cfg.dataset
+    try:
+        table = bucket_table(
+            data.resolution,
+            data.min_bucket_size,
+            data.max_bucket_size,
+            data.bucket_step,
+            plan.geometry,
+            data.no_upscale,
+            "static",
+        )
+    except ValueError:
+        return list(range(len(plan.items)))
+    return [i for i, item in enumerate(plan.items) if table.assign(item.width, item.height).bucket.tokens > count]
+
+
+def _cropped(plan: Plan) -> Iterable[Finding]:
+    fits = plan.fits
+    beyond = sorted((i for i, fit in enumerate(fits) if fit.beyond), key=lambda i: -fits[i].crop)
+    if beyond:
+        table = plan.chosen.table
+        assert table is not None
+        limit = max(max(b.width / b.height, b.height / b.width) for b in table.buckets)
+        names = name_files([plan.items[index].path.name for index in beyond])
+        text = (
+            f"{count_of(len(beyond), 'picture')} longer than any bucket ({limit:.3g} to 1), cropped by up to "
+            f"{fits[beyond[0]].crop:.0%}: {names}"
+        )
+        remedy = "Raise max_bucket_size, crop them yourself, or leave them out."
+        yield Finding("beyond_limits", "warning", text, remedy, _files(plan, beyond), "dataset.max_bucket_size")
+    much = sorted((i for i, f in enumerate(fits) if f.crop > _MUCH_CROP and not f.beyond), key=lambda i: -fits[i].crop)
+    if much:
+        names = name_files([plan.items[index].path.name for index in much])
+        text = f"{count_of(len(much), 'picture')} cropped by {_MUCH_CROP:.0%} to {fits[much[0]].crop:.0%}: {names}"
+        remedy = "A smaller bucket_step has buckets nearer to them."
+        if plan.mode == "exact_buckets":
+            remedy = "The shape modes static and dynamic have buckets nearer to them."
+        yield Finding("cropped", "note", text, remedy, _files(plan, much), "dataset.bucket_step")
+
+
+def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    if not sampling_is_on(cfg):
+        return
+    counts = {shape.image_tokens for shape in (*plan.graphs.training, *plan.graphs.validation)}
+    for index, prompt in enumerate(cfg.sampling.prompts):
+        setting = f"sampling.prompts[{index}].width"
+        size = fitting_size(prompt.width, prompt.height, plan.geometry)
+        tokens = prompt_tokens(prompt, plan.geometry)
+        name = f"Sample {index + 1} ({size[0]}x{size[1]}, {tokens} tokens)"
+        if size != (prompt.width, prompt.height):
+            text = f"{name} is drawn at that size: {prompt.width}x{prompt.height} makes no whole tokens"
+            yield Finding("sample_size", "note", text, "", (), setting)
+        if not cfg.compile.compile or not counts:
+            continue
+        if plan.mode == "static" and tokens > max(counts):
+            text = f"{name} is above the static {max(counts)}: a graph of its own"
+            remedy = "Draw it smaller, or raise static_token_count to its tokens."
+            yield Finding("sample_graph", "note", text, remedy, (), setting)
+        elif plan.mode in ("exact_buckets", "off") and tokens not in counts:
+            text = f"{name} has a token count that no bucket has: a graph of its own"
+            remedy = f"Draw it at {_nearest_size(plan, *size)} to share one."
+            yield Finding("sample_graph", "note", text, remedy, (), setting)
+    if plan.batch_size > 1 and cfg.compile.compile:
+        text = f"Samples are drawn one at a time, so their graphs are not those of batches of {plan.batch_size}"
+        yield Finding("sample_batch", "note", text, "", (), "dataset.batch_size")
+
+
+def _nearest_size(plan: Plan, width: int, height: int) -> str:
+    ratio = math.log(width / height)
+    used = {fit.bucket for fits in (plan.fits, *plan.validation_fits.values()) for fit in fits}
+    best = min(used, key=lambda b: (abs(math.log(b.width / b.height) - ratio), -b.tokens))
+    return f"{best.width}x{best.height}"
+
+
+def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    unit, step = plan.geometry.pixels_per_token, cfg.dataset.bucket_step
+    if step % unit:
+        text = (
+            f"bucket_step {step} is no multiple of the {unit} px of a token; {whole_step(step, plan.geometry)} is used"
+        )
+        yield Finding("bucket_step", "note", text, "", (), "dataset.bucket_step")
+    if cfg.compile.caption_buckets and plan.caption_buckets is None:
+        text = "How long captions are can't be told without the model's tokenizer.json, so they are not trimmed"
+        remedy = "Choose a base model with a tokenizer.json, or leave caption_buckets empty."
+        yield Finding("no_tokenizer", "warning", text, remedy, (), "compile.caption_buckets")
+
+
+def _files(plan: Plan, indices: Iterable[int]) -> tuple[str, ...]:
+    return tuple(str(plan.items[index].path) for index in indices)

@@ -1,0 +1,238 @@
+"""What one shape mode makes of the scanned pictures: buckets, groups, steps, and the shapes that reach the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backend.data.batches import Group, epoch_batches, group
+from backend.data.buckets import BucketTable, Fit, ShapeMode, table_for
+from backend.data.captions import is_dropped
+from backend.data.items import DatasetScan, Item
+from backend.models.spec import FamilyFacts, Geometry
+from backend.plan.graphs import GraphPlan, Shape, count_graphs
+from backend.plan.plan import ModePlan
+from backend.plan.steps import StepPlan, plan_steps
+from backend.plan.texts import TextPlan
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config, SamplePrompt
+
+# Sample sizes up to this much above the largest bucket raise the static count: one graph less for little padding.
+_RAISE_FOR_SAMPLES = 1.05
+# Rows whose text lengths are played through when captions are trimmed in batches.
+_MOST_ROWS = 200_000
+
+
+def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]:
+    """The size in px that the model can draw: the asked one rounded down to whole tokens, at least one."""
+    unit = geometry.pixels_per_token
+    return max(unit, width // unit * unit), max(unit, height // unit * unit)
+
+
+def sampling_is_on(cfg: Config) -> bool:
+    """Whether the run draws samples at some time."""
+    given = cfg.sampling
+    times = (given.sample_at_start, given.sample_at_end, given.sample_every_n_steps, given.sample_every_n_epochs)
+    return bool(given.prompts) and any(times)
+
+
+def validation_is_on(cfg: Config) -> bool:
+    """Whether the run measures validation sets at some time, if there are any."""
+    given = cfg.validation
+    return any(
+        (given.validate_at_start, given.validate_at_end, given.validate_every_n_steps, given.validate_every_n_epochs)
+    )
+
+
+def validation_batch(cfg: Config) -> int:
+    """Rows of a validation forward: 1 where samples (1 too) are drawn, to share their graphs; else as in training."""
+    return 1 if sampling_is_on(cfg) else cfg.dataset.batch_size
+
+
+def plan_mode(
+    cfg: Config, scan: DatasetScan, geometry: Geometry, facts: FamilyFacts, text: TextPlan, mode: ShapeMode
+) -> ModePlan:
+    """Buckets, groups, steps and graphs of one shape mode."""
+    try:
+        table = table_for(cfg, geometry, mode)
+    except ValueError as error:
+        return ModePlan(mode, impossible=str(error))
+    items = scan.train.items
+    fits = _fit_all(table, items)
+    held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
+    groups = group(mode, fits, [item.repeats for item in items])
+    steps = plan_steps(
+        images=len(items),
+        buckets=len({fit.bucket for fit in fits}),
+        groups=groups,
+        batch_size=cfg.dataset.batch_size,
+        sample_ratio=cfg.dataset.sample_ratio,
+        accumulation=cfg.training.gradient_accumulation_steps,
+        max_steps=cfg.training.step_limit,
+        max_epochs=cfg.training.max_train_epochs,
+    )
+    static = _static_count(cfg, geometry, [*fits, *(fit for each in held.values() for fit in each)])
+    padded_to = static if mode == "static" else None
+    work = _Work(cfg, scan, geometry, text, mode, fits, held, groups, steps, padded_to)
+    entries = sum(item.repeats for item in items)
+    used = sum(fit.bucket.tokens * item.repeats for fit, item in zip(fits, items, strict=True))
+    trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
+    return ModePlan(
+        mode=mode,
+        table=table,
+        fits=fits,
+        validation_fits=held,
+        groups=groups,
+        graphs=work.graphs(facts),
+        steps=steps,
+        static_token_count=padded_to,
+        padding=1 - used / (entries * padded_to) if padded_to and entries else 0.0,
+        crop=sum(fit.crop for fit in fits) / len(fits) if fits else 0.0,
+        never=tuple(index for index in range(len(items)) if index not in trained),
+    )
+
+
+def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
+    known: dict[tuple[int, int], Fit] = {}
+    result = []
+    for item in items:
+        size = (item.width, item.height)
+        fit = known.get(size)
+        if fit is None:
+            fit = known[size] = table.assign(*size)
+        result.append(fit)
+    return tuple(result)
+
+
+def _static_count(cfg: Config, geometry: Geometry, fits: Sequence[Fit]) -> int | None:
+    """The static token count: as set, else the largest bucket in use, raised to sample sizes that are hardly larger."""
+    if cfg.compile.static_token_count is not None:
+        return cfg.compile.static_token_count
+    if not fits:
+        return None
+    largest = max(fit.bucket.tokens for fit in fits)
+    samples = [prompt_tokens(prompt, geometry) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
+    return max([largest, *(tokens for tokens in samples if tokens <= largest * _RAISE_FOR_SAMPLES)])
+
+
+def prompt_tokens(prompt: SamplePrompt, geometry: Geometry) -> int:
+    """Image tokens of a sample."""
+    return geometry.image_tokens(*fitting_size(prompt.width, prompt.height, geometry))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One mode's shapes on their way to graphs."""
+
+    cfg: Config
+    scan: DatasetScan
+    geometry: Geometry
+    text: TextPlan
+    mode: ShapeMode
+    fits: tuple[Fit, ...]
+    validation_fits: Mapping[str, tuple[Fit, ...]]
+    groups: tuple[Group, ...]
+    steps: StepPlan
+    static: int | None
+
+    def graphs(self, facts: FamilyFacts) -> GraphPlan:
+        """Shapes of training, validation and sampling, and the graphs they cost."""
+        training, validation, sampling = self.training(), self.validation(), self.sampling()
+        given = self.cfg
+        start = [*(validation if given.validation.validate_at_start else ())]
+        start += sampling if given.sampling.sample_at_start else []
+        dynamic = given.compile.compile_dynamic
+        counted = count_graphs(self.mode, dynamic, start, training, [*validation, *sampling])
+        classes, backends = _compiled_classes(given, facts)
+        return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends)
+
+    def image_size(self, tokens: int) -> int:
+        """Image tokens that the blocks see: padded in static mode, where they fit."""
+        return tokens if self.static is None else max(tokens, self.static)
+
+    def training(self) -> list[Shape]:
+        """Distinct training shapes, in the order of the groups, or as they come when captions are trimmed."""
+        if self.text.buckets is not None:
+            return self._training_by_rows()
+        shapes: dict[Shape, None] = {}
+        size = self.cfg.dataset.batch_size
+        for each, count in zip(self.groups, self.steps.groups, strict=True):
+            tokens = self.image_size(self.fits[each.indices[0]].bucket.tokens)
+            whole = [size] if count.used >= size else []
+            rest = [count.used % size] if count.used % size else []
+            for rows in (*whole, *rest):
+                shapes.setdefault(Shape(tokens, self.text.length, rows))
+        return list(shapes)
+
+    def _training_by_rows(self) -> list[Shape]:
+        data, seed = self.cfg.dataset, self.cfg.training.seed
+        rows_per_epoch = max(1, sum(count.used for count in self.steps.groups))
+        epochs = min(-(-self.steps.batches // max(1, self.steps.batches_per_epoch)), -(-_MOST_ROWS // rows_per_epoch))
+        lengths = [self.text.fit(item.caption) for item in self.scan.train.items]
+        empty = self.text.fit("")
+        members = [each.indices for each in self.groups]
+        shapes: dict[Shape, None] = {}
+        for epoch in range(epochs):
+            drop_last = data.sample_ratio >= 1.0
+            for number, batch in enumerate(
+                epoch_batches(members, data.batch_size, seed, epoch, drop_last, data.sample_ratio)
+            ):
+                longest = 0
+                for row, index in enumerate(batch):
+                    key, place = self.scan.train.items[index].key, number * data.batch_size + row
+                    dropped = is_dropped(
+                        key, seed, epoch, place, data.caption_dropout_rate, data.caption_dropout_every_n_epochs
+                    )
+                    longest = max(longest, empty if dropped else lengths[index])
+                tokens = self.image_size(self.fits[batch[0]].bucket.tokens)
+                shapes.setdefault(Shape(tokens, longest, len(batch)))
+        return list(shapes)
+
+    def validation(self) -> list[Shape]:
+        """Distinct validation shapes."""
+        if not validation_is_on(self.cfg):
+            return []
+        rows = validation_batch(self.cfg)
+        return list(
+            dict.fromkeys(
+                Shape(self.image_size(fit.bucket.tokens), self.text.fit(item.caption), rows)
+                for name, fits in self.validation_fits.items()
+                for item, fit in zip(self.scan.validation[name].items, fits, strict=True)
+            )
+        )
+
+    def sampling(self) -> list[Shape]:
+        """Distinct sampling shapes: one row each, the negative prompt's as well where it takes part."""
+        if not sampling_is_on(self.cfg):
+            return []
+        shapes: dict[Shape, None] = {}
+        for prompt in self.cfg.sampling.prompts:
+            texts = [prompt.prompt, *([prompt.negative_prompt] if prompt.true_cfg_scale > 1 else [])]
+            tokens = self.image_size(prompt_tokens(prompt, self.geometry))
+            for text in texts:
+                length = self.text.fit(text, prompt.text_length)
+                if self.static is not None and self.text.buckets is None:
+                    # Static mode pads shorter text as well, exactly masked.
+                    length = max(length, self.text.length)
+                shapes.setdefault(Shape(tokens, length, 1))
+        return list(shapes)
+
+
+def _compiled_classes(cfg: Config, facts: FamilyFacts) -> tuple[int, int]:
+    """(block classes, counted once for each backend that compiles them; the most backends of one class)."""
+    given = cfg.compile
+    if given.compile_scope == "model":
+        return 1, 1
+    counts = []
+    for block in facts.block_classes:
+        backends = {given.compile_backend}
+        for row in given.compile_blocks or ():
+            name, _, numbers = row.blocks.partition(":")
+            if name != block.name:
+                continue
+            chosen = {row.backend or given.compile_backend} if row.compile else set()
+            backends = backends | chosen if numbers else chosen
+        counts.append(len(backends))
+    return sum(counts), max(counts, default=1)

@@ -1,0 +1,162 @@
+"""The plan of a run as an object: what each shape mode makes of the pictures, and the batches of the chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.config.problems import Problem
+from backend.data.batches import Group, epoch_batches
+from backend.data.buckets import BucketTable, Fit, ShapeMode
+from backend.data.captions import is_dropped
+from backend.data.items import Finding, Item, problems_of
+from backend.models.spec import Geometry
+from backend.plan.graphs import GraphPlan
+from backend.plan.report import plan_dict, plan_lines
+from backend.plan.steps import StepPlan
+from backend.plan.texts import TextPlan
+
+
+@dataclass(frozen=True)
+class ModePlan:
+    """What one shape mode makes of the pictures.
+
+    impossible: why it has no buckets, None when it has. padding: share of the image tokens that is padding. crop: mean
+    share of a picture's area that is lost. never: pictures that no epoch trains.
+    """
+
+    mode: ShapeMode
+    impossible: str | None = None
+    table: BucketTable | None = None
+    fits: tuple[Fit, ...] = ()
+    validation_fits: Mapping[str, tuple[Fit, ...]] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    graphs: GraphPlan = GraphPlan((), (), (), 0, 0, 0)
+    steps: StepPlan = StepPlan(0, 0, 0, 1, (), 1, 0, None)
+    static_token_count: int | None = None
+    padding: float = 0.0
+    crop: float = 0.0
+    never: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers of the mode for a table that compares them."""
+        return {
+            "mode": self.mode,
+            "impossible": self.impossible,
+            "buckets": self.steps.buckets,
+            "token_counts": len({fit.bucket.tokens for fit in self.fits}),
+            "static_token_count": self.static_token_count,
+            "training_graphs": self.graphs.training_graphs,
+            "no_grad_graphs": self.graphs.no_grad_graphs,
+            "graphs_per_class": self.graphs.per_class,
+            "graphs": self.graphs.total,
+            "recompile_limit": self.graphs.recompile_limit,
+            "words": self.graphs.words(),
+            "padding": round(self.padding, 4),
+            "crop": round(self.crop, 4),
+            "batches_per_epoch": self.steps.batches_per_epoch,
+            "left_per_epoch": self.steps.left_per_epoch,
+            "never": len(self.never),
+            "steps": self.steps.steps,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a run. `modes` holds all shape modes; the properties speak of the chosen one.
+
+    validation_batch: rows of a validation forward. compile: whether anything is compiled at all.
+    """
+
+    mode: ShapeMode
+    modes: Mapping[ShapeMode, ModePlan]
+    items: tuple[Item, ...]
+    validation: Mapping[str, tuple[Item, ...]]
+    text: TextPlan
+    geometry: Geometry
+    batch_size: int
+    validation_batch: int
+    sample_ratio: float
+    seed: int
+    dropout: tuple[float, int | None]
+    compile: bool
+    recommended: ShapeMode = "static"
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def chosen(self) -> ModePlan:
+        """The plan of the chosen shape mode."""
+        return self.modes[self.mode]
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """How each of `items` comes to its bucket."""
+        return self.chosen.fits
+
+    @property
+    def validation_fits(self) -> Mapping[str, tuple[Fit, ...]]:
+        """The same for each validation set."""
+        return self.chosen.validation_fits
+
+    @property
+    def steps(self) -> StepPlan:
+        """Batches, steps and epochs."""
+        return self.chosen.steps
+
+    @property
+    def graphs(self) -> GraphPlan:
+        """Shapes and graphs; what they would be, when compile is off."""
+        return self.chosen.graphs
+
+    @property
+    def planned_graphs(self) -> int:
+        """Graphs that telemetry should count in the whole run; 0 when compile is off."""
+        return self.graphs.total if self.compile else 0
+
+    @property
+    def recompile_limit(self) -> int:
+        """The recompile limit that the chosen mode needs."""
+        return self.graphs.recompile_limit
+
+    @property
+    def static_token_count(self) -> int | None:
+        """Image tokens that static pads to, whatever the chosen mode; None without pictures."""
+        return self.modes["static"].static_token_count
+
+    @property
+    def text_length(self) -> int:
+        """Text tokens that captions are padded or cut to."""
+        return self.text.length
+
+    @property
+    def caption_buckets(self) -> tuple[int, ...] | None:
+        """Text lengths that captions are trimmed to; None for no trimming."""
+        return self.text.buckets
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Warnings and errors of the plan; an error stops a start."""
+        return problems_of(self.findings)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """The batches of `epoch` (from 0) as indices into `items`."""
+        members = [each.indices for each in self.chosen.groups]
+        drop_last = self.sample_ratio >= 1.0
+        return epoch_batches(members, self.batch_size, self.seed, epoch, drop_last, self.sample_ratio)
+
+    def caption(self, epoch: int, batch: int, row: int, index: int) -> str:
+        """What item `index` is trained with as row `row` of batch `batch` in `epoch`: its caption, or "" if dropped."""
+        item = self.items[index]
+        place = batch * self.batch_size + row
+        rate, every = self.dropout
+        return "" if is_dropped(item.key, self.seed, epoch, place, rate, every) else item.caption
+
+    def lines(self) -> list[str]:
+        """The plan as plain lines, for a log."""
+        return plan_lines(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data, for the page and the run's events; lists of files are cut short."""
+        return plan_dict(self)
