@@ -37,8 +37,8 @@ class DatasetSection(Section):
     folders: list[ImageFolder] = setting(
         list,
         label="Image folders",
-        help="The folders to train on. Choose the folder itself, not each 10_name inside it; repeats are set here and "
-        "not by the folder's name.",
+        help="The folders to train on. Choose the folder itself, not each 10_name inside it: the number in such a "
+        "sub-folder's name multiplies its repeats.",
         aliases=("train_data_dir", "datasets", "subsets", "concepts", "instance_data_dir", "image_directory"),
     )
     resolution: int = setting(
@@ -171,8 +171,8 @@ class DatasetSection(Section):
         kind="path",
         min_length=1,
         label="Cache folder",
-        help="Where encoded pictures and captions are kept between runs. Empty puts them beside the images. It "
-        "takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX caption.",
+        help="Where encoded pictures and captions are kept between runs. Empty puts them in the project's "
+        "folder cache, never beside the images. It takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX caption.",
         aliases=("cache_directory", "latent_cache_dir", "cache_dir_name", "vae_cache_dir"),
         advanced=True,
     )
@@ -181,8 +181,8 @@ class DatasetSection(Section):
         ge=0,
         le=64,
         label="Loader workers",
-        help="Extra processes that read the caches ahead. 0 reads in the training process, which is enough on a local "
-        "disk; raise it when the panel shows loader wait.",
+        help="Threads that read the caches ahead. 0 reads when a batch is needed, which is enough on a local disk; "
+        "raise it when the panel shows loader wait.",
         aliases=("max_data_loader_n_workers", "dataloader_num_workers", "num_workers", "dataloader_threads"),
         advanced=True,
     )
