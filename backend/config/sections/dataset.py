@@ -172,7 +172,8 @@ class DatasetSection(Section):
         min_length=1,
         label="Cache folder",
         help="Where encoded pictures and captions are kept between runs. Empty puts them in the project's "
-        "folder cache, never beside the images. It takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX caption.",
+        "folder cache, never beside the images. It takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX "
+        "caption.",
         aliases=("cache_directory", "latent_cache_dir", "cache_dir_name", "vae_cache_dir"),
         advanced=True,
     )
