@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -15,15 +18,41 @@ class Scene:
     masked: bool = False
 
 
+@dataclass(frozen=True)
+class Running:
+    """The compiled thing that a thread is in: its class ("double"), its own name ("double block 3"), train or eval."""
+
+    kind: str
+    name: str
+    training: bool = True
+
+
 _current: Scene | None = None
+_thread = threading.local()
 
 
 def set_scene(scene: Scene) -> None:
     """Called by the shape runtime at each forward. Global on purpose: a recompute runs in an autograd thread."""
-    global _current  # noqa: PLW0603 - one process computes one thing
+    global _current
     _current = scene
 
 
 def scene() -> Scene | None:
     """The scene of the latest forward; None before the first."""
     return _current
+
+
+@contextmanager
+def running(what: Running) -> Iterator[None]:
+    """Mark `what` as running in this thread; nests."""
+    before = getattr(_thread, "running", None)
+    _thread.running = what
+    try:
+        yield
+    finally:
+        _thread.running = before
+
+
+def now_running() -> Running | None:
+    """What this thread is running, None outside of compiled things."""
+    return getattr(_thread, "running", None)

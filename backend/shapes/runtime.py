@@ -11,7 +11,7 @@ Which rectangle is the shape mode's business (DESIGN section 3):
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,8 @@ class ShapeRuntime:
     mode: one of MODES. static_token_count: image tokens that `static` pads to; a larger image keeps its size (a graph
     of its own, which the plan lists). caption_buckets: ascending text lengths, or None for no trimming. text_length:
     text tokens that rows are padded to, or None for the longest row of the batch. route: from `attention.choose`.
-    padding: False says that the plan has no padded row at all, so static mode needs no mask.
+    padding: False says that the plan has no padded row at all, so static mode needs no mask. longest: text and image
+    tokens of the plan's longest row, to which dynamic graphs are bounded (None: unbounded).
     pad_fill: value of padded positions; anything finite gives the same result (tests use garbage).
     """
 
@@ -65,6 +66,7 @@ class ShapeRuntime:
         text_length: int | None = None,
         route: Route | None = None,
         padding: bool = True,
+        longest: int | None = None,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"unknown shape mode {mode!r}; known: {', '.join(MODES)}")
@@ -76,22 +78,29 @@ class ShapeRuntime:
         self.text_length = text_length
         self.route = route or attention.MaskedSdpa()
         self.padding = padding
+        self.longest = longest
         self.pad_fill = 0.0
         self._installed: Any = None
 
     @classmethod
-    def from_plan(cls, cfg: Any, plan: Any, device: torch.device, dtype: torch.dtype) -> ShapeRuntime:
-        """Runtime of a run: `cfg` is the Config, `plan` the shape plan (its `static_token_count` fills an unset one).
+    def from_plan(cls, cfg: Any, plan: Any, device: torch.device | str, dtype: torch.dtype) -> ShapeRuntime:
+        """Runtime of a run from its Config and its shape plan; `dtype` is the denoiser's compute dtype.
 
-        Raises ValueError when the attention route asked for has no kernel here.
+        Raises ValueError when the attention route asked for has no kernel here, or static has no token count.
         """
-        settings = cfg.compile
-        count = settings.static_token_count or getattr(plan, "static_token_count", None)
-        route = attention.choose(settings.attention, torch.device(device), dtype)
-        mode = settings.shape_mode
-        if mode == "static" and not count:
-            raise ValueError("shape mode static needs static_token_count, and the plan gives none")
-        runtime = cls(mode, count, settings.caption_buckets, cfg.model.text_length, route)
+        mode, count = cfg.compile.shape_mode, plan.static_token_count
+        graphs = plan.graphs
+        shapes = (*graphs.training, *graphs.validation, *graphs.sampling)
+        runtime = cls(
+            mode,
+            count,
+            plan.caption_buckets,
+            plan.text_length,
+            attention.choose(cfg.compile.attention, torch.device(device), dtype),
+            # Trimmed captions are padded to their batch's bucket; else only images are.
+            padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
+            longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
+        )
         log.info("shapes: %s", runtime.describe())
         return runtime
 
@@ -108,7 +117,9 @@ class ShapeRuntime:
             return
         if next(denoiser.parameters()).device.type == "cuda":
             attention.pin_sdpa_backends()
-        family_of_denoiser(type(denoiser).__name__).load_denoise().install(denoiser, self.route)
+        family_of_denoiser(type(denoiser).__name__).load_denoise().install(
+            denoiser, self.route, self.longest if self.mode == "dynamic" else None
+        )
         self._installed = key
 
     def image_size(self, lengths: Sequence[int]) -> int:
@@ -141,8 +152,9 @@ class ShapeRuntime:
         text_lengths = tuple(row.shape[0] for row in text)
         image_size, text_size = self.image_size(image_lengths), self.text_size(text_lengths)
         runs = segments.joint_runs(text_lengths, image_lengths, text_size, image_size)
-        # In static mode the mask is always there: with and without one would be two graphs.
-        masked = runs.padded or (self.mode == "static" and self.padding)
+        # Where padding may come, the mask is always there: with and without one would be two graphs.
+        may_pad = (self.mode == "static" and self.padding) or (self.caption_buckets is not None and len(image) > 1)
+        masked = runs.padded or may_pad
         set_scene(Scene(batch=len(image), image_tokens=image_size, text_tokens=text_size, masked=masked))
         return Packed(
             image=segments.pad_rows(image, image_size, "right", self.pad_fill),
@@ -152,24 +164,37 @@ class ShapeRuntime:
             mask=self.route.prepare(runs, image[0].device) if masked else None,
         )
 
-    def mark_mask(self, mask: Any, length: int) -> None:
-        """In dynamic mode, mark the axes of a prepared mask that are as long as the joint sequence."""
-        if self.mode != "dynamic":
-            return
-        for tensor in mask if isinstance(mask, tuple) else (mask,):
-            if isinstance(tensor, Tensor):
-                for axis in range(tensor.ndim):
-                    if tensor.shape[axis] == length:
-                        self.mark(tensor, axis=axis)
+    @property
+    def mark(self) -> Callable[..., None] | None:
+        """In dynamic mode, the function that marks a block's token axes dynamic; None in the other modes."""
+        return mark_tokens if self.mode == "dynamic" else None
 
-    def mark(self, *tensors: Any, axis: int = 1) -> None:
-        """In dynamic mode, mark the token axis of each tensor dynamic (those with such an axis above 1).
+    def compile_dynamic(self, setting: str | bool | None) -> str | bool | None:
+        """What torch is told as `dynamic`: the modes dynamic and exact_buckets rule over the setting."""
+        return {"dynamic": "auto", "exact_buckets": "false"}.get(self.mode, setting)
 
-        Must run right before the compiled call, inside of what a checkpoint recomputes: a recompute gets fresh tensors
-        without marks. A mark that torch has to give up (a size that equals a weight's) costs a graph, not an error.
-        """
-        if self.mode != "dynamic":
-            return
-        for tensor in tensors:
-            if isinstance(tensor, Tensor) and tensor.ndim > axis and tensor.shape[axis] > 1:
-                torch._dynamo.maybe_mark_dynamic(tensor, axis)
+
+def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) -> None:
+    """Mark the token axis of `streams` and `rope` (B, S, ...) dynamic, and the axes of `mask` as long as rope's.
+
+    Must run right before the compiled call, inside of what a checkpoint recomputes: a recompute gets fresh tensors
+    without marks. A mark that torch has to give up costs a graph, not an error.
+    """
+    for tensor in (*streams, *rope):
+        torch._dynamo.maybe_mark_dynamic(tensor, 1)
+    for tensor in mask if isinstance(mask, tuple) else (mask,):
+        if isinstance(tensor, Tensor):
+            for axis, size in enumerate(tensor.shape):
+                if size == rope[0].shape[1] and size > 1:
+                    torch._dynamo.maybe_mark_dynamic(tensor, axis)
+
+
+def _never_padded(cfg: Any, plan: Any, count: int) -> bool:
+    """Whether every row of the run has exactly `count` image tokens: training, validation and samples."""
+    from backend.plan.modes import prompt_tokens, sampling_is_on
+
+    fits = [*plan.fits, *(fit for each in plan.validation_fits.values() for fit in each)]
+    tokens = {fit.bucket.tokens for fit in fits}
+    if sampling_is_on(cfg):
+        tokens |= {prompt_tokens(prompt, plan.geometry) for prompt in cfg.sampling.prompts}
+    return tokens == {count}

@@ -2,6 +2,18 @@
 
 from backend.models.flux.denoise import block_lists, predict, sampling_sigmas
 from backend.models.flux.encode import load_text, load_vae
-from backend.models.flux.load import load_denoiser
+from backend.models.flux.load import empty_denoiser, load_denoiser
+from backend.models.flux.loras import BASE_MODEL_VERSION, LORA_LAYERS, architecture
 
-__all__ = ["block_lists", "load_denoiser", "load_text", "load_vae", "predict", "sampling_sigmas"]
+__all__ = [
+    "BASE_MODEL_VERSION",
+    "LORA_LAYERS",
+    "architecture",
+    "block_lists",
+    "empty_denoiser",
+    "load_denoiser",
+    "load_text",
+    "load_vae",
+    "predict",
+    "sampling_sigmas",
+]

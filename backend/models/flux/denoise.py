@@ -7,7 +7,7 @@ that look the same to every block of a class, so that a class is one graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -21,10 +21,16 @@ from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
 
 Rope = tuple[Tensor, Tensor]
+# Marks the token axes of a block's inputs (streams, rope, mask) dynamic.
+Mark = Callable[[tuple[Tensor, ...], Rope, Any], None]
 
 
 def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
-    """The stacks of equal blocks by class name, in the order in which they run."""
+    """The stacks of equal blocks by class name, in the order in which they run, ready to be compiled.
+
+    Gives the denoiser its `core` and the single blocks their joint forward: compile must see those.
+    """
+    _adapt(denoiser)
     return {blocks.name: getattr(denoiser, blocks.attribute) for blocks in FACTS.block_classes}
 
 
@@ -49,8 +55,8 @@ class FluxProcessor:
     _attention_backend = None
     _parallel_config = None
 
-    def __init__(self, route: Route) -> None:
-        self.route = route
+    def __init__(self, route: Route, longest: int | None = None) -> None:
+        self.route, self.longest = route, longest
 
     def __call__(
         self,
@@ -71,6 +77,9 @@ class FluxProcessor:
             value = torch.cat([attn.add_v_proj(text).unflatten(-1, size), value], dim=1)
         if image_rotary_emb is not None:
             query, key = rotate(query, image_rotary_emb), rotate(key, image_rotary_emb)
+        if self.longest is not None and query.shape[1] > self.longest:
+            # Nothing to do: the comparison alone bounds a dynamic graph to the sizes that the plan knows.
+            pass
         # Under autocast the norms give float32; flash kernels want the values' dtype.
         out = self.route.attend(query.to(value.dtype), key.to(value.dtype), value, attention_mask)
         out = out.flatten(2, 3)
@@ -107,14 +116,20 @@ def _joint_single(
     return out.clip(-65504, 65504) if out.dtype == torch.float16 else out
 
 
-def install(denoiser: nn.Module, route: Route) -> None:
-    """Make `route` the attention of every block, and give the single blocks their joint forward (once)."""
-    processor = FluxProcessor(route)
-    for name, blocks in block_lists(denoiser).items():
+def _adapt(denoiser: nn.Module) -> None:
+    if "core" in denoiser.__dict__:
+        return
+    denoiser.core = MethodType(_core, denoiser)
+    for block in denoiser.single_transformer_blocks:
+        block.forward = MethodType(_joint_single, block)
+
+
+def install(denoiser: nn.Module, route: Route, longest: int | None = None) -> None:
+    """Make `route` the attention of every block. longest: joint tokens that a dynamic graph is bounded to."""
+    processor = FluxProcessor(route, longest)
+    for blocks in block_lists(denoiser).values():
         for block in blocks:
             block.attn.set_processor(processor)
-            if name == "single" and "forward" not in block.__dict__:
-                block.forward = MethodType(_joint_single, block)
 
 
 def pack_latent(latent: Tensor) -> Tensor:
@@ -174,12 +189,10 @@ def _time_embedding(denoiser: nn.Module, sigma: Tensor, guidance: float | None, 
     return denoiser.time_text_embed(timestep, scales, pooled)
 
 
-def _run(
-    block: nn.Module, shapes: ShapeRuntime, streams: tuple[Tensor, ...], temb: Tensor, rope: Rope, mask: Any
-) -> Any:
+def _run(block: nn.Module, streams: tuple[Tensor, ...], temb: Tensor, rope: Rope, mask: Any, mark: Mark | None) -> Any:
     """One block. Inside of what a checkpoint recomputes, so that dynamic marks are set anew there."""
-    shapes.mark(*streams, *rope)
-    shapes.mark_mask(mask, rope[0].shape[1])
+    if mark is not None:
+        mark(streams, rope, mask)
     hidden, text = streams[0], streams[1] if len(streams) > 1 else None
     return block(
         hidden_states=hidden,
@@ -192,9 +205,31 @@ def _run(
 
 def _with_grad(tensor: Tensor) -> Tensor:
     """The first block's input looking like every later one's: requiring a gradient, as a LoRA block's output does."""
-    if torch.is_grad_enabled() and not tensor.requires_grad:
+    # Within a graph of the whole model there are no borders, and nothing to make alike.
+    if torch.is_grad_enabled() and not tensor.requires_grad and not torch.compiler.is_compiling():
         return tensor.detach().requires_grad_()
     return tensor
+
+
+def _core(
+    self: nn.Module, image: Tensor, text: Tensor, temb: Tensor, rope: Rope, mask: Any, mark: Mark | None
+) -> Tensor:
+    """The stack from packed tokens to velocity: image (B, N, 4C) and text (B, T, D) -> (B, N, 4C)."""
+    checkpoint = self._gradient_checkpointing_func if self.gradient_checkpointing else None
+
+    def run(block: nn.Module, *streams: Tensor) -> Any:
+        if checkpoint is None or not torch.is_grad_enabled():
+            return _run(block, streams, temb, rope, mask, mark)
+        return checkpoint(_run, block, streams, temb, rope, mask, mark)
+
+    hidden = _with_grad(self.x_embedder(image))
+    words = _with_grad(self.context_embedder(text))
+    for block in self.transformer_blocks:
+        words, hidden = run(block, hidden, words)
+    joint = _with_grad(torch.cat([words, hidden], dim=1))
+    for block in self.single_transformer_blocks:
+        joint = run(block, joint)
+    return self.proj_out(self.norm_out(joint[:, text.shape[1] :], temb))
 
 
 def predict(
@@ -221,22 +256,12 @@ def predict(
     temb = _time_embedding(denoiser, sigma, guidance, pooled)
     rope = rope_of(denoiser, _positions(sizes, batch.text_size, batch.image_size, batch.image.device))
 
-    checkpoint = denoiser._gradient_checkpointing_func if denoiser.gradient_checkpointing else None
-
-    def run(block: nn.Module, *streams: Tensor) -> Any:
-        if checkpoint is None or not torch.is_grad_enabled():
-            return _run(block, shapes, streams, temb, rope, batch.mask)
-        return checkpoint(_run, block, shapes, streams, temb, rope, batch.mask)
-
-    hidden = _with_grad(denoiser.x_embedder(batch.image))
-    words = _with_grad(denoiser.context_embedder(batch.text))
-    for block in denoiser.transformer_blocks:
-        words, hidden = run(block, hidden, words)
-    joint = _with_grad(torch.cat([words, hidden], dim=1))
-    for block in denoiser.single_transformer_blocks:
-        joint = run(block, joint)
-
-    velocity = denoiser.proj_out(denoiser.norm_out(joint[:, batch.text_size :], temb)).float()
+    mark = shapes.mark
+    if mark is not None and not isinstance(denoiser.core, MethodType):
+        # The whole stack is compiled as one: its inputs are marked, not those of the blocks inside.
+        mark((batch.image, batch.text), rope, batch.mask)
+        mark = None
+    velocity = denoiser.core(batch.image, batch.text, temb, rope, batch.mask, mark).float()
     return [
         unpack_latent(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)
     ]

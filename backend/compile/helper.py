@@ -1,0 +1,263 @@
+"""`compile_model`: the one place where torch.compile is applied (DESIGN section 4, seed 002).
+
+Blocks are compiled one by one by replacing `block.forward`: the state dict, peft and deepcopy stay clean, hooks on the
+block stay eager, and checkpointing, which calls the block, stays outside. All blocks of a class share a code object, so
+a class is one graph a shape and gradient mode. Training, sampling and preview use the same function.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._functorch.config
+from torch import nn
+
+from backend.compile import telemetry, toolchain
+from backend.compile.everywhere import set_everywhere
+from backend.compile.report import CompileReport
+from backend.compile.scene import Running, running
+from backend.compile.selection import Choice, decide
+
+log = logging.getLogger(__name__)
+
+# Compiled training is tested from here on; below it, graph breaks in checkpointed LoRA blocks were torch's own.
+TORCH_FLOOR = (2, 11)
+# These record CUDA graphs, which several backward passes between two steps overwrite.
+CUDA_GRAPH_MODES = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_TRI_STATE = {"true": True, "false": False, "auto": None, "none": None}
+
+
+def tri_state(value: str | bool | None) -> bool | None:
+    """`compile_dynamic` as torch.compile takes it: "auto" -> None, "true" -> True, "false" -> False, in any case."""
+    if value is None or isinstance(value, bool):
+        return value
+    try:
+        return _TRI_STATE[value.strip().lower()]
+    except (KeyError, AttributeError):
+        raise ValueError(f"compile_dynamic is {value!r}; it must be auto, true or false") from None
+
+
+def torch_version() -> tuple[int, int]:
+    """Major and minor version of the running torch."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(re.match(r"\d+", minor)[0])
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside of accelerate's, DDP's and peft's wrappers."""
+    while True:
+        if hasattr(model, "module") and isinstance(model.module, nn.Module):
+            model = model.module
+        elif hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        else:
+            return model
+
+
+class BlockForward:
+    """A block's forward: the compiled one, and the eager one from the moment that its compile fails."""
+
+    def __init__(
+        self, kind: str, name: str, eager: Callable[..., Any], compiled: Callable[..., Any], report: Any
+    ) -> None:
+        self.kind, self.name = kind, name
+        self.eager, self.compiled, self.report = eager, compiled, report
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.compiled is None:
+            return self.eager(*args, **kwargs)
+        with running(Running(self.kind, self.name, self.eager.__self__.training)):
+            try:
+                return self.compiled(*args, **kwargs)
+            except _compile_errors() as error:
+                self._fail(error)
+        return self.eager(*args, **kwargs)
+
+    def _fail(self, error: BaseException) -> None:
+        # The compiler's own error is inside of dynamo's, whose first line only says which backend raised it.
+        inner = getattr(error, "inner_exception", None) or error
+        said = next((line.strip() for line in str(inner).splitlines() if line.strip()), type(inner).__name__)
+        self.compiled = None
+        self.report.failed[self.name] = said
+        log.warning("%s failed to compile and runs eagerly from now on: %s", self.name, said)
+        log.debug("the whole reason", exc_info=error)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A compiled function is bound to its own block; a copied block gets its own eager forward.
+        return copy.deepcopy(self.eager, memo)
+
+
+def _compile_errors() -> tuple[type[BaseException], ...]:
+    """Errors that mean "this can't be compiled". A real mistake of the model comes again from the eager forward."""
+    return (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
+
+
+def disable_linear_layers(module: nn.Module) -> int:
+    """Keep every linear layer in `module` out of compiled graphs; returns how many. Quantised and LoRA layers too.
+
+    As musubi-tuner does under block swap (seed 002): each is one graph break, and what is between them still compiles.
+    A LoRA layer goes as a whole, with the layers inside of it.
+    """
+    done: list[str] = []
+    for path, layer in module.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in done)
+        if "linear" in type(layer).__name__.lower() and not inside:
+            layer.forward = torch._dynamo.disable(layer.forward)
+            done.append(path)
+    return len(done)
+
+
+def set_recompile_limit(limit: int) -> None:
+    """Graphs a code object may have, in all threads. The limit counts all blocks of a class together."""
+    config = torch._dynamo.config
+    set_everywhere(config, "recompile_limit", limit)
+    set_everywhere(config, "accumulated_recompile_limit", max(256, 8 * limit))
+
+
+def _refusal(backend: Any, device: torch.device) -> str | None:
+    """Why nothing can be compiled here, in words; None when it can."""
+    if torch_version() < TORCH_FLOOR:
+        floor = ".".join(map(str, TORCH_FLOOR))
+        return f"torch {torch.__version__} is older than {floor}, from which on compiling is supported"
+    if backend == "inductor":
+        return toolchain.missing_for_inductor(device.type)
+    return None
+
+
+def _check_options(backend: Any, mode: str, fullgraph: bool, linear: bool) -> None:
+    if mode not in MODES:
+        raise ValueError(f"compile_mode is {mode!r}; it must be one of {', '.join(MODES)}")
+    if isinstance(backend, str) and backend not in torch._dynamo.list_backends(exclude_tags=()):
+        known = ", ".join(torch._dynamo.list_backends())
+        raise ValueError(f"compile_backend is {backend!r}, which torch does not know; known: {known}")
+    if fullgraph and linear:
+        raise ValueError(
+            "compile_fullgraph and disable_linear exclude each other: a linear layer left out is a graph break. "
+            "Turn one of them off."
+        )
+
+
+def _safe_mode(mode: str, backend: Any, cuda_graphs: bool, report: CompileReport) -> str | None:
+    """The mode to hand to torch, None for its default; what was changed is noted."""
+    if backend != "inductor":
+        if mode != "default":
+            report.notes.append(f"mode {mode} has no effect with backend {backend}")
+        return None
+    if mode in CUDA_GRAPH_MODES and not cuda_graphs:
+        report.notes.append(
+            f"mode {mode} runs as {CUDA_GRAPH_MODES[mode]}: CUDA graphs are overwritten when blocks share them "
+            "or several backward passes run between two steps"
+        )
+        mode = CUDA_GRAPH_MODES[mode]
+    report.mode = mode
+    return None if mode == "default" else mode
+
+
+def compile_model(
+    model: nn.Module,
+    block_lists: Mapping[str, Sequence[nn.Module]],
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str = "default",
+    dynamic: str | bool | None = "auto",
+    fullgraph: bool = False,
+    cache_size_limit: int | None = None,
+    disable_linear: str = "off",
+    swapping: bool = False,
+    scope: str = "blocks",
+    selection: Iterable[Choice] | None = None,
+    checkpointing: bool = False,
+    cuda_graphs: bool = False,
+) -> CompileReport:
+    """Compile the blocks of `model` in place and say what was done. Call it last: after LoRA, checkpointing, prepare.
+
+    block_lists: the stacks by class name, from the family's `block_lists`; each class is one graph a shape. dynamic:
+    auto, true or false in any letter case. cache_size_limit: graphs a class may have (None: torch's own limit).
+    disable_linear: auto, on or off; auto is on while `swapping`. scope: "model" compiles the whole stack as one and
+    excludes checkpointing. selection: exceptions for single blocks. cuda_graphs: the caller has proven the CUDA-graph
+    modes safe for its loop.
+
+    Never raises for a machine that can't compile: the report's state is then "fallback" and its reason says why.
+    ValueError for options that contradict each other or name what does not exist.
+    """
+    linear = {"on": True, "off": False, "auto": swapping}.get(disable_linear)
+    if linear is None:
+        raise ValueError(f"disable_linear is {disable_linear!r}; it must be auto, on or off")
+    if scope not in ("blocks", "model"):
+        raise ValueError(f"compile_scope is {scope!r}; it must be blocks or model")
+    _check_options(backend, mode, fullgraph, linear)
+    shown = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
+    report = CompileReport(
+        scope=scope, backend=shown, dynamic=tri_state(dynamic), fullgraph=fullgraph, disable_linear=linear
+    )
+    inner = unwrap(model)
+    decisions = decide({kind: len(blocks) for kind, blocks in block_lists.items()}, selection, backend)
+    report.reason = _refusal(backend, next(inner.parameters()).device)
+    if report.reason is None:
+        torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
+        # A backward graph that can't be compiled must fail here, in the forward, where its block can go eager.
+        set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
+        if cache_size_limit is not None:
+            set_recompile_limit(cache_size_limit)
+            report.limit = cache_size_limit
+        options = {"mode": torch_mode, "dynamic": report.dynamic, "fullgraph": fullgraph}
+        if scope == "model":
+            _compile_whole(inner, backend, options, checkpointing, linear, report)
+        else:
+            _compile_blocks(block_lists, decisions, options, backend, linear, report)
+    log.info("%s", report.line())
+    return report
+
+
+def _compile_blocks(
+    block_lists: Mapping[str, Sequence[nn.Module]],
+    decisions: Mapping[str, Sequence[Any]],
+    options: dict[str, Any],
+    backend: Any,
+    linear: bool,
+    report: CompileReport,
+) -> None:
+    for kind, blocks in block_lists.items():
+        report.blocks[kind] = 0
+        for number, (block, decision) in enumerate(zip(blocks, decisions[kind], strict=True)):
+            name = f"{kind} block {number}"
+            if decision.backend is None:
+                report.eager.append(name)
+                continue
+            if linear:
+                disable_linear_layers(block)
+            eager = block.forward
+            if isinstance(eager, BlockForward):
+                eager = eager.eager
+            telemetry.register(eager, kind)
+            mode = options["mode"] if decision.backend == backend else None
+            compiled = torch.compile(eager, backend=decision.backend, **(options | {"mode": mode}))
+            block.forward = BlockForward(kind, name, eager, compiled, report)
+            report.blocks[kind] += 1
+
+
+def _compile_whole(
+    model: nn.Module, backend: Any, options: dict[str, Any], checkpointing: bool, linear: bool, report: CompileReport
+) -> None:
+    if checkpointing:
+        raise ValueError(
+            "compile_scope = model cannot be used with gradient checkpointing: torch leaves checkpointed frames out. "
+            "Set compile_scope to blocks, or turn checkpointing off."
+        )
+    if not callable(getattr(model, "core", None)):
+        raise ValueError(f"compile_scope = model is not offered for {type(model).__name__}; set it to blocks")
+    if linear:
+        disable_linear_layers(model)
+    eager = model.core.eager if isinstance(model.core, BlockForward) else model.core
+    telemetry.register(eager, "model")
+    compiled = torch.compile(eager, backend=backend, **options)
+    model.core = BlockForward("model", "the whole model", eager, compiled, report)
+    report.blocks["model"] = 1

@@ -1,0 +1,79 @@
+"""What `compile_model` did, as data and as one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class CompileReport:
+    """The outcome of `compile_model`; `failed` and `notes` grow during the run.
+
+    state: "off" (not asked for), "compiled", "fallback" (asked for, but everything runs eagerly; `reason` says why) or
+    "partly" (some blocks failed and run eagerly). `blocks` counts compiled blocks by class, `eager` names those left
+    out by choice, `failed` maps a block that failed to compile to the reason.
+    """
+
+    asked: bool = True
+    reason: str | None = None
+    scope: str = "blocks"
+    backend: str = "inductor"
+    mode: str = "default"
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    limit: int | None = None
+    disable_linear: bool = False
+    blocks: dict[str, int] = field(default_factory=dict)
+    eager: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def compiled(self) -> int:
+        """Blocks (or the one whole model) that run compiled now."""
+        return sum(self.blocks.values()) - len(self.failed)
+
+    @property
+    def state(self) -> str:
+        if not self.asked:
+            return "off"
+        if self.compiled == 0:
+            return "fallback"
+        return "partly" if self.failed else "compiled"
+
+    def verdict(self, graphs: int) -> str | None:
+        """What is wrong after the first steps, in words; None when all is well.
+
+        Asked for, nothing known to be in the way, and still no graph: that must never pass in silence.
+        """
+        if self.state == "compiled" and graphs == 0:
+            return "compile is on, but no graph was made: every block runs eagerly, and no reason is known"
+        if self.state == "fallback":
+            why = self.reason or "; ".join(f"{name}: {why}" for name, why in self.failed.items())
+            return f"compile was asked for, but the run is eager: {why or 'no block was chosen'}"
+        if self.state == "partly":
+            names = ", ".join(self.failed)
+            return f"{names} failed to compile and run eagerly: {next(iter(self.failed.values()))}"
+        return None
+
+    def line(self) -> str:
+        """The one log line."""
+        if not self.asked:
+            return "compile: off"
+        if self.compiled == 0:
+            return f"compile: fell back to eager: {self.reason or 'no block was chosen'}"
+        what = ", ".join(f"{count} {kind}" for kind, count in self.blocks.items() if count)
+        dynamic = {None: "auto", True: "true", False: "false"}[self.dynamic]
+        parts = [
+            f"compile: {what} {'blocks' if self.scope == 'blocks' else ''}".rstrip(),
+            f"backend {self.backend}",
+            f"mode {self.mode}",
+            f"dynamic {dynamic}",
+            f"fullgraph {str(self.fullgraph).lower()}",
+            f"recompile limit {self.limit if self.limit is not None else 'torch default'}",
+        ]
+        if self.disable_linear:
+            parts.append("linear layers eager")
+        if self.eager:
+            parts.append(f"left eager: {', '.join(self.eager)}")
+        return ", ".join(parts) + "".join(f"; {note}" for note in self.notes)

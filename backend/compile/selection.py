@@ -1,0 +1,60 @@
+"""Which blocks are compiled, and with which backend: rows such as ("double:0-3", backend=None, compile=False)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ROW = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?::(?P<numbers>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*))?")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row: blocks ("double", "double:3", "single:0-5,8"), the backend (None: the general one), compiled or not."""
+
+    blocks: str
+    backend: Any = None
+    compile: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a single block gets: the backend that compiles it, or None for eager."""
+
+    backend: Any
+
+
+def numbers(text: str, count: int) -> list[int]:
+    """Block numbers of "0,2,5-8"; ValueError when one is not below `count`."""
+    found: list[int] = []
+    for piece in text.split(","):
+        low, _, high = piece.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    beyond = [number for number in found if number >= count]
+    if beyond:
+        raise ValueError(f"there is no block {beyond[0]}: the blocks are 0 to {count - 1}")
+    return found
+
+
+def decide(sizes: Mapping[str, int], choices: Iterable[Choice] | None, backend: Any) -> dict[str, Sequence[Decision]]:
+    """Decision of every block, by block class; later rows win.
+
+    sizes: number of blocks by class. ValueError, naming the row, for an unknown class or number.
+    """
+    decisions = {kind: [Decision(backend)] * count for kind, count in sizes.items()}
+    for choice in choices or ():
+        match = _ROW.fullmatch(choice.blocks.strip())
+        if match is None:
+            raise ValueError(f"compile_blocks: {choice.blocks!r} names no blocks; write double:0-3 or single:0,2")
+        kind = match["kind"]
+        if kind not in sizes:
+            raise ValueError(f"compile_blocks: no block class {kind!r}; this model has {', '.join(sizes)}")
+        try:
+            chosen = numbers(match["numbers"], sizes[kind]) if match["numbers"] else range(sizes[kind])
+        except ValueError as error:
+            raise ValueError(f"compile_blocks: {choice.blocks!r}: {error}") from None
+        for number in chosen:
+            decisions[kind][number] = Decision((choice.backend or backend) if choice.compile else None)
+    return decisions

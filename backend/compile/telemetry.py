@@ -1,0 +1,369 @@
+"""What torch.compile is doing, in process and live: graphs, recompiles with reasons, breaks, seconds, cache, limits.
+
+It reads torch's own records (one row a compile) and listens to its compile callbacks; `register` tells it which code
+belongs to which block class. A poll with nothing new costs about a microsecond.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo import callback as dynamo_callback
+from torch._dynamo import utils as dynamo_utils
+
+from backend.compile import durations
+from backend.compile.reasons import Cause, Signature, explain
+from backend.compile.scene import now_running, scene
+
+log = logging.getLogger(__name__)
+
+# torch keeps the latest 64 rows by default; a run with many shapes makes more between two polls.
+_ROWS_KEPT = 10_000
+
+# (file, first line) of registered code -> (block class, code).
+_registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
+
+
+def register(forward: Callable[..., Any], kind: str) -> None:
+    """Tell telemetry that the code of `forward` (function or bound method) is that of block class `kind`."""
+    code: CodeType = getattr(forward, "__func__", forward).__code__
+    _registered[code.co_filename, code.co_firstlineno] = (kind, code)
+
+
+@dataclass(frozen=True)
+class CompileStats:
+    """Counts since `Telemetry.start`. seconds: wall time spent compiling. planned: None until `warm` told it.
+
+    recompiles: graphs made beyond the plan, or twice for the same shape. compiling: what is compiled right now, in
+    words, with what it took last time; None when nothing is.
+    """
+
+    graphs: int = 0
+    recompiles: int = 0
+    breaks: int = 0
+    seconds: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    limit_hits: int = 0
+    last_reason: str | None = None
+    compiling: str | None = None
+    planned: int | None = None
+    warm: bool = False
+    by_class: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Compile:
+    """One compile as its callback saw it."""
+
+    kind: str
+    block: str
+    signature: Signature
+    started: float
+    ended: float | None = None
+    guards: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A finished graph: its block class, what it was made for, and why (None for the first of its class)."""
+
+    id: str
+    number: int
+    kind: str
+    block: str
+    signature: Signature
+    seconds: float
+    cause: Cause | None
+    guard: str | None
+    recompile: bool
+    cached: bool
+
+
+class Telemetry:
+    """Counts of one run. `start` before the first compiled call; `poll` and `new_events` at each step.
+
+    folder: compile cache folder, where the last duration of each block class is kept; None keeps none.
+    """
+
+    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._last_took = durations.Durations(folder)
+        self._lock = threading.RLock()
+        self._open: dict[str, _Compile] = {}
+        self._seen: dict[str, _Compile] = {}
+        self._current: _Compile | None = None
+        self._rows_done = 0
+        self._breaks_done = 0
+        self._guards_done: dict[CodeType, int] = {}
+        self._events: list[dict[str, Any]] = []
+        self._planned: int | None = None
+        self._allowed: dict[bool, int | None] = {}
+        self._base: dict[str, int] = {}
+        self.graphs: list[Graph] = []
+        self.stats = CompileStats()
+
+    def start(self) -> Telemetry:
+        """Begin counting from here; what was compiled before is not counted. Returns itself."""
+        dynamo_utils.set_compilation_metrics_limit(_ROWS_KEPT)
+        self._rows_done = len(dynamo_utils.get_compilation_metrics())
+        self._breaks_done = len(dynamo_utils.graph_break_reasons)
+        self._base = _counters()
+        self._listen()
+        return self
+
+    def stop(self) -> None:
+        """Stop listening; the counts stay."""
+        handler = dynamo_callback.callback_handler
+        for callbacks, ours in ((handler.start_callbacks, self._on_start), (handler.end_callbacks, self._on_end)):
+            while ours in callbacks:
+                callbacks.remove(ours)
+        self._last_took.save()
+
+    def warm(self, planned: int | None, training: int | None = None, no_grad: int | None = None) -> None:
+        """Tell how many graphs the shape plan expects in the whole run; None when there is no plan.
+
+        training, no_grad: graphs with and without gradients that each block class may have (times its backends). The
+        warm-up ends when all planned graphs have been made. A graph beyond the plan is a recompile, and an alarm.
+        """
+        self._planned = planned
+        self._allowed = {True: training, False: no_grad}
+        self.stats = replace(self.stats, planned=planned)
+
+    def poll(self) -> CompileStats:
+        """Counts as they are now."""
+        self._listen()
+        with self._lock:
+            rows = dynamo_utils.get_compilation_metrics()
+            if len(rows) != self._rows_done:
+                self._read(rows)
+            self._read_breaks()
+            now = _counters()
+            change = {name: now[name] - self._base.get(name, 0) for name in now}
+            if change["limit"] > self.stats.limit_hits:
+                self._limit_hit()
+            self.stats = replace(
+                self.stats,
+                cache_hits=change["hit"],
+                cache_misses=change["miss"],
+                limit_hits=change["limit"],
+                compiling=self._compiling(),
+            )
+            return self.stats
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Events since the last call, each with its `kind`, for the run's events.jsonl."""
+        self.poll()
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
+    def difference(self) -> str | None:
+        """Planned against observed, in words, when they differ; None when they agree or nothing was planned.
+
+        For the end of a run: in its middle, graphs may still be missing that validation or sampling will need.
+        """
+        stats = self.poll()
+        if self._planned is None or stats.graphs == self._planned:
+            return None
+        why = (
+            f"; the last one because {stats.last_reason}" if stats.graphs > self._planned and stats.last_reason else ""
+        )
+        return f"{self._planned} graphs were planned, {stats.graphs} were made{why}"
+
+    # Listening
+
+    def _listen(self) -> None:
+        """(Re-)register the callbacks: torch._dynamo.reset() clears them."""
+        handler = dynamo_callback.callback_handler
+        if self._on_start not in handler.start_callbacks:
+            dynamo_callback.on_compile_start(self._on_start)
+            dynamo_callback.on_compile_end(self._on_end)
+
+    def _on_start(self, args: Any) -> None:
+        what = now_running()
+        with self._lock:
+            known = self._seen.get(args.compile_id)
+            kind = what.kind if what else known.kind if known else "other"
+            block = what.name if what else known.block if known else "other code"
+            signature = _signature(training=what.training if what else True)
+            record = _Compile(kind, block, signature, self._clock())
+            self._open[args.compile_id] = self._current = record
+            if known is None:
+                self._seen[args.compile_id] = record
+
+    def _on_end(self, args: Any) -> None:
+        with self._lock:
+            record = self._open.pop(args.compile_id, None)
+            if record is None:
+                return
+            record.ended = self._clock()
+            record.guards = self._new_guards(record.kind)
+            took = record.ended - record.started
+            self._current = None
+            self._last_took.add(record.kind, took)
+            self.stats = replace(self.stats, seconds=self.stats.seconds + took)
+
+    def _new_guards(self, kind: str) -> dict[str, str]:
+        """What kept the existing graphs of a class from serving this call: graph id -> guard text."""
+        found: dict[str, str] = {}
+        for name, code in _registered.values():
+            if name == kind:
+                texts = dynamo_utils.guard_failures.get(code, [])
+                for text in texts[self._guards_done.get(code, 0) :]:
+                    graph, _, reason = str(text).partition(": ")
+                    found[graph] = reason
+                self._guards_done[code] = len(texts)
+        return found
+
+    def _compiling(self) -> str | None:
+        record = self._current
+        if record is None:
+            return None
+        last = self._last_took.last(record.kind)
+        return f"{record.block}" + (f" (took {last:.0f} s last time)" if last is not None else "")
+
+    # Reading torch's records
+
+    def _read(self, rows: list[Any]) -> None:
+        fresh = rows[self._rows_done :] if len(rows) > self._rows_done else rows
+        for row in fresh:
+            # Rows without code are a graph's late backward; a row without operations kept nothing.
+            if row.is_forward is not False and row.has_guarded_code and row.graph_op_count:
+                self._add_graph(row)
+        self._rows_done = len(rows)
+
+    def _add_graph(self, row: Any) -> None:
+        record = self._seen.get(row.compile_id)
+        known = _registered.get((row.co_filename, row.co_firstlineno))
+        kind = known[0] if known else record.kind if record else "other"
+        signature = record.signature if record else Signature(None, gradients=True)
+        before = [graph for graph in self.graphs if graph.kind == kind]
+        twin = next((graph for graph in before if graph.signature == signature), None)
+        guard = record.guards.get(twin.id) if record and twin else None
+        guard = guard or (row.recompile_reason.strip() if row.recompile_reason else None)
+        cause = explain([graph.signature for graph in before], signature, guard)
+        number = len(self.graphs) + 1
+        recompile = twin is not None or self._beyond_plan(before, signature, number)
+        hit = (row.aotautograd_local_cache_hit_count or 0) > 0 or (
+            (row.inductor_fx_local_cache_hit_count or 0) > 0 and not row.inductor_fx_local_cache_miss_count
+        )
+        seconds = (record.ended - record.started) if record and record.ended else (row.duration_us or 0) / 1e6
+        block = record.block if record else row.co_name or "other code"
+        graph = Graph(row.compile_id, number, kind, block, signature, seconds, cause, guard, recompile, hit)
+        self.graphs.append(graph)
+        by_class = self.stats.by_class | {kind: self.stats.by_class.get(kind, 0) + 1}
+        self.stats = replace(
+            self.stats,
+            graphs=number,
+            by_class=by_class,
+            recompiles=self.stats.recompiles + recompile,
+            last_reason=cause.reason if cause else self.stats.last_reason,
+            warm=self._planned is not None and number >= self._planned,
+        )
+        self._events.append(
+            {"kind": "compile", "graph": number, "block": kind, "seconds": round(seconds, 3), "cached": hit}
+            | _sizes(signature)
+            | ({"reason": cause.reason} if cause else {})
+        )
+        if recompile:
+            self._alarm(graph)
+
+    def _beyond_plan(self, before: list[Graph], signature: Signature, number: int) -> bool:
+        if self._planned is None:
+            return False
+        allowed = self._allowed.get(signature.gradients)
+        used = sum(graph.signature.gradients == signature.gradients for graph in before)
+        return number > self._planned or (allowed is not None and used >= allowed)
+
+    def _alarm(self, graph: Graph) -> None:
+        cause = graph.cause or Cause("torch gave no reason")
+        planned = f" beyond the {self._planned} planned" if self._planned is not None else ""
+        log.warning("graph %d%s for %s blocks: %s", graph.number, planned, graph.kind, cause.reason)
+        self._events.append(
+            {
+                "kind": "recompile",
+                "reason": cause.reason,
+                "block": graph.kind,
+                "setting": cause.setting,
+                "guard": graph.guard,
+                "graph": graph.number,
+                "planned": self._planned,
+            }
+        )
+
+    def _read_breaks(self) -> None:
+        reasons = dynamo_utils.graph_break_reasons
+        if len(reasons) == self._breaks_done:
+            return
+        # reset() empties torch's list.
+        fresh = reasons[self._breaks_done :] if len(reasons) > self._breaks_done else list(reasons)
+        self._breaks_done = len(reasons)
+        for reason in fresh:
+            frame = reason.user_stack[-1] if reason.user_stack else None
+            said = next((line.strip() for line in str(reason.reason).splitlines() if line.strip()), "unknown")
+            self._events.append(
+                {
+                    "kind": "graph_break",
+                    "reason": said,
+                    "file": frame.filename if frame else None,
+                    "line": frame.lineno if frame else None,
+                }
+            )
+        self.stats = replace(self.stats, breaks=self.stats.breaks + len(fresh))
+
+    def _limit_hit(self) -> None:
+        limit = torch._dynamo.config.recompile_limit
+        self._events.append(
+            {
+                "kind": "warning",
+                "text": f"the recompile limit of {limit} graphs was reached: further shapes run eagerly",
+                "remedy": "Raise compile_cache_size_limit, or choose shape_mode = static, which needs one graph.",
+            }
+        )
+
+
+def _signature(training: bool) -> Signature:
+    autocast = None
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            break
+    return Signature(scene(), torch.is_grad_enabled(), autocast, training)
+
+
+def _sizes(signature: Signature) -> dict[str, Any]:
+    shape = signature.scene
+    sizes = (
+        {"image_tokens": shape.image_tokens, "text_tokens": shape.text_tokens, "batch": shape.batch} if shape else {}
+    )
+    return sizes | {"gradients": signature.gradients}
+
+
+def _named(counts: Iterable[tuple[str, int]], *words: str) -> int:
+    return sum(count for name, count in counts if any(word in name.lower() for word in words))
+
+
+def _counters() -> dict[str, int]:
+    """torch's running counts of cache hits, misses and limit hits.
+
+    A graph found in AOTAutograd's cache counts once, with its backward; only where that cache does not apply are
+    inductor's own look-ups (one for forward, one for backward) counted.
+    """
+    counters = dynamo_utils.counters
+    joint, single = counters["aot_autograd"], counters["inductor"]
+    through = joint["autograd_cache_hit"] + joint["autograd_cache_miss"]
+    hit, miss = joint["autograd_cache_hit"], joint["autograd_cache_miss"]
+    if not through:
+        hit, miss = single["fxgraph_cache_hit"], single["fxgraph_cache_miss"]
+    limit = _named(counters["unimplemented"].items(), "recompile_limit", "recompile limit", "cache_size_limit")
+    return {"hit": hit, "miss": miss, "limit": limit}

@@ -1,0 +1,102 @@
+"""What inductor needs from the machine, found without torch: C compiler, Python headers, Triton, MSVC.
+
+Quick look-ups only; that it all works together is proven by `doctor`, which compiles and runs something.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+_CPP = ("g++", "clang++", "c++")
+_C = ("gcc", "clang", "cc")
+
+
+def is_windows() -> bool:
+    return sys.platform == "win32"
+
+
+def compiler(kind: str = "cpp") -> str | None:
+    """Path of the C ("c") or C++ ("cpp") compiler that torch would take; None when there is none."""
+    chosen = os.environ.get("CXX" if kind == "cpp" else "CC")
+    if chosen:
+        return shutil.which(chosen.split()[0])
+    if is_windows():
+        return shutil.which("cl") or msvc()
+    for name in _CPP if kind == "cpp" else _C:
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
+
+
+@functools.cache
+def msvc() -> str | None:
+    """Installation folder of Visual Studio's C++ tools, as its own locator tells; None when there are none."""
+    base = os.environ.get("PROGRAMFILES(X86)", r"C:\Program Files (x86)")
+    locator = Path(base) / "Microsoft Visual Studio" / "Installer" / "vswhere.exe"
+    if not locator.is_file():
+        return None
+    needs = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
+    command = [str(locator), "-latest", "-products", "*", "-requires", needs, "-property", "installationPath"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found or None
+
+
+def python_header() -> Path | None:
+    """Python.h of this interpreter; None when the headers are not installed. Triton's launcher includes it."""
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return header if header.is_file() else None
+
+
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def compiler_remedy() -> str:
+    """How to get a compiler on this system."""
+    if is_windows():
+        return "Install Visual Studio Build Tools with the workload 'Desktop development with C++'."
+    if sys.platform == "darwin":
+        return "Run: xcode-select --install"
+    return "Install a compiler, on Debian or Ubuntu with: apt install build-essential"
+
+
+def header_remedy() -> str:
+    """How to get Python's headers on this system."""
+    version = ".".join(platform.python_version_tuple()[:2])
+    if is_windows():
+        return "Install Python from python.org: its installer brings the headers."
+    return f"Install them, on Debian or Ubuntu with: apt install python{version}-dev"
+
+
+def triton_remedy() -> str:
+    """How to get Triton on this system."""
+    package = "triton-windows" if is_windows() else "triton"
+    return f"Run: python -m pip install {package}"
+
+
+def missing_for_inductor(device: str) -> str | None:
+    """What inductor lacks on this machine for the device type, in words with the mend; None when nothing is known."""
+    if device == "cuda":
+        if not has_triton():
+            return f"Triton is not installed. {triton_remedy()}"
+        # triton-windows brings a compiler of its own.
+        if not is_windows() and compiler("c") is None:
+            return f"no C compiler was found, and Triton needs one. {compiler_remedy()}"
+        if python_header() is None:
+            return f"the headers of Python (Python.h) are missing, and Triton needs them. {header_remedy()}"
+        return None
+    if compiler("cpp") is None:
+        return f"no C++ compiler was found. {compiler_remedy()}"
+    return None

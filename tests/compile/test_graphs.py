@@ -1,0 +1,158 @@
+"""Graphs of a real (tiny) FLUX with LoRA: one a block class, shape and gradient mode, as planned, in every mode."""
+
+import pytest
+import torch
+
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import CompileStats, Telemetry
+from backend.models.flux.denoise import block_lists, predict
+from backend.plan.graphs import Shape, count_graphs
+from backend.shapes.runtime import ShapeRuntime
+from tests.compile.toys import Counting
+from tests.shapes.common import Batch, denoiser_with_lora, make_batch, run
+from tests.tiny_flux import make_tiny_denoiser
+
+# Latent sizes (h, w) of 12, 16 and 24 tokens.
+SIZES = [(6, 8), (8, 8), (8, 12)]
+TEXT = 12
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def sparse_lora(dropout: float = 0.0) -> torch.nn.Module:
+    """LoRA on one layer a block class: the graphs are the same in number, and traced in a fraction of the time."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = make_tiny_denoiser()
+    inject_adapter_in_model(LoraConfig(r=2, lora_dropout=dropout, target_modules=r".*(attn\.to_q|proj_mlp)"), model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return model.train()
+
+
+def no_grad(model: torch.nn.Module, batch: Batch, shapes: ShapeRuntime) -> None:
+    with torch.no_grad():
+        predict(model, batch.noisy, batch.sigma, batch.text, 3.5, shapes)
+
+
+def batch_of(shape: Shape, text: int | None = None) -> Batch:
+    size = {12: (6, 8), 16: (8, 8), 24: (8, 12)}[shape.image_tokens]
+    return make_batch([size] * shape.batch, [text or shape.text_tokens] * shape.batch)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_static_is_one_whole_graph_a_class(checkpointing: bool) -> None:
+    """LoRA with dropout everywhere, fullgraph, rows of many sizes, validation between: 2 graphs a class, 0 breaks."""
+    model = denoiser_with_lora(dropout=0.1)
+    if checkpointing:
+        model.enable_gradient_checkpointing()
+    counting = Counting()
+    report = compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
+    telemetry = Telemetry().start()
+    telemetry.warm(4, training=1, no_grad=1)
+    shapes = ShapeRuntime("static", 24, text_length=TEXT)
+    for step, pair in enumerate(([0, 1], [2, 2], [1, 0], [2, 1])):
+        batch = make_batch([SIZES[i] for i in pair], [TEXT - step, TEXT])
+        run(model, batch, shapes)
+        if step % 2:
+            # As validation does it: no gradients, dropout off.
+            model.eval()
+            no_grad(model, batch, shapes)
+            model.train()
+    stats = telemetry.poll()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (4, 0, 0, 0)
+    assert stats.by_class == {"double": 2, "single": 2} and stats.warm and len(counting.graphs) == 4
+    assert telemetry.difference() is None and report.failed == {} and report.verdict(stats.graphs) is None
+
+
+def play(mode: str, dynamic: str, training: list[Shape], no_grad_shapes: list[Shape]) -> tuple[CompileStats, Counting]:
+    """Run the shapes through a compiled tiny FLUX, training first, and count what the backend got."""
+    torch._dynamo.reset()
+    model, counting = sparse_lora(), Counting()
+    shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
+    compile_model(
+        model,
+        block_lists(model),
+        backend=counting,
+        fullgraph=True,
+        dynamic=shapes.compile_dynamic(dynamic),
+        cache_size_limit=24,
+    )
+    telemetry = Telemetry().start()
+    for shape in training:
+        run(model, batch_of(shape), shapes)
+    for shape in no_grad_shapes:
+        no_grad(model, batch_of(shape), shapes)
+    stats = telemetry.poll()
+    telemetry.stop()
+    return stats, counting
+
+
+# The three sizes in turn and again, batch 2; then samples, one row each, of two of the sizes.
+TRAINING = [Shape(tokens, TEXT, 2) for tokens in (12, 24, 16, 12, 16)]
+SAMPLES = [Shape(tokens, TEXT, 1) for tokens in (16, 24)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "dynamic"),
+    [("static", "false"), ("exact_buckets", "auto"), ("dynamic", "false"), ("off", "false"), ("off", "auto")],
+)
+def test_observed_graphs_are_the_planned_ones(mode: str, dynamic: str) -> None:
+    """The plan's arithmetic, telemetry's count and the graphs that a counting backend was handed agree."""
+    seen = [Shape(24, s.text_tokens, s.batch) for s in TRAINING] if mode == "static" else TRAINING
+    samples = [Shape(24, s.text_tokens, s.batch) for s in SAMPLES] if mode == "static" else SAMPLES
+    planned = count_graphs(mode, dynamic, [], seen, samples)
+    stats, counting = play(mode, dynamic, TRAINING, SAMPLES)
+    assert stats.by_class == {"double": sum(planned), "single": sum(planned)}, (stats, planned)
+    assert len(counting.graphs) == stats.graphs == 2 * sum(planned)
+    assert stats.breaks == 0
+
+
+def test_dynamic_graph_survives_a_size_equal_to_the_width() -> None:
+    """32 image tokens at width 32: `dynamic=True` would tie or specialise the axis; marked axes stay one graph."""
+    model, counting = sparse_lora(), Counting()
+    model.enable_gradient_checkpointing()
+    shapes = ShapeRuntime("dynamic")
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic=shapes.compile_dynamic("true"))
+    for size, text in (((8, 16), 12), ((8, 12), 32), ((6, 8), 20), ((16, 16), 12)):
+        run(model, make_batch([size], [text]), shapes)
+    assert len(counting.graphs) == 2
+
+
+def test_dynamic_graph_is_bounded_to_the_plan() -> None:
+    """A row beyond the plan's longest gets a graph of its own, and is not computed by one that was not made for it."""
+    model, counting = sparse_lora(), Counting()
+    shapes = ShapeRuntime("dynamic", longest=40)
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic=shapes.compile_dynamic("auto"))
+    for size, graphs in (((6, 8), 2), ((8, 12), 2), ((12, 12), 4)):
+        run(model, make_batch([size], [12]), shapes)
+        assert len(counting.graphs) == graphs
+
+
+def test_caption_buckets_cost_one_graph_each() -> None:
+    model, counting = sparse_lora(), Counting()
+    shapes = ShapeRuntime("static", 24, caption_buckets=[4, 8], text_length=TEXT)
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
+    for real in (2, 4, 7, 3, 8):
+        batch = make_batch([SIZES[1]])
+        batch.text[0]["length"] = torch.tensor(real)
+        run(model, batch, shapes)
+    assert len(counting.graphs) == 4
+
+
+def test_whole_model_scope_is_one_graph() -> None:
+    model, counting = sparse_lora(), Counting()
+    shapes = ShapeRuntime("static", 24, text_length=TEXT)
+    batch = make_batch([SIZES[0], SIZES[2]])
+    wanted = run(model, batch, shapes)
+    compile_model(model, block_lists(model), backend=counting, scope="model", fullgraph=True, dynamic="false")
+    found = run(model, batch, shapes)
+    assert len(counting.graphs) == 1
+    torch.testing.assert_close(found[0], wanted[0])
+    torch.testing.assert_close(found[1], wanted[1])
