@@ -222,7 +222,7 @@ def _twice(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
     result = []
     chosen_twice = [paths[0] for paths in by_place.values() if len(paths) > 1]
     if chosen_twice:
-        text = f"{count_of(len(chosen_twice), 'picture')} lie in more than one of the chosen folders"
+        text = f"{count_of(len(chosen_twice), 'picture')} in more than one of the chosen folders"
         remedy = "They count once for each; take the inner folder out of the list if that is not meant."
         result.append(Finding("chosen_twice", "warning", text, remedy, tuple(chosen_twice)))
     several = [same for same in by_key.values() if len(same) > 1]

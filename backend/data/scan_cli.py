@@ -46,7 +46,10 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
             whole = scan_dataset(loaded.config, progress, cache_dir=memory)
             document = {"kind": "result", "dataset": whole.to_dict()} if given.json else {}
             lines, usable = whole.train.summary(), bool(whole.train.items)
-    write_json(out, document) if given.json else out("\n".join(lines) + "\n")
+    if given.json:
+        write_json(out, document)
+    else:
+        out("\n".join(lines) + "\n")
     return 0 if usable else 1
 
 

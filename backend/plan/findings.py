@@ -117,7 +117,7 @@ def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
             text = f"{what} left out of each epoch by sample_ratio {plan.sample_ratio:g}, others each time"
             yield Finding("sampled", "note", text, "", (), "dataset.sample_ratio")
         else:
-            text = f"{what} fall out of incomplete batches in each epoch, others each time"
+            text = f"{what} left over by incomplete batches in each epoch, others each time"
             yield Finding("left_over", "note", text, "", (), "dataset.batch_size")
     partial = sorted({group.used % plan.batch_size for group in steps.groups} - {0})
     if partial:

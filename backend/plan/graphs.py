@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backend.data.buckets import ShapeMode
+from backend.data.items import count_of
 
 Dynamic = Literal["auto", "true", "false"]
 
@@ -81,7 +82,7 @@ class GraphPlan:
     """The graphs of one shape mode: its shapes by what they serve, and the graphs a block class needs for them.
 
     classes: block classes that are compiled, one that two backends compile counted twice. backends: the most backends
-    that compile one class.
+    that compile one class. unpadded: how many different shapes there would be without padding.
     """
 
     training: tuple[Shape, ...]
@@ -91,6 +92,7 @@ class GraphPlan:
     no_grad_graphs: int
     classes: int
     backends: int = 1
+    unpadded: int = 0
 
     @property
     def per_class(self) -> int:
@@ -108,12 +110,13 @@ class GraphPlan:
         return max(TORCH_LIMIT, self.per_class * self.backends + SPARE_GRAPHS)
 
     def words(self) -> str:
-        """`23 shapes -> 2 graphs (1 training + 1 no-grad) x 2 block classes = 4`."""
-        shapes = len({*self.training, *self.validation, *self.sampling})
-        counted = f"{shapes} shape" if shapes == 1 else f"{shapes} shapes"
-        graphs = f"{self.per_class} graph" if self.per_class == 1 else f"{self.per_class} graphs"
+        """`23 shapes -> 2 graphs (1 training + 1 without gradient) x 2 block classes = 4`."""
+        shapes = self.unpadded or len({*self.training, *self.validation, *self.sampling})
         parts = f"{self.training_graphs} training + {self.no_grad_graphs} without gradient"
-        return f"{counted} -> {graphs} ({parts}) x {self.classes} block classes = {self.total}"
+        classes = "1 block class" if self.classes == 1 else f"{self.classes} block classes"
+        return (
+            f"{count_of(shapes, 'shape')} -> {count_of(self.per_class, 'graph')} ({parts}) x {classes} = {self.total}"
+        )
 
 
 def count_graphs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from backend.data.batches import Group, epoch_batches, group
@@ -146,7 +146,9 @@ class _Work:
         dynamic = given.compile.compile_dynamic
         counted = count_graphs(self.mode, dynamic, start, training, [*validation, *sampling])
         classes, backends = _compiled_classes(given, facts)
-        return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends)
+        native = replace(self, static=None)
+        unpadded = len({*native.training(), *native.validation(), *native.sampling()})
+        return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded)
 
     def image_size(self, tokens: int) -> int:
         """Image tokens that the blocks see: padded in static mode, where they fit."""
@@ -159,11 +161,11 @@ class _Work:
         shapes: dict[Shape, None] = {}
         size = self.cfg.dataset.batch_size
         for each, count in zip(self.groups, self.steps.groups, strict=True):
-            tokens = self.image_size(self.fits[each.indices[0]].bucket.tokens)
             whole = [size] if count.used >= size else []
             rest = [count.used % size] if count.used % size else []
+            sizes = dict.fromkeys(self.image_size(self.fits[index].bucket.tokens) for index in each.indices)
             for rows in (*whole, *rest):
-                shapes.setdefault(Shape(tokens, self.text.length, rows))
+                shapes |= dict.fromkeys(Shape(tokens, self.text.length, rows) for tokens in sizes)
         return list(shapes)
 
     def _training_by_rows(self) -> list[Shape]:
@@ -186,8 +188,8 @@ class _Work:
                         key, seed, epoch, place, data.caption_dropout_rate, data.caption_dropout_every_n_epochs
                     )
                     longest = max(longest, empty if dropped else lengths[index])
-                tokens = self.image_size(self.fits[batch[0]].bucket.tokens)
-                shapes.setdefault(Shape(tokens, longest, len(batch)))
+                sizes = {self.image_size(self.fits[index].bucket.tokens) for index in batch}
+                shapes |= dict.fromkeys(Shape(tokens, longest, len(batch)) for tokens in sorted(sizes))
         return list(shapes)
 
     def validation(self) -> list[Shape]:

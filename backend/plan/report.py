@@ -87,6 +87,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             "classes": graphs.classes,
             "recompile_limit": graphs.recompile_limit,
             "words": graphs.words(),
+            "unpadded": graphs.unpadded,
             "shapes": {
                 kind: [vars(shape).copy() for shape in shapes[:_MOST_BUCKETS]]
                 for kind, shapes in (

@@ -28,7 +28,7 @@ def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
     assert {row["images"] for row in bucket_rows(off)} == {3} and len(bucket_rows(off)) == 10
     static = plan_of(scan_of(sizes), dataset={"batch_size": 4})
     assert (static.steps.batches_per_epoch, static.steps.left_per_epoch) == (7, 2)
-    assert "2 pictures fall out" in finding(static, "left_over").text and not static.chosen.never
+    assert "2 pictures left over" in finding(static, "left_over").text and not static.chosen.never
 
 
 def test_pictures_that_are_never_trained_are_listed() -> None:
@@ -164,7 +164,7 @@ def test_report_for_the_terminal() -> None:
     text = console.file.getvalue()
     assert "30 images x 1 repeat -> 10 buckets -> 7 batches of 4" in text
     assert "1024x1024" in text and "> static" in text and "Recommended: static" in text
-    assert "note: 2 pictures fall out of incomplete batches" in text
+    assert "note: 2 pictures left over by incomplete batches" in text
 
 
 def test_bucket_step_that_is_no_whole_token_is_said() -> None:
