@@ -83,6 +83,7 @@ def make_app(
         yield
 
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.desk = desk
     app.include_router(live.routes(places))
     app.include_router(checks.routes())
     app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")

@@ -16,6 +16,7 @@ import gradio as gr
 
 from backend.config.declare import Setting
 from backend.config.schema import settings
+from backend.config.toml_io import dumps_value
 
 
 @dataclass(frozen=True)
@@ -277,15 +278,9 @@ def number_text(value: float) -> str:
 
 def _toml_value(value: Any) -> str:
     """One value as TOML writes it, on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + " }"
-    return repr(value)
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value.items()) + " }"
+    return dumps_value(value)
 
 
 def _label(setting: Setting) -> str:

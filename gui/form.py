@@ -19,7 +19,6 @@ from gui import fields
 Values = dict[str, Any]
 
 _UNSET = object()
-_NUMBER_KINDS = ("int", "float")
 
 
 def defaults() -> Values:
@@ -74,18 +73,18 @@ def from_widget(setting: Setting, raw: Any) -> Any:
         return rows if rows or not setting.nullable else _UNSET
     if setting.kind == "bool":
         return bool(raw)
-    text = "" if raw is None else str(raw).strip()
-    if setting.kind == "text" and raw is not None:
-        text = str(raw)
+    text = "" if raw is None else str(raw)
+    if setting.kind in ("str", "text"):
+        # Spaces may be meant in a text; a text of nothing else is none.
+        return _UNSET if setting.nullable and not text.strip() else text
+    text = text.strip()
     if setting.kind in ("int_list", "float_list", "str_list", "table"):
         return _collection(setting, text)
     if text:
         return text
     if setting.nullable:
         return _UNSET
-    if setting.kind in _NUMBER_KINDS or setting.kind in ("choice", "path"):
-        raise ValueError(f"{setting.label} is empty.")
-    return text
+    raise ValueError(f"{setting.label} is empty.")
 
 
 def _collection(setting: Setting, text: str) -> Any:

@@ -1,0 +1,163 @@
+"""The buttons of the bar: presets come and go without losing anything, and Start says all that is missing at once."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config import presets
+from backend.config.load import parse
+from gui import form
+from gui.actions import Actions, start_problems
+from gui.desk import Desk
+from gui.places import Places
+from tests.gui.conftest import make_run
+
+
+@pytest.fixture
+def actions(tmp_path: Path) -> Actions:
+    builtin = tmp_path / "builtin"
+    builtin.mkdir()
+    (builtin / "plain.toml").write_text("# A plain one\n[network]\nnetwork_dim = 4\n", encoding="utf-8")
+    (builtin / "broken.toml").write_text("[network]\nnetwork_dimm = 4\n", encoding="utf-8")
+    shelf = presets.Shelf(builtin, tmp_path / "user")
+    desk = Desk(tmp_path / "desk")
+    return Actions(desk, Places(lambda: str(tmp_path / "runs")), shelf)
+
+
+def ask(actions: Actions, what: str, values: form.Values | None = None, **more: Any) -> Any:
+    return actions.act({"what": what, **more}, actions.desk.now.values if values is None else values)
+
+
+def ranked(rank: str) -> form.Values:
+    return form.defaults() | {"network.network_dim": rank, "optimizer.learning_rate": "5e-5"}
+
+
+def test_the_difference_is_shown_before_a_load_and_the_load_is_whole(actions: Actions) -> None:
+    shown = ask(actions, "compare", ranked("8"), name="plain").message["difference"]
+    assert [(row["label"], row["before"], row["after"]) for row in shown["rows"]] == [
+        ("Rank", "8", "4"),
+        ("Learning rate", "5e-5", "1e-4"),
+    ]
+    reply = ask(actions, "load", name="plain")
+    assert reply.reload and "2 settings changed" in reply.message["notice"]["text"]
+    assert actions.desk.now.values == form.defaults() | {"network.network_dim": "4"}
+    assert reply.message["desk"]["preset"] == "plain" and reply.message["desk"]["changed"] == []
+    assert ask(actions, "undo").reload
+    assert actions.desk.now.values == ranked("8")
+
+
+def test_a_preset_with_mistakes_is_not_loaded(actions: Actions) -> None:
+    shown = ask(actions, "compare", ranked("8"), name="broken").message["difference"]
+    assert shown["rows"] == [] and "network_dim" in shown["problems"][0]["remedy"]
+    reply = ask(actions, "load", name="broken")
+    assert not reply.reload and reply.message["notice"]["kind"] == "error"
+    assert actions.desk.now.values == ranked("8")
+
+
+def test_save_rename_delete_and_back(actions: Actions) -> None:
+    ask(actions, "save-as", ranked("8"), name="mine")
+    assert "Replace" in ask(actions, "save-as", ranked("9"), name="Mine").message["notice"]["action"]
+    ask(actions, "save", ranked("10"), name="mine")
+    ask(actions, "rename", name="mine", to="ours")
+    assert actions.desk.now.preset == "ours"
+    notice = ask(actions, "delete", name="ours").message["notice"]
+    assert "ours" not in {p.name for p in presets.list_presets(actions.shelf)}
+    ask(actions, **notice["request"])
+    loaded = presets.load(presets.find("ours", actions.shelf)).config
+    assert loaded is not None and loaded.network.network_dim == 10
+
+
+def test_built_in_presets_stay_as_they_are(actions: Actions) -> None:
+    for what, more in (("save", {}), ("save-as", {}), ("rename", {"to": "x"}), ("delete", {})):
+        assert ask(actions, what, ranked("8"), name="plain", **more).message["notice"]["kind"] == "error"
+    loaded = presets.load(presets.find("plain", actions.shelf)).config
+    assert loaded is not None and loaded.network.network_dim == 4
+
+
+def test_a_form_with_mistakes_is_not_saved(actions: Actions) -> None:
+    reply = ask(actions, "save-as", ranked("many"), name="mine")
+    assert reply.message["refused"] and reply.message["problems"][0]["id"] == "f-network-network_dim"
+    assert not (actions.shelf.user / "mine.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["", "  ", "../evil", "a/b", "con", ".hidden", "x" * 200])
+def test_a_name_that_is_no_file_name_is_refused(actions: Actions, name: str) -> None:
+    assert ask(actions, "save-as", name=name).message["notice"]["kind"] == "error"
+    assert not actions.shelf.user.exists() or not list(actions.shelf.user.iterdir())
+
+
+def send(actions: Actions, content: bytes, name: str = "from a friend") -> Any:
+    return ask(actions, "import", name=name, content=base64.b64encode(content).decode())
+
+
+def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
+    send(actions, b"[network]\nnetwork_dim = 12\n")
+    assert presets.find("from a friend", actions.shelf).path.read_bytes() == b"[network]\nnetwork_dim = 12\n"
+    send(actions, b"[network]\nnetwork_dim = 13\n", "../../from a friend")
+    assert sorted(p.parent for p in actions.shelf.user.rglob("*.toml")) == [actions.shelf.user] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "said"),
+    [
+        (b'[model]\nbase_model = "C:\\Users\\me"\n', 2, "double quotes"),
+        ("[model]\nvariant = '中文'\n".encode("gbk"), 2, "UTF-8"),
+        (b"[network]\nnetwork_dimm = 4\n", 2, "network_dimm"),
+        (b'[network]\nnetwork_dim = "lots"\n', 2, "lots"),
+    ],
+)
+def test_a_file_with_mistakes_is_not_imported(actions: Actions, content: bytes, line: int, said: str) -> None:
+    failed = send(actions, content).message["importFailed"]
+    assert failed["problems"][0]["line"] == line and said in failed["problems"][0]["text"]
+    assert not actions.shelf.user.exists()
+
+
+def test_what_is_no_file_at_all_is_said(actions: Actions) -> None:
+    assert ask(actions, "import", name="x", content="not base64!").message["notice"]["kind"] == "error"
+    assert send(actions, b"#" * 1_100_000).message["notice"]["kind"] == "error"
+    assert ask(actions, "sing").message["notice"]["kind"] == "error"
+
+
+def test_the_settings_of_a_run_can_be_loaded(actions: Actions, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "hare")
+    assert ask(actions, "load-run", name=run.name).reload
+    assert actions.desk.now.values["saving.output_name"] == "hare"
+
+
+def test_start_tells_everything_at_once(actions: Actions, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    values = form.defaults() | {
+        "model.base_model": str(empty),
+        "dataset.folders": [{"path": str(tmp_path / "nowhere")}, {"path": str(empty)}],
+        "network.network_dim": "none",
+        "training.max_train_steps": "10",
+        "training.max_train_epochs": "10",
+    }
+    reply = ask(actions, "start", values)
+    assert reply.message["refused"] and "started" not in reply.message
+    errors = [p for p in reply.message["problems"] if p["severity"] == "error"]
+    assert {p["path"] for p in errors} == {
+        "network.network_dim",
+        "training.max_train_steps",
+        "model.base_model",
+        "dataset.folders[0].path",
+        "dataset.folders[1].path",
+    }
+    assert all(p["text"] and p["remedy"] and p["id"] and p["tab"] for p in errors)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
+    whole = {"model": {"base_model": str(tiny_flux)}, "dataset": {"folders": [{"path": str(image_folder)}]}}
+    good = parse(whole).config
+    assert good is not None and start_problems(good) == []
+    bare = parse({}).config
+    assert bare is not None and {p.path for p in start_problems(bare)} == {"model.base_model", "dataset.folders"}
+    file = image_folder / "picture_0.png"
+    wrong = parse(whole | {"dataset": {"folders": [{"path": str(file)}]}}).config
+    assert wrong is not None and "not a folder" in start_problems(wrong)[0].text

@@ -1,0 +1,149 @@
+"""What is checked while settings are made: the base model, the images and their plan, this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config.load import parse
+from gui import checks, form
+from gui.jobs import Job
+from gui.look import Look
+from tests.gui.conftest import Page
+
+
+def config(base: Path | None = None, folder: Path | None = None, **sections: Any) -> Any:
+    data = dict(sections)
+    if base:
+        data["model"] = {"base_model": str(base)}
+    data["dataset"] = {"resolution": 256, "min_bucket_size": 64, **data.get("dataset", {})}
+    if folder:
+        data["dataset"]["folders"] = [{"path": str(folder)}]
+    found = parse(data).config
+    assert found is not None
+    return found
+
+
+def wait(job: Job, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while job.state == "running" and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def test_a_whole_base_model_is_named_with_its_parts(tiny_flux: Path) -> None:
+    facts = checks.model_facts(config(tiny_flux))
+    assert facts["title"] == "FLUX.1" and facts["problems"] == []
+    assert {part["folder"] for part in facts["parts"]} == {"transformer", "vae", "text_encoder", "text_encoder_2"}
+    assert all(part["bytes"] > 0 for part in facts["parts"])
+    assert facts["total"] == sum(part["bytes"] for part in facts["parts"])
+
+
+def test_a_base_model_that_lacks_a_part_says_which(tiny_flux: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_flux, copy)
+    shutil.rmtree(copy / "vae")
+    facts = checks.model_facts(config(copy))
+    assert any("VAE" in problem["text"] for problem in facts["problems"])
+    assert next(part for part in facts["parts"] if part["folder"] == "vae")["bytes"] is None
+    assert checks.model_facts(config(tmp_path / "nothing"))["problems"]
+    assert checks.model_facts(config())["path"] == ""
+
+
+def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
+    (image_folder / "broken.png").write_bytes(b"no picture")
+    (image_folder / "picture_3.txt").unlink()
+    look = Look(tmp_path / "look")
+    chosen = config(tiny_flux, image_folder)
+    assert look.start(chosen) and not look.start(chosen)
+    wait(look.job)
+    facts = look.facts(chosen)
+    assert facts["state"] == "done", facts
+    result = facts["result"]
+    assert result["counts"]["images"] == 8 and result["counts"]["with_caption"] == 7
+    assert (facts["done"], facts["total"]) == (9, 9)
+    said = " ".join(problem["text"] for problem in result["problems"])
+    assert "broken.png" in said and "picture_3.png" in said
+    assert "graph" in result["headline"] and "2 block classes" in result["headline"]
+    assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
+    assert result["histogram"].startswith("<svg") and not result["stale"]
+    assert look.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]["stale"]
+    first = look.page(0)
+    assert len(first["items"]) == 8 and first["pages"] == 1
+    assert first["items"][0]["caption"] and first["items"][0]["bucket"]
+    thumb = look.thumb(0)
+    assert thumb is not None and thumb.startswith(b"\xff\xd8") and look.thumb(0) == thumb
+    assert look.thumb(8) is None and look.thumb(-1) is None
+
+
+def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
+    look = Look(tmp_path / "look")
+    look.start(config(None, tmp_path / "nowhere"))
+    wait(look.job)
+    result = look.facts(None)["result"]
+    assert result["counts"]["images"] == 0
+    assert any("does not exist" in problem["text"] for problem in result["problems"])
+
+
+def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
+    assert "folder" in page.client.post("/look").json()["detail"]
+    values = form.defaults() | {"saving.output_dir": str(page.runs), "dataset.folders": [{"path": str(image_folder)}]}
+    application.state.desk.keep(values)
+    assert page.client.post("/look").status_code == 200
+    end = time.monotonic() + 60
+    while (state := page.client.get("/look").json())["state"] == "running" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert state["result"]["counts"]["images"] == 8
+    items = page.client.get("/look/items").json()
+    answer = page.client.get("/thumb", params={"look": items["look"], "item": 0})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+    assert page.client.get("/thumb", params={"look": items["look"] + 1, "item": 0}).status_code == 404
+    application.state.desk.keep(values | {"network.network_dim": "x"})
+    assert page.client.post("/look").status_code == 422
+
+
+def test_drawings_follow_the_form(page: Page, application: Any) -> None:
+    first = page.client.get("/picture/timesteps").json()["svg"]
+    application.state.desk.keep(
+        form.defaults() | {"timesteps.timestep_sampling": "uniform", "saving.output_dir": str(page.runs)}
+    )
+    assert page.client.get("/picture/timesteps").json()["svg"] != first
+    assert "<svg" in page.client.get("/picture/lr").json()["svg"]
+
+
+def test_this_machine_tells_its_memory(page: Page) -> None:
+    facts = page.client.get("/machine").json()
+    assert facts["tiles"][0]["label"] == "RAM" and facts["tiles"][0]["value"]
+
+
+def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.platform == "win32":
+        pytest.skip("a shell script stands for the driver's tool")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3060, 12288, 11000, 570.1'\necho 'odd line'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert checks.gpus() == [
+        {"name": "NVIDIA GeForce RTX 3060", "total": 12288 * 2**20, "free": 11000 * 2**20, "driver": "570.1"}
+    ]
+
+
+def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
+    job, told = Job(), []
+    assert job.start("no.such.module", [], told.append, lambda code, errors: told.append((code, errors)) or False)
+    wait(job)
+    assert job.state == "failed" and told[0][0] == 1 and "no.such.module" in told[0][1]
+    assert job.start("no.such.module", [], told.append, lambda code, errors: False)
+    wait(job)
+
+
+def test_a_preset_is_exported_as_it_is(page: Page) -> None:
+    answer = page.client.get("/preset", params={"name": "flux-lora"})
+    assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
+    assert answer.content == (checks.presets.SHELF.builtin / "flux-lora.toml").read_bytes()
+    assert page.client.get("/preset", params={"name": "../pyproject"}).status_code == 404

@@ -1,0 +1,67 @@
+"""The draft: kept on the server, undone, restored, and never a reason for the page not to open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gui import form
+from gui.desk import Desk
+
+
+def with_rank(rank: str) -> form.Values:
+    return form.defaults() | {"network.network_dim": rank}
+
+
+def test_a_draft_survives_the_server(tmp_path: Path) -> None:
+    Desk(tmp_path).keep(with_rank("not yet a number"))
+    assert Desk(tmp_path).now.values == with_rank("not yet a number")
+
+
+def test_a_load_can_be_undone_and_redone_also_after_a_restart(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.keep(with_rank("8"))
+    desk.load(with_rank("32"), "big")
+    desk.keep(with_rank("33"))
+    assert desk.facts()["preset"] == "big"
+    assert desk.facts()["changed"] == ["network.network_dim"]
+    desk = Desk(tmp_path)
+    assert desk.undo() and desk.now.values == with_rank("8") and desk.now.preset is None
+    assert desk.redo() and desk.now.values == with_rank("33") and desk.now.preset == "big"
+    assert desk.undo() and not desk.undo()
+
+
+def test_a_load_forgets_what_was_undone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.load(with_rank("8"), "a")
+    desk.undo()
+    desk.load(with_rank("4"), "b")
+    assert not desk.redo()
+
+
+def test_a_preset_that_is_renamed_or_deleted_keeps_its_form(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.load(with_rank("8"), "a")
+    desk.load(with_rank("4"), "b")
+    desk.renamed("a", "c")
+    desk.renamed("b", None)
+    assert desk.now.preset is None and desk.now.values == with_rank("4")
+    desk.undo()
+    assert desk.now.preset == "c"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"version": 1}', '{"version": 99, "now": {}}', '{"version":1,"now":5}']
+)
+def test_a_broken_draft_is_left_aside(tmp_path: Path, content: str) -> None:
+    (tmp_path / "draft.json").write_text(content, encoding="utf-8")
+    assert Desk(tmp_path).now.values == form.defaults()
+
+
+def test_a_draft_that_cannot_be_written_does_not_stop_the_page(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    desk = Desk(blocked / "desk")
+    desk.keep(with_rank("8"))
+    assert desk.now.values == with_rank("8")

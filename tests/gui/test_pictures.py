@@ -1,0 +1,80 @@
+"""The drawings show what the trainer does: held against its own functions."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from backend.config.sections.optimizer import OptimizerSection
+from backend.config.sections.training import TimestepsSection
+from gui import pictures
+
+SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
+SAMPLINGS = ("uniform", "sigmoid", "logit_normal", "shift", "flux_shift")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_rate_is_the_trainers(name: str) -> None:
+    from backend.optim import lr_factor
+
+    cfg = OptimizerSection(
+        lr_scheduler=name,
+        lr_warmup=100,
+        lr_scheduler_num_cycles=3,
+        lr_scheduler_power=2.0,
+        lr_scheduler_min_lr_ratio=0.1,
+    )
+    steps, points = 1000, 201
+    drawn = pictures.rate_factors(cfg, steps, points)
+    assert drawn is not None
+    for index in range(points - 1):
+        step = steps * index // (points - 1)
+        assert drawn[index] == pytest.approx(lr_factor(name, step, steps, 100, 3, 2.0, 0.1), abs=1e-9), step
+
+
+@pytest.mark.parametrize("kind", SAMPLINGS)
+@pytest.mark.parametrize("scheme", ["none", "sigma_sqrt", "cosmap"])
+def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
+    import torch
+
+    from backend import flow
+
+    cfg = TimestepsSection(
+        timestep_sampling=kind,
+        weighting_scheme=scheme,
+        logit_mean=-0.5,
+        sigmoid_scale=0.8,
+        min_timestep=200.0,
+        max_timestep=900.0,
+    )
+    draw = flow.TimestepDraw(
+        kind, cfg.sigmoid_scale, cfg.discrete_flow_shift, cfg.logit_mean, cfg.logit_std, 200.0, 900.0
+    )
+    source = flow.generator(1, "test")
+    sigmas = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(6000)])
+    weights = flow.weight(scheme, sigmas)
+    bins = 10
+    counted = torch.zeros(bins).index_add_(0, (sigmas * bins).long().clamp(max=bins - 1), weights)
+    counted /= counted.sum()
+    assert pictures.timestep_density(cfg, 1024, bins) == pytest.approx(counted.tolist(), abs=0.03)
+
+
+def test_a_scheduler_of_ones_own_has_no_curve() -> None:
+    cfg = OptimizerSection(lr_scheduler="torch.optim.lr_scheduler.StepLR")
+    assert pictures.rate_factors(cfg, 100) is None
+    assert "StepLR" in pictures.learning_rate(cfg, 100)
+
+
+def test_drawings_are_well_formed_and_escape_names() -> None:
+    bars = [("<script>&", 3, False), ("512×512", 1, True)]
+    for source in (
+        pictures.histogram(bars, 'Pictures "here"'),
+        pictures.learning_rate(OptimizerSection(), 1600),
+        pictures.timesteps(TimestepsSection(), 4096),
+    ):
+        root = ElementTree.fromstring(source)
+        assert root.tag.endswith("svg")
+    texts = [node.text for node in ElementTree.fromstring(pictures.histogram(bars, "x")).iter() if node.text]
+    assert "<script>&" in texts
+    assert pictures.histogram([], "none") == ""

@@ -1,0 +1,176 @@
+"""Other web sites, other machines and crafted names get nothing."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from gui.app import Home, make_app
+from tests.gui.conftest import ADDRESS, Page, make_run
+
+POSTS = ("/control", "/resume", "/delete", "/restore", "/look", "/look/stop", "/doctor", "/gradio_api/queue/join")
+READS = ("/", "/runs", "/live?run=x", "/fs?prefix=/", "/config", "/gradio_api/info", "/page/monotile.js")
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:7860", "192.168.1.5", ""]
+)
+def test_a_foreign_host_header_is_refused(page: Page, path: str, host: str) -> None:
+    """DNS rebinding: a site points its own name at 127.0.0.1."""
+    assert page.client.get(path, headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "LOCALHOST", "[::1]:7860", "127.0.0.2"])
+def test_this_machine_is_answered(page: Page, host: str) -> None:
+    assert page.client.get("/runs", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1.evil.example:7860"]
+)
+def test_a_post_from_another_site_is_refused(page: Page, path: str, origin: str) -> None:
+    answer = page.client.post(path, json={}, headers={"origin": origin})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_a_post_that_the_browser_calls_foreign_is_refused(page: Page, path: str) -> None:
+    assert page.client.post(path, content="x", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", READS[1:])
+def test_reads_embedded_in_another_site_are_refused(page: Page, path: str) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert page.client.get(path, headers=headers).status_code == 403
+
+
+def test_a_link_to_the_page_works(page: Page) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert page.client.get("/", headers=headers).status_code == 200
+
+
+def test_our_own_posts_and_scripts_pass(page: Page) -> None:
+    own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
+    assert page.client.post("/look/stop", headers=own).status_code == 200
+    assert page.client.post("/look/stop").status_code == 200
+
+
+@pytest.mark.parametrize("path", READS)
+def test_every_answer_is_hardened(page: Page, path: str) -> None:
+    headers = page.client.get(path, headers={"origin": ADDRESS}).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert (
+        "default-src 'self'" in headers["content-security-policy"]
+        or "default-src 'none'" in headers["content-security-policy"]
+    )
+    assert "access-control-allow-origin" not in headers
+
+
+CLIMBING = (
+    "../config.toml",
+    "../../secret.png",
+    "..%2f..%2fsecret.png",
+    "....//secret.png",
+    "/etc/passwd",
+    "samples/../../secret.png",
+    "..\\..\\secret.png",
+    "link.png",
+    ".hidden.png",
+    "notes.html",
+    "picture.svg",
+    "folder.png",
+    "",
+    "step_000030_0.png\x00.html",
+)
+
+
+@pytest.mark.parametrize("name", CLIMBING)
+def test_pictures_never_leave_their_folder(page: Page, name: str) -> None:
+    run = make_run(page.runs)
+    (page.runs / "secret.png").write_bytes(b"secret")
+    (page.runs / "notes.html").write_text("<script>")
+    for plain in (".hidden.png", "notes.html", "picture.svg"):
+        (run.samples_dir / plain).write_text("x")
+    (run.samples_dir / "folder.png").mkdir()
+    if os.name == "posix":
+        (run.samples_dir / "link.png").symlink_to(page.runs / "secret.png")
+    assert page.client.get("/image", params={"run": run.name, "file": name}).status_code in (404, 422)
+    assert page.client.get("/download", params={"run": run.name, "file": name}).status_code in (404, 422)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../data", "", "/", "fox-nothing", "%2e%2e"])
+def test_a_run_is_a_name_and_never_a_path(page: Page, name: str) -> None:
+    make_run(page.runs)
+    for path in ("/live", "/log"):
+        assert page.client.get(path, params={"run": name}).status_code == 404
+    assert page.client.get("/image", params={"run": name, "file": "a.png"}).status_code == 404
+    assert page.client.post("/delete", json={"run": name}).status_code == 404
+    assert page.client.post("/control", json={"run": name, "what": "stop"}).status_code == 404
+
+
+def test_a_picture_is_served_as_what_it_is(page: Page) -> None:
+    run = make_run(page.runs)
+    answer = page.client.get("/image", params={"run": run.name, "file": "step_000030_0.png"})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+    assert answer.headers["content-security-policy"] == "default-src 'none'"
+    answer = page.client.get("/download", params={"run": run.name, "file": "fox.safetensors"})
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+
+
+def test_the_folder_list_shows_names_only(page: Page, tmp_path: Path) -> None:
+    base = tmp_path / "disk"
+    for name in ("models", "more models", ".ssh"):
+        (base / name).mkdir(parents=True)
+    for name in ("lora.safetensors", "secret.txt", ".env", "key.pem"):
+        (base / name).write_text("content")
+
+    def names(prefix: str, **more: str) -> list[str]:
+        answer = page.client.get("/fs", params={"prefix": prefix, **more})
+        assert answer.status_code == 200
+        return [entry["name"] for entry in answer.json()["entries"]]
+
+    assert names(f"{base}/") == ["lora.safetensors", "models", "more models"]
+    assert names(f"{base}/", kind="folder") == ["models", "more models"]
+    assert names(f"{base}/MO") == ["models", "more models"]
+    assert names(f"{base}/.s") == []
+    assert names(f"{base}/secret") == []
+    assert names(f"{base}/secret.txt/") == []
+    assert names("/nowhere/at/all/") == []
+    assert names("\x00") == []
+
+
+def test_gradio_serves_no_file_of_the_project(page: Page) -> None:
+    from backend.config.paths import PROJECT_ROOT
+
+    for path in (PROJECT_ROOT / "pyproject.toml", PROJECT_ROOT / "gui" / "app.py", Path("/etc/passwd")):
+        assert page.client.get(f"/gradio_api/file={path}").status_code in (403, 404)
+
+
+def basic(password: str, user: str = "me") -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_a_page_for_others_needs_its_password(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="password"):
+        make_app(Home.at(tmp_path), remote=True)
+    client = TestClient(make_app(Home.at(tmp_path), remote=True, password="größe"), base_url="http://192.168.1.5:7860")
+    for path in (*READS, "/gradio_api/startup-events"):
+        for wrong in (
+            {},
+            basic("wrong"),
+            basic(""),
+            {"authorization": "Basic ???"},
+            {"authorization": "Bearer größe".encode()},
+        ):
+            assert client.get(path, headers=wrong).status_code == 401, path
+    assert client.get("/runs", headers=basic("größe")).status_code == 200
+    assert client.post("/look/stop", headers=basic("größe") | {"origin": "https://evil.example"}).status_code == 403
+    assert client.get("/runs", headers=basic("größe") | {"host": "evil.example"}).status_code == 400

@@ -1,0 +1,56 @@
+"""The server's own words: which port, which address, and who may reach it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gui import server
+
+
+def test_a_port_in_use_is_said_and_the_next_one_taken() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        listener, note = server.listen("127.0.0.1", port)
+        with listener:
+            assert listener.getsockname()[1] > port
+            assert f"Port {port} is in use" in note and str(listener.getsockname()[1]) in note
+
+
+def test_a_free_port_needs_no_words() -> None:
+    listener, note = server.listen("127.0.0.1", 0)
+    with listener:
+        assert note == "" and listener.getsockname()[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"), [("127.0.0.1", 70000, "not a port"), ("203.0.113.7", 7860, "can't listen on 203.0.113.7")]
+)
+def test_what_cannot_be_listened_on_is_named(host: str, port: int, said: str) -> None:
+    with pytest.raises(OSError, match=said):
+        server.listen(host, port)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "my-machine"])
+def test_a_page_for_other_machines_needs_a_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(server.PASSWORD_VARIABLE, raising=False)
+    said: list[str] = []
+    assert server.main(["--host", host, "--no-browser"], said.append) == 2
+    assert len(said) == 1 and "--password" in said[0] and host in said[0]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:7860/"),
+        ("localhost", "http://localhost:7860/"),
+        ("0.0.0.0", "http://127.0.0.1:7860/"),
+        ("::1", "http://[::1]:7860/"),
+        ("::", "http://[::1]:7860/"),
+    ],
+)
+def test_the_address_can_be_opened_on_this_machine(host: str, address: str) -> None:
+    assert server.page_address(host, 7860) == address
