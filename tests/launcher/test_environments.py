@@ -164,3 +164,9 @@ def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready
         assert (ready.venv / "monotile-constraints.txt").read_text() == f"torch=={build}\n"
     assert json.loads((ready.venv / "monotile-setup.json").read_text())["torch_index"] == gpu
     assert ready.start().stderr == "Monotile: starting the page.\n"
+    # The choice outlives the environment that it was made for.
+    for link in (ready.venv / "bin").glob("python*"):
+        link.unlink()
+    done = ready.start(PIP_INDEX_URL=others)
+    assert done.returncode == 0 and "made anew" in done.stderr
+    assert ready.installed()["torch"] == "2.13.0+cu130"

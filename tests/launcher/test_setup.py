@@ -45,6 +45,7 @@ def test_the_commands_own_exit_code_comes_back(ready: Clone) -> None:
 def test_a_folder_named_like_a_module_where_the_person_stands_does_not_shadow_it(ready: Clone, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "gui").mkdir(parents=True)
+    (elsewhere / "gui" / "__init__.py").touch()
     (elsewhere / "gui" / "__main__.py").write_text("raise SystemExit('the wrong gui')")
     page = json.loads(ready.start(cwd=elsewhere).stdout)
     assert Path(page["folder"]) == elsewhere  # so that `train my.toml` means the person's own file
