@@ -44,15 +44,17 @@ class Stateful(Protocol):
 class Position:
     """How far a run is.
 
-    step: optimizer steps done. micro: batches of the step in progress whose gradients are summed already.
-    epoch, batch: the next batch to read, both from 0. loss_sum: of those `micro` batches, each divided by the
-    accumulation's length. smooth, smooth_weight: the smoothed loss and its weight. seconds: spent training so far.
+    step: optimizer steps done. micro: batches of the step in progress whose gradients are summed already. epoch, batch:
+    the next batch to read, both from 0. step_epoch: the epoch when `step` was counted. loss_sum: of those `micro`
+    batches, each divided by the accumulation's length. smooth, smooth_weight: the smoothed loss and its weight.
+    seconds: spent training so far.
     """
 
     step: int = 0
     micro: int = 0
     epoch: int = 0
     batch: int = 0
+    step_epoch: int = 0
     loss_sum: float = 0.0
     smooth: float = 0.0
     smooth_weight: float = 0.0

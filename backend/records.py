@@ -44,8 +44,9 @@ class StepRecords:
     """Collects each step's numbers and hands a whole row to `write` once the device has computed them.
 
     write: called with the step and its columns (as ``backend.runs.metrics.COLUMNS``). measures: adds the columns that
-    only the host knows (memory, graphs), asked once a row. scaled: True under fp16 loss scaling, where an infinite
-    gradient is part of the search for the scale and its step is skipped.
+    only the host knows (memory, graphs), asked once a row; a step in which something was compiled gets no s_per_step.
+    scaled: True under fp16 loss scaling, where an infinite gradient is part of the search for the scale and its step is
+    skipped.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class StepRecords:
         self._measures = measures
         self._scaled = scaled
         self._late: _Late | None = None
+        self._compile_seconds = 0.0
         self.last_loss: float | None = None
 
     def end_step(self, loss: Tensor, grad_norm: Tensor, **row: float | int | None) -> None:
@@ -76,7 +78,12 @@ class StepRecords:
             copied.record()
         else:
             host = both
-        late, self._late = self._late, _Late(self._position.step, dict(row), host, copied)
+        # host-side numbers belong to this step: asked one step later, a compile would be booked to the wrong one
+        told = {**self._measures(), **row}
+        compiled = told.get("compile_seconds") or 0.0
+        if compiled > self._compile_seconds:
+            told["s_per_step"], self._compile_seconds = None, compiled
+        late, self._late = self._late, _Late(self._position.step, told, host, copied)
         self._settle(late)
 
     def settle(self) -> None:
@@ -89,7 +96,7 @@ class StepRecords:
             return
         loss, norm = late.values()
         position = self._position
-        row: dict[str, float | int | None] = {**self._measures(), **late.row, "loss": loss, "grad_norm": norm}
+        row: dict[str, float | int | None] = {**late.row, "loss": loss, "grad_norm": norm}
         if math.isfinite(loss):
             position.smooth = SMOOTHING * position.smooth + (1 - SMOOTHING) * loss
             position.smooth_weight = SMOOTHING * position.smooth_weight + (1 - SMOOTHING)

@@ -24,6 +24,12 @@ class Refused(ValueError):
         refused.args = ("\n".join(problem.sentence() for problem in found),)
         return refused
 
+    @classmethod
+    def from_error(cls, error: ValueError, path: str | None = None) -> Refused:
+        """A refusal out of a helper's ValueError: its first sentence is the text, the others the remedy."""
+        text, _, remedy = str(error).partition(". ")
+        return cls(text, remedy, path)
+
     @property
     def text(self) -> str:
         """What is wrong, all of it, without the remedies."""

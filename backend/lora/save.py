@@ -22,12 +22,19 @@ log = logging.getLogger(__name__)
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+class LoraNotFinite(ValueError):
+    """A LoRA holds NaN or infinity: it is not written."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} holds NaN or infinity")
+
+
 def file_tensors(lora: Lora, precision: str) -> dict[str, Tensor]:
     """What goes into the file: A, and B with alpha / rank multiplied in, on the CPU in `precision`.
 
     The file holds no alpha: diffusers takes alpha from metadata of its own only, ComfyUI and others from a key, and
     where there is neither, all of them take alpha = rank. So B carries the factor, and the file means one thing to all.
-    Refused when a value is not finite, or does not fit into `precision`.
+    LoraNotFinite when a value is NaN or infinite; Refused when one does not fit into `precision`.
     """
     dtype = PRECISIONS[precision]
     tensors: dict[str, Tensor] = {}
@@ -37,16 +44,12 @@ def file_tensors(lora: Lora, precision: str) -> dict[str, Tensor]:
         tensors[file_key(path, "B")] = b.detach() * lora.scale
     tensors = {key: value.to("cpu", torch.float32) for key, value in tensors.items()}
     cast = {key: value.to(dtype).contiguous() for key, value in tensors.items()}
-    for key, value in cast.items():
+    for key, value in tensors.items():
         if not torch.isfinite(value).all():
-            if torch.isfinite(tensors[key]).all():
-                raise Refused(
-                    f"{key} has values too large for {precision}", "Save as bf16 or fp32.", "saving.save_precision"
-                )
-            raise Refused(
-                f"{key} holds NaN or infinity, so this LoRA is not saved",
-                "Go back to the last good checkpoint, and train with a lower learning rate.",
-            )
+            raise LoraNotFinite(key)
+        if not torch.isfinite(cast[key]).all():
+            text = f"{key} has values too large for {precision}"
+            raise Refused(text, "Save as bf16 or fp32.", "saving.save_precision")
     return cast
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from backend.config.problems import Problem
+from backend.models.files import part_tensors
+from backend.models.spec import Part
 from backend.runs.files import human_bytes
 
 RESERVE = 700_000_000
@@ -28,9 +32,10 @@ class Need:
         return sum(self.parts.values()) + RESERVE
 
 
-def scaled_bytes(disk_bytes: int, disk_width: int, width: int) -> int:
-    """Bytes of weights that lie on disk with `disk_width` bytes a number, held with `width`."""
-    return disk_bytes * width // disk_width
+def weight_bytes(base: Path, part: Part, variant: str | None, width: int) -> int:
+    """Bytes of the weights of `part` held with `width` bytes a number, whatever they are kept in on disk."""
+    shapes = (shape for _, shape in part_tensors(base, part, variant).values())
+    return sum(math.prod(shape) for shape in shapes) * width
 
 
 def stages(weights: Mapping[str, int], text_parts: tuple[str, ...], denoiser: str, trained: int) -> list[Need]:

@@ -6,11 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import diffusers.utils.logging
 import torch
+import transformers.utils.logging
 
 from backend.models import files
 from backend.models.spec import Part
 from backend.refused import Refused
+
+
+# The run has a progress of its own; theirs would fill its log with control characters.
+diffusers.utils.logging.disable_progress_bar()
+transformers.utils.logging.disable_progress_bar()
 
 
 def load_part(

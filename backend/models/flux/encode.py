@@ -34,18 +34,21 @@ class TextStack:
         """What the denoiser is told by each caption, on the encoders' device and in their dtype.
 
         text_length: T5 tokens that every caption is padded or cut to. Each entry: ``prompt_embeds`` (text_length, D)
-        of T5 (its padding is attended, as in ``FluxPipeline``) and ``pooled`` (P,) of CLIP, which reads 77 tokens.
+        of T5 (its padding is attended, as in ``FluxPipeline``), ``pooled`` (P,) of CLIP, which reads 77 tokens, and
+        ``length`` (), on the CPU: the T5 tokens that are not padding.
         """
-        sequence = self._t5(list(captions), text_length)
+        sequence, lengths = self._t5(list(captions), text_length)
         pooled = self._clip(list(captions))
-        return [{"prompt_embeds": sequence[i], "pooled": pooled[i]} for i in range(len(captions))]
+        return [
+            {"prompt_embeds": sequence[i], "pooled": pooled[i], "length": lengths[i]} for i in range(len(captions))
+        ]
 
-    def _t5(self, captions: list[str], text_length: int) -> Tensor:
+    def _t5(self, captions: list[str], text_length: int) -> tuple[Tensor, Tensor]:
         tokens = self.t5_tokenizer(
             captions, padding="max_length", max_length=text_length, truncation=True, return_tensors="pt"
         )
         out = self.t5(tokens.input_ids.to(self.t5.device), output_hidden_states=False)[0]
-        return out.to(self.t5.dtype)
+        return out.to(self.t5.dtype), tokens.attention_mask.sum(dim=1)
 
     def _clip(self, captions: list[str]) -> Tensor:
         length = self.clip_tokenizer.model_max_length
@@ -83,7 +86,9 @@ class VaeStack:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> VaeStack:
         """Move the weights; returns itself."""
-        self.vae.to(device=device, dtype=dtype)
+        # diffusers warns at every call that names a dtype, None included
+        wanted = {"device": device, "dtype": dtype}
+        self.vae.to(**{name: value for name, value in wanted.items() if value is not None})
         return self
 
     @property

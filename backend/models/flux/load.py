@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from diffusers import FluxTransformer2DModel
 
+from backend.models import files
 from backend.models.flux import facts
 from backend.models.local import load_part
+from backend.refused import Refused
 
 
 def load_denoiser(base: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> FluxTransformer2DModel:
@@ -19,3 +21,17 @@ def load_denoiser(base: Path, variant: str | None, dtype: torch.dtype, device: t
     """
     denoiser = load_part(FluxTransformer2DModel, base, facts.FACTS.part("transformer"), variant, dtype)
     return denoiser.to(device).requires_grad_(False).train()
+
+
+def empty_denoiser(base: Path) -> FluxTransformer2DModel:
+    """The transformer of the model at `base` without weights (on torch's meta device), for names and sizes.
+
+    Refused when its config can't be used.
+    """
+    try:
+        config = files.read_json(base / facts.FACTS.part("transformer").folder / "config.json")
+        with torch.device("meta"):
+            return FluxTransformer2DModel.from_config(config)
+    except (OSError, ValueError, TypeError) as error:
+        text = f"transformer/config.json of {base} can't be used: {error}"
+        raise Refused(text, "Copy the file again from where the model came from.", files.SETTING) from error

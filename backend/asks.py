@@ -1,0 +1,60 @@
+"""What a person asks of a running trainer: by file from page or terminal, by signal where no file can be written."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from backend.runs.control import Control
+
+log = logging.getLogger(__name__)
+
+
+class StopAsked(Exception):
+    """The run was asked to stop before training began; there is nothing to save yet."""
+
+
+class Asks:
+    """Requests of one run; cheap enough to be looked at in every batch and every denoising step."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._signalled = False
+
+    @property
+    def stop(self) -> bool:
+        """True once a stop was asked for; it stays asked."""
+        return self._signalled or "stop" in self._control.pending()
+
+    def take(self, name: str) -> bool:
+        """True once for each time that ``save`` or ``sample`` was asked for."""
+        if name not in self._control.pending():
+            return False
+        self._control.clear(name)
+        return True
+
+    def check(self) -> None:
+        """Raise StopAsked when a stop was asked for: for the long work before the first step."""
+        if self.stop:
+            raise StopAsked
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take the first INT or TERM as a request to stop; a second one interrupts at once."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            if self._signalled:
+                raise KeyboardInterrupt
+            log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
+            self._signalled = True
+
+        kinds = [signal.SIGINT, signal.SIGTERM]
+        before = {kind: signal.signal(kind, handle) for kind in kinds}
+        try:
+            yield
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, handler)

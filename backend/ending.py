@@ -1,0 +1,61 @@
+"""How a run ends: what is written down when it is done or stopped, and what is kept when its numbers went wrong."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from backend.job import Job
+from backend.loop import train
+from backend.records import NotFinite
+from backend.refused import Refused
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run
+
+log = logging.getLogger(__name__)
+
+
+def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
+    """Train and write the end into events and record. Refused, after the last good LoRA was kept, when loss or
+    gradients are lost; everything else is passed on."""
+    try:
+        ending = train(job)
+    except NotFinite as lost:
+        raise _kept(run, job, lost) from lost
+    job.count_time()
+    position = job.position
+    if ending == "stopped":
+        events.write("stopped", step=position.step)
+        run.finish("stopped", step=position.step)
+        log.info("Stopped at step %d; resume goes on from there.", position.step)
+        return
+    job.watch.end()
+    result = {
+        "step": position.step,
+        "lora": str(job.saver.final),
+        "seconds": round(position.seconds, 2),
+        "loss": job.records.last_loss,
+        "loss_smooth": position.smooth / position.smooth_weight if position.smooth_weight else None,
+        "validation": job.duties.measured,
+    }
+    events.write("done", **result)
+    run.finish("done", **result)
+    log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, job.saver.final)
+
+
+def _kept(run: Run, job: Job, lost: NotFinite) -> Refused:
+    """Keep the LoRA of the last step whose numbers were finite, and say all this."""
+    step, newest = job.saver.newest()
+    good = job.good
+    if good is not None and good.step > step:
+        newest = job.saver.save_rescued(good.tensors, good.step)
+    kept = f"The last good LoRA is kept: {_short(run, newest)}." if newest else "No step before it was saved."
+    state = " The resume state is that of the last save." if run.has_state() else ""
+    remedy = (
+        "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
+    )
+    return Refused(f"{lost} Training was stopped. {kept}{state}", remedy, "optimizer.learning_rate")
+
+
+def _short(run: Run, path: Path) -> str:
+    return path.relative_to(run.path).as_posix()

@@ -1,0 +1,242 @@
+"""What a run works on, gathered and checked before anything large loads: base model, pictures, plan, encoded data."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from backend.asks import Asks
+from backend.config.paths import resolve
+from backend.config.problems import Problem, errors
+from backend.config.schema import Config
+from backend.data.cache import LatentCache, TextCache, build_latents, build_text, wanted_latents, wanted_text
+from backend.data.identity import text_identity, vae_identity
+from backend.data.items import DatasetScan
+from backend.data.scan import cache_folder, scan_dataset
+from backend.devices import device_name, mixed_precision, pick_device, weight_dtype
+from backend.lora.inject import find_targets
+from backend.memory import fit
+from backend.models.spec import Family, Geometry
+from backend.models.table import family as family_named
+from backend.optim import make_optimizer, make_scheduler
+from backend.plan.plan import Plan
+from backend.plan.shapes import make_plan
+from backend.plan.texts import token_counter
+from backend.refused import Refused
+from backend.runs.events import EventWriter
+from backend.runs.progress import PhaseProgress
+from backend.shapes import attention
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything but the denoiser. code: the family's module. dtype: of the frozen weights. targets: module paths."""
+
+    cfg: Config
+    family: Family
+    code: ModuleType
+    base: Path
+    device: torch.device
+    dtype: torch.dtype
+    precision: str
+    geometry: Geometry
+    scan: DatasetScan
+    plan: Plan
+    targets: tuple[str, ...]
+    latents: LatentCache
+    texts: TextCache
+
+    def load_vae(self) -> Any:
+        """The VAE that the settings name, on the CPU."""
+        where = resolve(self.cfg.model.vae) if self.cfg.model.vae else self.base
+        return self.code.load_vae(where, self.cfg.model.variant, self.dtype, torch.device("cpu"))
+
+    @property
+    def data_digest(self) -> str:
+        """Digest of the training pictures, captions and repeats, in their order."""
+        lines = (f"{item.key} {item.repeats} {item.caption!r}" for item in self.plan.items)
+        return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
+    """Check the base model, scan and plan, see that the model fits, and fill the caches; encoders are freed again.
+
+    Refused with every problem of a stage at once. StopAsked when a stop is asked for in the middle.
+    """
+    family = family_named(cfg.model.family)
+    base = resolve(cfg.model.base_model or "")
+    _refuse(family.check_base_model(base, cfg.model.variant), events)
+    scan = _scan(cfg, events, asks)
+    geometry = family.geometry(base)
+    counter = token_counter(base, family.facts) if cfg.compile.caption_buckets else None
+    plan = make_plan(cfg, scan, geometry, family.facts, counter)
+    _refuse(plan.problems, events)
+    for line in plan.lines():
+        log.info(line)
+    events.write("plan", **plan.to_dict())
+    events.write("step_total", total=plan.steps.steps)
+
+    device = pick_device()
+    dtype = weight_dtype(cfg.model.weight_dtype, device)
+    latents = LatentCache(cache_folder(cfg), vae_identity(cfg), dtype, cfg.dataset.transparency)
+    texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype)
+    code = family.load()
+    targets = _check_settings(cfg, family, code.empty_denoiser(base), plan, device, dtype)
+    inputs = Inputs(
+        cfg,
+        family,
+        code,
+        base,
+        device,
+        dtype,
+        mixed_precision(cfg.training.mixed_precision, device),
+        geometry,
+        scan,
+        plan,
+        targets,
+        latents,
+        texts,
+    )
+    _check_fit(inputs, code.empty_denoiser(base))
+    _encode(inputs, events, asks)
+    return inputs
+
+
+def _scan(cfg: Config, events: EventWriter, asks: Asks) -> DatasetScan:
+    with PhaseProgress(events, "scan") as progress:
+        scan = scan_dataset(cfg, _watched(progress, asks))
+    for name, found in (("training", scan.train), *scan.validation.items()):
+        for line in found.summary():
+            log.info("%s: %s", name, line)
+    _refuse(scan.problems, events)
+    return scan
+
+
+def _refuse(problems: list[Problem], events: EventWriter) -> None:
+    """Tell warnings as events; Refused with all errors."""
+    for problem in problems:
+        if problem.severity == "warning":
+            events.write("warning", text=problem.text, remedy=problem.remedy)
+            log.warning(problem.sentence())
+    if errors(problems):
+        raise Refused.of(errors(problems))
+
+
+def _check_settings(
+    cfg: Config, family: Family, empty: nn.Module, plan: Plan, device: torch.device, dtype: torch.dtype
+) -> tuple[str, ...]:
+    """Targets, optimizer, schedule and attention route are tried before the long work; returns the targets."""
+    include = cfg.network.targets_include or list(family.facts.default_targets)
+    targets = find_targets(empty, include, cfg.network.targets_exclude)
+    optimizer = optimizer_of(cfg, [nn.Parameter(torch.zeros(2, 2))])
+    scheduler_of(cfg, optimizer, max(1, plan.steps.steps))
+    computed = compute_dtype(cfg, device, dtype)
+    try:
+        attention.choose(cfg.compile.attention, device, computed)
+    except ValueError as error:
+        raise Refused.from_error(error, "compile.attention") from error
+    return tuple(targets)
+
+
+def compute_dtype(cfg: Config, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What attention computes in: autocast's format, else that of the weights."""
+    precision = mixed_precision(cfg.training.mixed_precision, device)
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, dtype)
+
+
+def optimizer_of(cfg: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of the settings over `parameters`."""
+    chosen = cfg.optimizer
+    return make_optimizer(
+        chosen.optimizer,
+        parameters,
+        learning_rate=chosen.learning_rate,
+        weight_decay=chosen.weight_decay,
+        betas=(chosen.betas[0], chosen.betas[1]),
+        eps=chosen.eps,
+        arguments=chosen.optimizer_args,
+    )
+
+
+def scheduler_of(cfg: Config, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """The learning-rate schedule of the settings over `steps` optimizer steps."""
+    chosen = cfg.optimizer
+    return make_scheduler(
+        chosen.lr_scheduler,
+        optimizer,
+        total_steps=steps,
+        warmup=chosen.lr_warmup,
+        cycles=chosen.lr_scheduler_num_cycles,
+        power=chosen.lr_scheduler_power,
+        min_lr_ratio=chosen.lr_scheduler_min_lr_ratio,
+    )
+
+
+def _check_fit(inputs: Inputs, empty: nn.Module) -> None:
+    """Refused when a stage's weights can't fit the card; sizes of all parts are told. Nothing to check on a CPU."""
+    if inputs.device.type != "cuda":
+        return
+    width = inputs.dtype.itemsize
+    facts, variant = inputs.family.facts, inputs.cfg.model.variant
+    weights = {p.name: fit.weight_bytes(inputs.base, p, variant, width) for p in facts.parts if p.weights}
+    denoiser = next(part.name for part in facts.parts if facts.denoiser_class in part.class_names)
+    weights[denoiser] = sum(p.numel() for p in empty.parameters()) * width
+    modules = dict(empty.named_modules())
+    rank = inputs.cfg.network.network_dim
+    trained = sum(rank * (modules[t].in_features + modules[t].out_features) for t in inputs.targets)
+    texts = tuple(part.name for part in facts.parts if part.name.startswith("text_encoder"))
+    needs = fit.stages(weights, texts, denoiser, trained)
+    if not inputs.texts.missing(inputs.texts.path(*wanted) for wanted in wanted_text(inputs.cfg, inputs.plan)):
+        needs = [need for need in needs if need.stage != "encoding captions"]
+    free, total = torch.cuda.mem_get_info(inputs.device)
+    refused = fit.problems(needs, free, total, device_name(inputs.device))
+    if refused:
+        raise Refused.of(refused)
+
+
+def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
+    """Pictures and captions that the caches lack; each encoder is gone from the card before the next one comes."""
+    cfg = inputs.cfg
+
+    def load_vae() -> Any:
+        return inputs.load_vae().to(inputs.device)
+
+    def load_text() -> Any:
+        return inputs.code.load_text(inputs.base, cfg.model.variant, inputs.dtype, inputs.device)
+
+    with PhaseProgress(events, "cache_latents") as progress:
+        made = build_latents(inputs.latents, wanted_latents(inputs.plan), load_vae, _watched(progress, asks))
+    log.info("Latents: %d encoded, the others were in the cache", made)
+    free_memory()
+    with PhaseProgress(events, "cache_text") as progress:
+        made = build_text(inputs.texts, wanted_text(cfg, inputs.plan), load_text, _watched(progress, asks))
+    log.info("Captions: %d encoded, the others were in the cache", made)
+    free_memory()
+
+
+def free_memory() -> None:
+    """Give back what is held by objects that are gone."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _watched(progress: PhaseProgress, asks: Asks) -> Callable[..., None]:
+    """`progress.set`, which also looks whether a stop is asked for."""
+
+    def tell(done: int, total: int, *_: object) -> None:
+        asks.check()
+        progress.set(done, total)
+
+    return tell

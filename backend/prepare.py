@@ -1,0 +1,299 @@
+"""From gathered inputs to a run that is ready to train: denoiser, LoRA, checkpointing, optimizer, compile, position."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import GradientAccumulationPlugin
+from torch import nn
+
+from backend.asks import Asks
+from backend.checkpoint import Fingerprint, Position, Stateful, latest_state, load_state
+from backend.compile import cache as compile_cache
+from backend.compile.helper import compile_model
+from backend.compile.report import CompileReport
+from backend.compile.selection import Choice
+from backend.compile.telemetry import Telemetry
+from backend.config.paths import resolve
+from backend.config.schema import Config
+from backend.data.loader import Loader
+from backend.duties import Duties
+from backend.inputs import Inputs, compute_dtype, free_memory, gather, optimizer_of, scheduler_of
+from backend.job import Forward, Job
+from backend.lora.inject import Lora, inject
+from backend.lora.keys import not_loadable
+from backend.lora.load import continue_from, read_lora
+from backend.lora.metadata import file_metadata
+from backend.memory.meter import Meter
+from backend.records import StepRecords
+from backend.refused import Refused
+from backend.rows import row_writer
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
+from backend.sampling import PromptText, Sampler, uses_negative
+from backend.saver import Saver
+from backend.shapes.runtime import ShapeRuntime
+from backend.validation import Example, Measured, validate
+from backend.watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Trained:
+    """The denoiser with its LoRA and what moves it."""
+
+    denoiser: nn.Module
+    lora: Lora
+    optimizer: Any
+    scheduler: Any
+
+    def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
+        """What the resume state holds beside the LoRA."""
+        found = {"optimizer": self.optimizer.optimizer, "scheduler": self.scheduler.scheduler}
+        return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
+
+
+def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool, stack: ExitStack) -> Job:
+    """Everything up to the first step. stack: closes what has to be closed when the run ends, whatever the end.
+
+    Refused, with problem and remedy, when something of it can't be done.
+    """
+    started = time.time()
+    state = latest_state(run.state_dir) if resume else None
+    if resume and state is None:
+        raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
+    _seed(cfg)
+    cache = compile_cache.prepare(resolve(cfg.compile.compile_cache_dir) if cfg.compile.compile_cache_dir else None)
+    inputs = gather(cfg, events, asks)
+    events.write("phase", phase="load", done=0, total=None, eta_s=None)
+    accelerator = make_accelerator(cfg, inputs)
+    trained = _load(inputs, accelerator, events)
+    asks.check()
+    fingerprint = Fingerprint(
+        cfg.network.network_dim,
+        cfg.network.network_alpha,
+        inputs.targets,
+        cfg.optimizer.optimizer,
+        inputs.data_digest,
+    )
+    parts = trained.parts(accelerator)
+    position = load_state(state, trained.lora, parts, fingerprint) if state else Position()
+    generation = run.begin_generation(position.step)
+    if state:
+        events.write("resumed", step=position.step, generation=generation)
+        log.info("Going on at step %d, generation %d", position.step, generation)
+    metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
+
+    telemetry, report = _compile(inputs, trained.denoiser, cache, stack)
+    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, compute_dtype(cfg, inputs.device, inputs.dtype))
+    forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
+    total = inputs.plan.steps.steps
+    planned = inputs.plan.planned_graphs
+    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned)
+    write = row_writer(run, metrics, cfg.logging.tensorboard, stack)
+    records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
+    loader = stack.enter_context(Loader(inputs.plan, inputs.latents, inputs.texts, cfg.dataset.loader_workers))
+    saver = Saver(
+        run,
+        events,
+        cfg.saving,
+        trained.lora,
+        position,
+        parts,
+        fingerprint,
+        lambda step: _metadata(inputs, trained.lora, position, step, started),
+        metrics.flush,
+    )
+    sampler = _sampler(run, events, asks, inputs, forward, trained.lora, loader) if cfg.sampling.prompts else None
+    duties = Duties(
+        cfg,
+        position,
+        total,
+        records,
+        saver,
+        asks,
+        events,
+        {name: _examples(loader, name) for name in inputs.plan.validation},
+        lambda examples: _measure(inputs, forward, examples),
+        sampler.draw if sampler else None,
+        watch.resume_training,
+    )
+    free_memory()
+    return Job(
+        cfg,
+        accelerator,
+        forward,
+        trained.lora,
+        trained.optimizer,
+        trained.scheduler,
+        loader,
+        inputs.geometry,
+        total,
+        position,
+        records,
+        saver,
+        duties,
+        asks,
+        watch,
+    )
+
+
+def make_accelerator(cfg: Config, inputs: Inputs) -> Accelerator:
+    """accelerate with this run's own settings: nothing from the environment, nothing from a run before it."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    accumulation = GradientAccumulationPlugin(
+        num_steps=cfg.training.gradient_accumulation_steps, adjust_scheduler=False, sync_with_dataloader=False
+    )
+    return Accelerator(
+        mixed_precision=inputs.precision,
+        gradient_accumulation_plugin=accumulation,
+        cpu=inputs.device.type == "cpu",
+    )
+
+
+def _seed(cfg: Config) -> None:
+    random.seed(cfg.training.seed)
+    np.random.seed(cfg.training.seed)
+    torch.manual_seed(cfg.training.seed)
+    if cfg.training.deterministic:
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
+
+
+def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trained:
+    """Order: load, LoRA, checkpointing, prepare."""
+    cfg = inputs.cfg
+    denoiser = inputs.code.load_denoiser(inputs.base, cfg.model.variant, inputs.dtype, inputs.device)
+    network = cfg.network
+    autocast = inputs.precision != "no"
+    lora = inject(
+        denoiser,
+        inputs.targets,
+        rank=network.network_dim,
+        alpha=network.network_alpha,
+        dropout=network.network_dropout,
+        seed=cfg.training.seed,
+        cast=not autocast,
+    )
+    elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
+    if elsewhere:
+        text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
+        events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
+    if network.network_weights:
+        for said in continue_from(lora, read_lora(resolve(network.network_weights))):
+            events.write("warning", text=said, remedy="")
+    if cfg.training.gradient_checkpointing:
+        denoiser.enable_gradient_checkpointing()
+    optimizer = optimizer_of(cfg, lora.parameters())
+    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
+    optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
+    return Trained(denoiser, lora, optimizer, scheduler)
+
+
+def _compile(
+    inputs: Inputs, denoiser: nn.Module, cache: Path, stack: ExitStack
+) -> tuple[Telemetry | None, CompileReport | None]:
+    """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
+    chosen = inputs.cfg.compile
+    if not chosen.compile:
+        return None, None
+    telemetry = Telemetry(cache).start()
+    stack.callback(telemetry.stop)
+    # the shape mode rules over compile_dynamic where it decides by itself which axes change
+    dynamic = {"exact_buckets": "false", "dynamic": "auto"}.get(chosen.shape_mode, chosen.compile_dynamic)
+    rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
+    try:
+        report = compile_model(
+            denoiser,
+            inputs.code.block_lists(denoiser),
+            backend=chosen.compile_backend,
+            mode=chosen.compile_mode,
+            dynamic=dynamic,
+            fullgraph=chosen.compile_fullgraph,
+            cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
+            disable_linear=chosen.disable_linear,
+            scope=chosen.compile_scope,
+            selection=rows or None,
+            checkpointing=inputs.cfg.training.gradient_checkpointing,
+        )
+    except ValueError as error:
+        raise Refused.from_error(error, "compile.compile") from error
+    telemetry.warm(inputs.plan.planned_graphs)
+    return telemetry, report
+
+
+def _sampler(
+    run: Run, events: EventWriter, asks: Asks, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader
+) -> Sampler:
+    def text(prompt: Any) -> PromptText:
+        negative = loader.text(prompt.negative_prompt, prompt.text_length) if uses_negative(prompt) else None
+        return PromptText(loader.text(prompt.prompt, prompt.text_length), negative)
+
+    prompts = inputs.cfg.sampling.prompts
+    return Sampler(
+        run,
+        events,
+        asks,
+        prompts,
+        [text(prompt) for prompt in prompts],
+        forward,
+        lambda steps, tokens: inputs.code.sampling_sigmas(steps, tokens, inputs.base),
+        lora,
+        inputs.load_vae,
+        inputs.geometry,
+        inputs.device,
+    )
+
+
+def _examples(loader: Loader, name: str) -> Any:
+    def read() -> Iterator[Example]:
+        for batch in loader.validation(name):
+            yield Example(batch.keys[0], batch.latents[0], batch.text[0])
+
+    return read
+
+
+def _measure(inputs: Inputs, forward: Forward, examples: Iterable[Example]) -> Measured:
+    chosen = inputs.cfg.validation
+    return validate(
+        examples,
+        forward,
+        sigmas=chosen.validation_sigmas,
+        repeats=chosen.validation_repeats,
+        seed=chosen.validation_seed,
+        batch_size=inputs.plan.validation_batch,
+        device=inputs.device,
+    )
+
+
+def _metadata(inputs: Inputs, lora: Lora, position: Position, step: int, started: float) -> dict[str, str]:
+    buckets: dict[tuple[int, int], int] = {}
+    for found in inputs.plan.fits:
+        size = (found.bucket.width, found.bucket.height)
+        buckets[size] = buckets.get(size, 0) + 1
+    return file_metadata(
+        inputs.cfg,
+        inputs.plan.items,
+        buckets,
+        architecture=inputs.code.architecture(inputs.base),
+        base_model_version=inputs.code.BASE_MODEL_VERSION,
+        targets=len(lora.layers),
+        step=step,
+        total_steps=inputs.plan.steps.steps,
+        epoch=position.epoch,
+        started=started,
+    )

@@ -1,0 +1,178 @@
+"""Sample pictures during training: the prompts of the settings, drawn with the LoRA as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, PngImagePlugin
+from torch import Tensor
+
+from backend import flow
+from backend.asks import Asks
+from backend.config.schema import SamplePrompt
+from backend.devices import text_to_device
+from backend.lora.inject import Lora
+from backend.models.spec import Geometry
+from backend.plan.modes import fitting_size
+from backend.runs.errors import WriteFailed
+from backend.runs.events import EventWriter
+from backend.runs.files import unused_path, write_atomic
+from backend.runs.folder import Run
+from backend.runs.progress import PhaseProgress
+
+log = logging.getLogger(__name__)
+
+Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[Tensor]]
+"""Noisy latents, sigmas (B,), text and guidance -> predicted velocities, through the blocks compiled for training."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop while a picture was being drawn."""
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """What the denoiser is told by a prompt and by its negative; `negative` is None where it has no effect."""
+
+    positive: dict[str, Tensor]
+    negative: dict[str, Tensor] | None
+
+
+def uses_negative(prompt: SamplePrompt) -> bool:
+    """True when the negative prompt takes part: only a true guidance above 1 weighs against it."""
+    return prompt.true_cfg_scale > 1.0
+
+
+@torch.no_grad()
+def draw_latent(
+    prompt: SamplePrompt,
+    text: PromptText,
+    predict: Predict,
+    sampling_sigmas: Callable[[int, int], list[float]],
+    geometry: Geometry,
+    device: torch.device,
+    check: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """The finished latent (C, h, w) float32 of `prompt`, by Euler's method along the family's own noise levels.
+
+    The start noise is that of ``FluxPipeline`` with a CPU generator of the same seed. sampling_sigmas: (steps, image
+    tokens) -> levels, falling, the last 0. check: called before each step; may raise Interrupted.
+    """
+    width, height = fitting_size(prompt.width, prompt.height, geometry)
+    rows, columns = geometry.latent_size(width, height)
+    source = torch.Generator("cpu").manual_seed(prompt.seed)
+    x = flow.noise((geometry.latent_channels, rows, columns), source).to(device)
+    levels = sampling_sigmas(prompt.steps, geometry.image_tokens(width, height))
+    for now, after in zip(levels, levels[1:], strict=False):
+        check()
+        sigma = torch.tensor([now], dtype=torch.float32, device=device)
+        velocity = predict([x], sigma, [text.positive], prompt.guidance_scale)[0].float()
+        if text.negative is not None:
+            away = predict([x], sigma, [text.negative], prompt.guidance_scale)[0].float()
+            velocity = away + prompt.true_cfg_scale * (velocity - away)
+        x = x + (after - now) * velocity
+    return x
+
+
+def to_picture(pixels: Tensor) -> Image.Image:
+    """RGB picture of pixels (3, H, W) in [-1, 1]; values beyond are cut off. ValueError when they are not finite."""
+    if not torch.isfinite(pixels).all():
+        raise ValueError("the sample holds NaN")
+    values = ((pixels.float().cpu() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    return Image.fromarray(values.permute(1, 2, 0).numpy(), "RGB")
+
+
+def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, said: Mapping[str, Any]) -> None:
+    """Save a PNG that tells how it was made: ``parameters`` as other tools read it, ``monotile`` as JSON."""
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("parameters", parameters_line(prompt, picture.size))
+    info.add_itxt("monotile", json.dumps({**prompt.model_dump(), **said}, ensure_ascii=False))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", pnginfo=info)
+    write_atomic(path, buffer.getvalue())
+
+
+def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
+    """Prompt and settings in the form that AUTOMATIC1111's web UI began and most viewers read."""
+    negative = f"\nNegative prompt: {prompt.negative_prompt}" if prompt.negative_prompt else ""
+    settings = (
+        f"Steps: {prompt.steps}, Sampler: Euler, CFG scale: {prompt.true_cfg_scale:g}, "
+        f"Distilled CFG Scale: {prompt.guidance_scale:g}, Seed: {prompt.seed}, Size: {size[0]}x{size[1]}, "
+        f"LoRA scale: {prompt.lora_scale:g}"
+    )
+    return f"{prompt.prompt}{negative}\n{settings}"
+
+
+@dataclass
+class Sampler:
+    """Draws all prompts of a run at a step.
+
+    texts: what the denoiser is told by each prompt, in their order. load_vae: the family's VAE on the CPU, asked for
+    once and kept off the device between samples. sampling_sigmas: (steps, image tokens) -> noise levels.
+    """
+
+    run: Run
+    events: EventWriter
+    asks: Asks
+    prompts: Sequence[SamplePrompt]
+    texts: Sequence[PromptText]
+    predict: Predict
+    sampling_sigmas: Callable[[int, int], list[float]]
+    lora: Lora
+    load_vae: Callable[[], Any]
+    geometry: Geometry
+    device: torch.device
+    _vae: Any = None
+
+    def draw(self, step: int) -> None:
+        """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
+        total = sum(prompt.steps for prompt in self.prompts)
+        try:
+            with PhaseProgress(self.events, "sample", total=total) as progress:
+                for number, (prompt, text) in enumerate(zip(self.prompts, self.texts, strict=True)):
+                    self._draw_one(step, number, prompt, text, progress)
+        except Interrupted:
+            log.info("The samples of step %d were left out: the run was asked to stop", step)
+
+    def _draw_one(
+        self, step: int, number: int, prompt: SamplePrompt, text: PromptText, progress: PhaseProgress
+    ) -> None:
+        def check() -> None:
+            if self.asks.stop:
+                raise Interrupted
+            progress.advance()
+
+        negative = None if text.negative is None else text_to_device(text.negative, self.device)
+        on_device = PromptText(text_to_device(text.positive, self.device), negative)
+        with self.lora.scaled(prompt.lora_scale):
+            latent = draw_latent(
+                prompt, on_device, self.predict, self.sampling_sigmas, self.geometry, self.device, check
+            )
+        try:
+            picture = to_picture(self._decode(latent))
+            path = unused_path(self.run.samples_dir / f"step{step:08d}-{number}.png")
+            write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
+        except (ValueError, WriteFailed) as error:
+            remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
+            self.events.write("warning", text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy)
+            return
+        file = path.relative_to(self.run.path).as_posix()
+        self.events.write("sample", step=step, prompt_index=number, file=file, prompt=prompt.prompt)
+
+    def _decode(self, latent: Tensor) -> Tensor:
+        """Pixels of a latent, on the device while it has room, else on the CPU."""
+        self._vae = self._vae or self.load_vae()
+        try:
+            pixels = self._vae.to(self.device).decode(latent[None])[0].cpu()
+        except torch.OutOfMemoryError:
+            log.warning("No room on the card to decode a sample; it is decoded on the CPU")
+            pixels = self._vae.to("cpu").decode(latent[None].cpu())[0]
+        self._vae.to("cpu")
+        return pixels

@@ -1,0 +1,236 @@
+"""The trainer's process: ``python -m backend.train --run DIR``, or a TOML in the foreground.
+
+A run's folder holds all that it needs and gets all that it makes; page and terminal read it from there. In the
+foreground the same events and metrics feed a progress display.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+
+from backend.asks import Asks, StopAsked
+from backend.config.load import load, ready
+from backend.config.paths import resolve
+from backend.config.problems import Problem, errors
+from backend.config.schema import Config
+from backend.refused import Refused
+from backend.runs.control import Control
+from backend.runs.diagnose import Diagnosis, explain
+from backend.runs.errors import RunError
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run, find
+from backend.runs.logsetup import configure_logging
+
+log = logging.getLogger(__name__)
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the trainer; returns the exit code: 0 done or stopped, 1 failed, 2 the settings can't be used."""
+    parser = _parser()
+    known, rest = parser.parse_known_args(arguments)
+    try:
+        overrides = _overrides(rest)
+        if known.run is None and known.config is None and known.resume in (None, ""):
+            parser.error("give a CONFIG.toml, --run DIR or --resume RUN")
+        run, resume = _open(known.config, known.run, known.resume, overrides)
+    except (Refused, RunError) as error:
+        _complain(error)
+        return WRONG_INPUT
+    return run_trainer(run, resume, foreground=known.run is None, logs=configure_logging)
+
+
+def run_trainer(
+    run: Run, resume: bool = False, foreground: bool = False, logs: Callable[[Run, str], None] | None = None
+) -> int:
+    """Train `run` in this process to its end, whatever that is, and write the end down; returns the exit code.
+
+    foreground: show the progress in the terminal. logs: sends this process's logging where it belongs, given the run
+    and its log level; left out by callers that have their own logging.
+    """
+    try:
+        run.attach()
+    except RunError as error:
+        _complain(error)
+        return WRONG_INPUT
+    events = EventWriter(run)
+    asks = Asks(Control(run))
+    with ExitStack() as stack:
+        stack.enter_context(asks.signals())
+        stack.enter_context(_display(run) if foreground else nullcontext())
+        try:
+            cfg = _config(run)
+            if logs is not None:
+                logs(run, cfg.logging.log_level)
+            return _train(run, cfg, events, asks, resume)
+        except StopAsked:
+            log.info("Stopped before the first step; there was nothing to save.")
+            events.write("stopped", step=0)
+            run.finish("stopped", step=0)
+            return DONE
+        except KeyboardInterrupt:
+            log.warning("Ended at once; the last saved state is kept.")
+            events.write("stopped", step=None)
+            run.finish("stopped")
+            return FAILED
+        except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
+            return _fail(run, events, error)
+
+
+def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool) -> int:
+    _environment(cfg)
+    # Here and not above: a wrong setting should be told before torch has loaded.
+    from backend.ending import train_to_end
+    from backend.prepare import prepare
+
+    with ExitStack() as stack:
+        job = prepare(run, cfg, events, asks, resume, stack)
+        train_to_end(run, job, events)
+    return DONE
+
+
+def _environment(cfg: Config) -> None:
+    """What torch and others read from the environment once, when they load."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if sys.platform == "linux":
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if cfg.training.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # What `accelerate config` once stored for this machine must not change a run behind its settings' back.
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[name]
+
+
+def _fail(run: Run, events: EventWriter, error: BaseException) -> int:
+    diagnosis = explain(error)
+    _log_failure(error, diagnosis)
+    events.write("error", **diagnosis.as_event())
+    said = {"text": diagnosis.text, "cause": diagnosis.cause, "remedy": diagnosis.remedy}
+    run.finish("failed", error={**said, "exception": diagnosis.exception})
+    return WRONG_INPUT if isinstance(error, Refused) else FAILED
+
+
+def _log_failure(error: BaseException, diagnosis: Diagnosis) -> None:
+    if not isinstance(error, Refused):
+        log.error("%s", "".join(traceback.format_exception(error)).rstrip())
+    for sentence in (diagnosis.text, diagnosis.cause, diagnosis.remedy):
+        if sentence:
+            log.error(sentence)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="train",
+        description="Train a LoRA. Settings of the file can be replaced: --network_dim 32 --max_train_steps 500.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", nargs="?", help="the TOML with the settings of a new run")
+    parser.add_argument("--run", metavar="DIR", help="a run's folder whose config.toml is trained in the background")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="go on from the saved state of this run (its name, the beginning of it, or its folder)",
+    )
+    return parser
+
+
+def _overrides(rest: Sequence[str]) -> dict[str, str]:
+    """``--name value`` and ``--name=value`` as a table. Refused for anything else."""
+    found: dict[str, str] = {}
+    words = list(rest)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise Refused(f"{word!r} belongs to no setting", "Write settings as --name value.")
+        name, given, value = word[2:].partition("=")
+        if not given:
+            if not words:
+                raise Refused(f"--{name} has no value", f"Write --{name} VALUE.")
+            value = words.pop(0)
+        found[name] = value
+    return found
+
+
+def _open(config: str | None, run: str | None, resume: str | None, overrides: dict[str, str]) -> tuple[Run, bool]:
+    """The run that the command line means, made if it is new, and whether it goes on from its state."""
+    if run is not None:
+        if config is not None or overrides:
+            raise Refused("--run takes the settings from the run's own config.toml", "Leave the others out.")
+        return Run(run), resume is not None
+    if resume:
+        if config is not None:
+            raise Refused("a run is resumed with its own settings", f"Leave {config} out, or start a new run.")
+        root = resolve(Config().saving.output_dir)
+        found = find(root, resume, paths=True)
+        if overrides:
+            _change(found, overrides)
+        return found, True
+    assert config is not None
+    loaded = load(config, overrides)
+    problems = list(loaded.problems)
+    if loaded.config is not None:
+        problems += ready(loaded.config)
+    if loaded.config is None or errors(problems):
+        raise Refused.of(errors(problems))
+    for problem in problems:
+        _say(problem)
+    return Run.create(loaded.config), False
+
+
+def _change(run: Run, overrides: dict[str, str]) -> None:
+    """Settings replaced for the rest of a resumed run, such as a later end; its config.toml is written anew."""
+    from backend.config.toml_io import dump
+
+    loaded = load(run.config_path, overrides)
+    if loaded.config is None or errors(loaded.problems):
+        raise Refused.of(errors(loaded.problems))
+    dump(loaded.config, run.config_path, whole=True)
+
+
+def _config(run: Run) -> Config:
+    if not run.config_path.is_file():
+        raise Refused(f"{run.path} holds no config.toml", "Give the folder of a run.")
+    loaded = load(run.config_path)
+    problems = [*loaded.problems, *(ready(loaded.config) if loaded.config else [])]
+    if loaded.config is None or errors(problems):
+        raise Refused.of(errors(problems))
+    return loaded.config
+
+
+def _display(run: Run):  # noqa: ANN202 - a context manager of a module that only the foreground needs
+    from backend.progress import show
+
+    return show(run)
+
+
+def _complain(error: Refused | RunError) -> None:
+    if isinstance(error, Refused):
+        for problem in error.problems:
+            _say(problem)
+    else:
+        _write(str(error))
+
+
+def _say(problem: Problem) -> None:
+    _write(f"{problem.severity}: {problem.sentence()}")
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    # A LoRA of a path with an umlaut is written to a terminal that may not know it.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(main())

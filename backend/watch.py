@@ -1,0 +1,125 @@
+"""Watches a run while it trains: memory and compiling for each step's row, events for what is rare, and the alarms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from backend.checkpoint import Position
+from backend.compile.report import CompileReport
+from backend.compile.telemetry import Telemetry
+from backend.memory.meter import Meter
+from backend.refused import Refused
+from backend.runs.events import EventWriter
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """What happens beside a step's arithmetic.
+
+    telemetry and report (what `compile_model` did) are None when compile is off. planned: graphs of the shape plan.
+    """
+
+    def __init__(
+        self,
+        events: EventWriter,
+        position: Position,
+        total_steps: int,
+        meter: Meter,
+        telemetry: Telemetry | None,
+        report: CompileReport | None,
+        planned: int,
+    ) -> None:
+        self._events = events
+        self._position = position
+        self._total = total_steps
+        self._meter = meter
+        self._telemetry = telemetry
+        self._report = report
+        self._planned = planned
+        self._told: str | None = None
+        self._first = True
+
+    def begin(self) -> None:
+        """The first step is about to start: it compiles, where anything is compiled."""
+        compiling = self._report is not None and self._report.compiled > 0
+        self._compile_state()
+        self._phase("compile" if compiling else "train")
+
+    def measure(self) -> Mapping[str, float | int | None]:
+        """Columns of a step's row that the host knows: memory, and the counts of compiling so far."""
+        row: dict[str, float | int | None] = dict(self._meter.read())
+        if self._telemetry is None:
+            return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": 0.0}
+        stats = self._telemetry.poll()
+        return row | {
+            "graphs": stats.graphs,
+            "recompiles": stats.recompiles,
+            "breaks": stats.breaks,
+            "compile_seconds": stats.seconds,
+            "cache_hits": stats.cache_hits,
+            "cache_misses": stats.cache_misses,
+        }
+
+    def after_step(self) -> None:
+        """Tell what is new; after the first step, that training began. Refused when compile silently does nothing."""
+        self.tell()
+        if self._first:
+            self._first = False
+            self._check()
+            self._phase("train")
+
+    def resume_training(self) -> None:
+        """Back to steps after samples, validation or a save."""
+        self.tell()
+        self._phase("train")
+
+    def end(self) -> None:
+        """The run is done: hold the graphs that were made against the plan."""
+        self.tell()
+        said = self._telemetry.difference() if self._telemetry is not None else None
+        if said is not None and self._report is not None and self._report.state == "compiled":
+            remedy = "The run is not affected. The Compile panel shows what each graph was made for."
+            self._events.write("warning", text=said, remedy=remedy)
+            log.warning(said)
+
+    def tell(self) -> None:
+        """Write the events of compiling that happened since the last call."""
+        if self._telemetry is None:
+            return
+        for event in self._telemetry.new_events():
+            fields = dict(event)
+            self._events.write(str(fields.pop("kind")), **fields)
+        self._verdict()
+
+    def _check(self) -> None:
+        """Asked for, nothing known to be in the way, and no graph: that must not pass in silence."""
+        if self._report is None or self._telemetry is None:
+            return
+        if self._report.state == "compiled" and self._telemetry.poll().graphs == 0:
+            text = self._report.verdict(0) or ""
+            remedy = "Turn compile off, or report this with the run's log: launcher.py doctor tells what compiles here."
+            raise Refused(text, remedy, "compile.compile")
+
+    def _verdict(self) -> None:
+        """Say once for each reason why less is compiled than was asked for."""
+        if self._report is None or self._telemetry is None:
+            return
+        said = self._report.verdict(max(1, self._telemetry.poll().graphs))
+        if said is not None and said != self._told:
+            self._told = said
+            self._compile_state(said)
+            remedy = "The run goes on, slower. launcher.py doctor shows what is missing to compile here."
+            self._events.write("warning", text=said, remedy=remedy)
+            log.warning(said)
+
+    def _compile_state(self, reason: str | None = None) -> None:
+        """Say whether this process compiles: off, compiled, partly, or fallback, the last two with their reason."""
+        report = self._report
+        state = "off" if report is None else report.state
+        why = reason or (report.reason if report else None)
+        self._events.write("compile", state=state, reason=why, planned=self._planned)
+
+    def _phase(self, phase: str) -> None:
+        self._events.write("phase", phase=phase, done=self._position.step, total=self._total, eta_s=None)

@@ -1,0 +1,99 @@
+"""Small runs of the real trainer on the tiny FLUX fixture."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from backend.config.load import parse
+from backend.config.schema import Config
+from backend.runs import record
+from backend.runs.events import read_events
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsReader
+from backend.runs.process import MARKER
+from backend.train import run_trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(base: Path, images: Path, where: Path, **changes: dict[str, Any]) -> Config:
+    """Settings of a short eager run, with `changes` by section."""
+    data: dict[str, dict[str, Any]] = {
+        "model": {"base_model": str(base), "text_length": 16},
+        "dataset": {"folders": [{"path": str(images)}], "resolution": 64, "min_bucket_size": 32, "max_bucket_size": 128,
+                    "cache_dir": str(where / "cache")},
+        "network": {"network_dim": 4, "network_alpha": 2.0},
+        "optimizer": {"learning_rate": 0.01},
+        "training": {"max_train_steps": 6},
+        "compile": {"compile": False},
+        "saving": {"output_dir": str(where / "runs"), "output_name": "tiny", "save_precision": "fp32"},
+    }  # fmt: skip
+    for section, values in changes.items():
+        data[section] = {**data.get(section, {}), **values}
+    loaded = parse(data)
+    assert loaded.config is not None, [problem.sentence() for problem in loaded.problems]
+    return loaded.config
+
+
+def train_here(cfg: Config, run: Run | None = None, resume: bool = False) -> tuple[Run, int]:
+    """Train in this process; the run and the exit code."""
+    run = run or Run.create(cfg)
+    code = run_trainer(run, resume=resume)
+    # this process lives on, but is no longer the run's trainer
+    own = ("pid", "create_time", "boot", "ticks")
+    record.update(run.record_path, lambda known: {key: value for key, value in known.items() if key not in own})
+    return run, code
+
+
+def start(run: Run, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+    """The trainer in a process of its own, as the page starts it."""
+    command = [sys.executable, "-m", "backend.train", "--run", str(run.path), *more]
+    inherited = {name: value for name, value in os.environ.items() if name != MARKER}
+    with open(run.log_path, "ab") as output:
+        return subprocess.Popen(
+            command, cwd=ROOT, env={**inherited, **environment}, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def events(run: Run, kind: str | None = None) -> list[dict[str, Any]]:
+    """The run's events, of one kind or all."""
+    found, _ = read_events(run.events_path)
+    return [event for event in found if kind is None or event["kind"] == kind]
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    """The run's metric rows."""
+    return MetricsReader(run).tail(10_000)
+
+
+def lora_of(run: Run, name: str = "tiny.safetensors") -> dict[str, torch.Tensor]:
+    """Tensors of a LoRA file of the run."""
+    return safetensors.torch.load_file(run.checkpoints_dir / name)
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """Everything in the newest state: LoRA, optimizer, schedule, random number states, position."""
+    folder = run.state_dir / (run.state_dir / "latest").read_text()
+    return {
+        "lora": safetensors.torch.load_file(folder / "lora.safetensors"),
+        **torch.load(folder / "optimizer.pt", weights_only=True),
+        "rng": torch.load(folder / "rng.pt", weights_only=True),
+    }
+
+
+def same(a: Any, b: Any) -> bool:
+    """True when two nested structures hold equal values, tensors bit by bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b

@@ -1,0 +1,143 @@
+"""A run that was stopped or killed and then resumed ends with the bytes of one that ran through."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from backend.asks import Asks
+from backend.config.schema import Config
+from backend.runs.control import Control
+from backend.runs.folder import Run
+from tests.training.runs import config, events, lora_of, rows, same, start, state_of, train_here
+
+STEPS = 12
+
+
+def settings(base: Path, images: Path, where: Path, **saving: object) -> Config:
+    """Accumulation over epoch borders (8 pictures, 3 batches a step), dropout of LoRA and captions, a schedule."""
+    return config(
+        base, images, where,
+        network={"network_dim": 4, "network_alpha": 2.0, "network_dropout": 0.3},
+        dataset={"caption_dropout_rate": 0.3},
+        training={"max_train_steps": STEPS, "gradient_accumulation_steps": 3},
+        saving=saving,
+    )  # fmt: skip
+
+
+def finish(run: Run) -> None:
+    """Resume in a new process, to the end."""
+    process = start(run, "--resume")
+    assert process.wait(120) == 0, run.log_path.read_text()[-3000:]
+    assert run.status().state == "done"
+
+
+def assert_equal_to_straight(run: Run, straight: Run) -> None:
+    assert same(lora_of(run), lora_of(straight))
+    assert same(state_of(run), state_of(straight))
+    assert [row["step"] for row in rows(run)] == list(range(1, STEPS + 1))
+    for column in ("loss", "loss_smooth", "lr", "grad_norm", "epoch"):
+        assert [row[column] for row in rows(run)] == [row[column] for row in rows(straight)], column
+
+
+@pytest.fixture
+def straight(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> Run:
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path))
+    assert code == 0, events(run, "error")
+    return run
+
+
+@pytest.mark.parametrize("batches", [12, 20])
+def test_stopped_in_the_middle_of_a_step(
+    batches: int, straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 batches end inside a step and inside the third epoch, 12 between two steps."""
+    looks = []
+
+    def stop(self: Asks) -> bool:
+        looks.append(1)
+        return len(looks) > batches
+
+    monkeypatch.setattr(Asks, "stop", property(stop))
+    monkeypatch.setattr(Asks, "check", lambda self: None)
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path))
+    monkeypatch.undo()
+    assert code == 0 and run.status().state == "stopped", events(run, "error")
+    assert events(run, "stopped")[0]["step"] == batches // 3 == run.status().step
+    assert (run.checkpoints_dir / f"tiny-step{batches // 3:08d}.safetensors").is_file()
+    finish(run)
+    assert events(run, "resumed")[0] == {**events(run, "resumed")[0], "step": batches // 3, "generation": 1}
+    assert_equal_to_straight(run, straight)
+
+
+def test_killed_in_the_middle_of_an_epoch(straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    run = Run.create(settings(tiny_flux, image_folder, tmp_path, save_every_n_steps=1))
+    process = start(run)
+    deadline = time.monotonic() + 120
+    while not any(event["step"] >= 3 for event in events(run, "state")):
+        assert process.poll() is None and time.monotonic() < deadline, run.log_path.read_text()[-3000:]
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    before = run.status()
+    assert before.state == "dead" and before.resumable and 3 <= before.state_step < STEPS
+    files = {path.name: path.read_bytes() for path in run.checkpoints_dir.iterdir()}
+    finish(run)
+    assert_equal_to_straight(run, straight)
+    assert all((run.checkpoints_dir / name).read_bytes() == data for name, data in files.items() if name[0] != ".")
+
+
+def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
+    straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    first = (straight.checkpoints_dir / "tiny.safetensors").read_bytes()
+    _, code = train_here(settings(tiny_flux, image_folder, tmp_path), straight, resume=True)
+    assert code == 0 and straight.status().step == STEPS
+    assert [path.name for path in straight.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
+    text = straight.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
+    straight.config_path.write_text(text)
+    _, code = train_here(settings(tiny_flux, image_folder, tmp_path), straight, resume=True)
+    assert code == 0 and straight.status().step == STEPS + 2
+    assert (straight.checkpoints_dir / "tiny.safetensors").read_bytes() == first
+    assert not same(lora_of(straight, "tiny-2.safetensors"), lora_of(straight))
+
+
+def test_without_a_state_there_is_nothing_to_resume(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path), resume=True)
+    assert code == 2 and "no saved state" in events(run, "error")[0]["text"]
+
+
+def test_stop_and_save_and_sample_are_answered_within_a_step(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    cfg = config(
+        tiny_flux, image_folder, tmp_path,
+        training={"max_train_steps": 100_000},
+        sampling={"prompts": [{"prompt": "a dog", "width": 32, "height": 32, "steps": 2}], "sample_at_end": False},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    process = start(run)
+    control = Control(run)
+
+    def wait(kind: str) -> dict:
+        deadline = time.monotonic() + 120
+        while not events(run, kind):
+            assert process.poll() is None and time.monotonic() < deadline, run.log_path.read_text()[-3000:]
+            time.sleep(0.01)
+        return events(run, kind)[0]
+
+    while not rows(run):
+        assert process.poll() is None, run.log_path.read_text()[-3000:]
+        time.sleep(0.05)
+    control.request("save")
+    saved = wait("checkpoint")
+    control.request("sample")
+    assert wait("sample")["step"] >= saved["step"]
+    assert control.pending() == set()
+    control.request("stop")
+    assert process.wait(60) == 0
+    status = run.status()
+    assert status.state == "stopped" and status.resumable
+    assert events(run, "state")[-1]["step"] == events(run, "stopped")[0]["step"] == rows(run)[-1]["step"]

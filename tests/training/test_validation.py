@@ -1,0 +1,68 @@
+"""Fixed-noise validation: the same number whatever the order, the batch and the dice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend import flow
+from backend.duties import due
+from backend.validation import Example, validate
+
+CPU = torch.device("cpu")
+SIGMAS = (0.05, 0.1, 0.2, 0.35)
+
+
+def examples() -> list[Example]:
+    sizes = ((4, 6, 8), (4, 8, 4), (4, 2, 2))
+    source = torch.Generator().manual_seed(3)
+    return [
+        Example(f"k{i}", torch.randn(size, generator=source), {"t": torch.tensor(i)}) for i, size in enumerate(sizes)
+    ]
+
+
+def measure(found: list[Example], batch_size: int = 1, repeats: int = 2, seed: int = 42, seen: list | None = None):
+    def predict(noisy: list[Tensor], sigma: Tensor, text: list[dict[str, Tensor]]) -> list[Tensor]:
+        assert not torch.is_grad_enabled() and len(noisy) == len(sigma) == len(text) == batch_size
+        assert len({x.shape for x in noisy}) == 1 and sigma.dtype == torch.float32
+        if seen is not None:
+            seen.append(sigma.tolist())
+        return [x * (1 - level) for x, level in zip(noisy, sigma, strict=True)]
+
+    return validate(
+        found, predict, sigmas=SIGMAS, repeats=repeats, seed=seed, batch_size=batch_size, device=CPU
+    )  # fmt: skip
+
+
+def test_every_batch_size_and_order_measure_the_same() -> None:
+    first = measure(examples())
+    assert len(first.sigma_losses) == 4 and first.loss == pytest.approx(sum(first.sigma_losses) / 4)
+    for size in (2, 3, 4, 5):
+        assert measure(examples(), size).sigma_losses == pytest.approx(first.sigma_losses, rel=1e-6)
+    torch.manual_seed(0)
+    assert measure(examples()[::-1]).sigma_losses == pytest.approx(first.sigma_losses, rel=1e-6)
+    assert measure(examples(), seed=43).loss != first.loss
+
+
+def test_the_loss_is_the_formula() -> None:
+    example = examples()[0]
+    found = measure([example], repeats=1)
+    noise = flow.noise(example.latent.shape, flow.generator(42, "validation", example.key, 0))
+    for sigma, loss in zip(SIGMAS, found.sigma_losses, strict=True):
+        noisy = (1 - sigma) * example.latent + sigma * noise
+        wanted = ((noisy * (1 - sigma) - (noise - example.latent)) ** 2).mean()
+        assert loss == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_batches_are_filled_up_to_the_shape_of_training() -> None:
+    seen: list[list[float]] = []
+    measure(examples()[:1], batch_size=3, repeats=1, seen=seen)
+    assert seen == [pytest.approx([0.05, 0.1, 0.2]), pytest.approx([0.35] * 3)]
+    with pytest.raises(ValueError, match="at least one"):
+        measure([])
+
+
+def test_what_is_due_by_steps_and_epochs() -> None:
+    assert due(10, (), 5, None) and not due(11, (), 5, None) and not due(10, (), None, None)
+    assert due(7, (4,), None, 2) and due(7, (3, 4), None, 4) and not due(7, (3,), None, 2)
