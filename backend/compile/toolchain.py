@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+
+from backend.setup.system import remedy
 
 _CPP = ("g++", "clang++", "c++")
 _C = ("gcc", "clang", "cc")
@@ -54,7 +55,7 @@ def msvc() -> str | None:
 
 
 def python_header() -> Path | None:
-    """Python.h of this interpreter; None when the headers are not installed. Triton's launcher includes it."""
+    """Python.h of this interpreter; None when the headers are not installed."""
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     return header if header.is_file() else None
 
@@ -65,19 +66,12 @@ def has_triton() -> bool:
 
 def compiler_remedy() -> str:
     """How to get a compiler on this system."""
-    if is_windows():
-        return "Install Visual Studio Build Tools with the workload 'Desktop development with C++'."
-    if sys.platform == "darwin":
-        return "Run: xcode-select --install"
-    return "Install a compiler, on Debian or Ubuntu with: apt install build-essential"
+    return remedy(["compiler"])
 
 
 def header_remedy() -> str:
     """How to get Python's headers on this system."""
-    version = ".".join(platform.python_version_tuple()[:2])
-    if is_windows():
-        return "Install Python from python.org: its installer brings the headers."
-    return f"Install them, on Debian or Ubuntu with: apt install python{version}-dev"
+    return remedy(["headers"])
 
 
 def triton_remedy() -> str:
@@ -94,9 +88,9 @@ def missing_for_inductor(device: str) -> str | None:
         # triton-windows brings a compiler of its own.
         if not is_windows() and compiler("c") is None:
             return f"no C compiler was found, and Triton needs one. {compiler_remedy()}"
-        if python_header() is None:
-            return f"the headers of Python (Python.h) are missing, and Triton needs them. {header_remedy()}"
-        return None
-    if compiler("cpp") is None:
+    elif compiler("cpp") is None:
         return f"no C++ compiler was found. {compiler_remedy()}"
+    if python_header() is None:
+        # Triton's launchers include it, and so does each kernel that inductor writes for the CPU.
+        return f"the headers of Python (Python.h) are missing, and compiling needs them. {header_remedy()}"
     return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.setup import machine, pip, requirements
+from backend.setup import pip, requirements, system
 from tests.launcher.clone import ROOT, Clone, base_python
 
 COMMANDS = ["gui", "train", "plan", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache"]
@@ -158,13 +158,13 @@ def test_every_command_leads_to_its_module() -> None:
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux distributions")
 def test_each_distribution_gets_its_own_command(release: dict[str, str], needs: list[str], command: str) -> None:
-    assert command in machine.remedy(needs, release, (3, 12))
+    assert command in system.remedy(needs, release, (3, 12))
 
 
 def test_the_systems_own_description_is_read(tmp_path: Path) -> None:
     (tmp_path / "os-release").write_text('NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n\n# nothing\n')
-    assert machine.family(machine.os_release(tmp_path / "os-release")) == "debian"
-    assert machine.os_release(tmp_path / "absent") == {}
+    assert system.family(system.os_release(tmp_path / "os-release")) == "debian"
+    assert system.os_release(tmp_path / "absent") == {}
 
 
 @pytest.mark.parametrize(
