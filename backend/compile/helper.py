@@ -26,8 +26,6 @@ from backend.compile.selection import Choice, decide
 
 log = logging.getLogger(__name__)
 
-# Compiled training is tested from here on; below it, graph breaks in checkpointed LoRA blocks were torch's own.
-TORCH_FLOOR = (2, 11)
 # These record CUDA graphs, which several backward passes between two steps overwrite.
 CUDA_GRAPH_MODES = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -124,8 +122,8 @@ def set_recompile_limit(limit: int) -> None:
 
 def _refusal(backend: Any, device: torch.device) -> str | None:
     """Why nothing can be compiled here, in words; None when it can."""
-    if torch_version() < TORCH_FLOOR:
-        floor = ".".join(map(str, TORCH_FLOOR))
+    if torch_version() < toolchain.TORCH_FLOOR:
+        floor = ".".join(map(str, toolchain.TORCH_FLOOR))
         return f"torch {torch.__version__} is older than {floor}, from which on compiling is supported"
     if backend == "inductor":
         return toolchain.missing_for_inductor(device.type)

@@ -16,6 +16,9 @@ from pathlib import Path
 
 from backend.setup.system import remedy
 
+# Compiled training is tested from this torch on; below it, checkpointed LoRA blocks broke their graphs.
+TORCH_FLOOR = (2, 11)
+
 _CPP = ("g++", "clang++", "c++")
 _C = ("gcc", "clang", "cc")
 

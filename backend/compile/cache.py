@@ -1,0 +1,233 @@
+"""The compile cache: our own short folder, so that a second start of the same config has only hits.
+
+    <root>/<key>/inductor   graphs and kernels of torch (TORCHINDUCTOR_CACHE_DIR)
+    <root>/<key>/triton     GPU binaries (TRITON_CACHE_DIR)
+    <root>/<key>/key.json   what the key was made of
+
+The key holds torch, GPU and Python: what must never be mixed. Code version and shapes are part of torch's own key of
+each graph, so that runs of other sizes share what they can; `signature` names them for export and for the log.
+Torch-free until `prepare` is called: the page shows sizes and clears.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from backend.runs.files import write_atomic
+
+_KEY_FILE = "key.json"
+# Inductor's file names take some 90 characters, and Windows ends at 260.
+MOST_PATH = 100 if sys.platform != "win32" else 60
+_MANIFEST = "monotile-cache.json"
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """Files and bytes of a cache folder."""
+
+    files: int
+    bytes: int
+
+
+def trouble(path: Path) -> str | None:
+    """Why compilers may stumble over `path`, in words; None when they don't."""
+    text = str(path)
+    if any(character.isspace() for character in text):
+        return f"{text} has a space in it"
+    if not text.isascii():
+        return f"{text} has letters beyond ASCII"
+    if len(text) > MOST_PATH:
+        return f"{text} is {len(text)} characters long, more than {MOST_PATH}"
+    return None
+
+
+def candidates() -> list[Path]:
+    """Places for our folder, best first: the person's own cache folder, then ones that are short on any machine."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        shared = os.environ.get("PROGRAMDATA", r"C:\ProgramData")
+        drive = os.environ.get("SYSTEMDRIVE", "C:")
+        places = [Path(local) / "monotile"] if local else []
+        return [*places, Path(shared) / "monotile", Path(f"{drive}\\monotile-cache")]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [home / "monotile", Path(tempfile.gettempdir()) / f"monotile-{os.getuid()}"]
+
+
+def _writable(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".write"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def root(chosen: str | os.PathLike[str] | None = None) -> Path:
+    """The cache's root: `chosen` as it is, else the first candidate without trouble that can be written.
+
+    OSError, naming the folder, when nothing can be written.
+    """
+    if chosen is not None:
+        path = Path(chosen).expanduser().resolve()
+        if not _writable(path):
+            raise OSError(f"the compile cache folder {path} cannot be written; choose another in compile_cache_dir")
+        return path
+    places = [place / "compile" for place in candidates()]
+    for path in places:
+        if trouble(path) is None and _writable(path):
+            return path
+    raise OSError(f"no folder for the compile cache: tried {', '.join(map(str, places))}; set compile_cache_dir")
+
+
+def facts(device: Any = None) -> dict[str, str]:
+    """What kernels depend on: torch, CUDA, Triton, GPU, Python, machine. Imports torch."""
+    import importlib.metadata
+
+    import torch
+
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = "none"
+    gpu = "cpu"
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(device)
+        gpu = f"{properties.name} {properties.major}.{properties.minor}"
+    return {
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "triton": triton,
+        "gpu": gpu,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _hash(data: Any, length: int) -> str:
+    text = json.dumps(data, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def code_version() -> str:
+    """Hash of the sources that shape a graph: the families' forwards, shapes and the compile helper."""
+    base = Path(__file__).parents[1]
+    sources = sorted(p for folder in ("models", "shapes", "compile") for p in (base / folder).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.relative_to(base).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def signature(made_of: dict[str, str], shapes: Iterable[Any]) -> str:
+    """Name of what a run compiles: torch and GPU, code version, and the shapes of the plan (any sortable reprs)."""
+    return _hash([made_of, code_version(), sorted(map(repr, shapes))], 12)
+
+
+def prepare(chosen: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
+    """Make the folder of this torch and GPU and point torch and Triton at it; call before anything is compiled.
+
+    chosen: the setting compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
+    """
+    made_of = facts(device)
+    folder = root(chosen) / _hash(made_of, 8)
+    for name, variable in (("inductor", "TORCHINDUCTOR_CACHE_DIR"), ("triton", "TRITON_CACHE_DIR")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        os.environ[variable] = str(folder / name)
+    if not (folder / _KEY_FILE).is_file():
+        write_atomic(folder / _KEY_FILE, json.dumps(made_of, indent=1))
+    return folder
+
+
+def size(folder: Path) -> CacheSize:
+    """Files and bytes under `folder`; zeros when it does not exist."""
+    files = total = 0
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                files, total = files + 1, total + path.stat().st_size
+        except OSError:
+            # A run that is compiling may move its files while we count.
+            continue
+    return CacheSize(files, total)
+
+
+def clear(folder: Path) -> CacheSize:
+    """Delete what the cache holds under the root `folder`, and return what went. Only folders that we made."""
+    gone = CacheSize(0, 0)
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if (entry / _KEY_FILE).is_file() and not entry.is_symlink():
+            part = size(entry)
+            shutil.rmtree(entry, ignore_errors=True)
+            gone = CacheSize(gone.files + part.files, gone.bytes + part.bytes)
+    return gone
+
+
+def export(folder: Path, file: Path) -> CacheSize:
+    """Write one key's folder (as `prepare` returned it) to the zip `file`, whole or not at all."""
+    if not (folder / _KEY_FILE).is_file():
+        raise ValueError(f"{folder} is no compile cache of ours: it holds no {_KEY_FILE}")
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.write(folder / _KEY_FILE, _MANIFEST)
+            for path in sorted(folder.rglob("*")):
+                inner = path.relative_to(folder)
+                # Locks and half-written files belong to a running compile.
+                if path.is_file() and "locks" not in inner.parts and path.suffix not in {".lock", ".tmp"}:
+                    archive.write(path, inner.as_posix())
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    return size(folder)
+
+
+def import_archive(file: Path, folder: Path) -> int:
+    """Unpack the zip `file` into one key's folder; returns the number of files. Existing files stay.
+
+    Only take archives from people you trust: a compile cache holds code that will run. ValueError when the archive is
+    none of ours, was made by another torch or GPU, or names files outside of the folder.
+    """
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ValueError(f"{file} is no compile cache archive ({error})") from None
+    with archive:
+        names = [name for name in archive.namelist() if name not in (_MANIFEST, _KEY_FILE) and not name.endswith("/")]
+        if _MANIFEST not in archive.namelist():
+            raise ValueError(f"{file} is no compile cache archive: it holds no {_MANIFEST}")
+        theirs = json.loads(archive.read(_MANIFEST))
+        ours = json.loads((folder / _KEY_FILE).read_text(encoding="utf-8"))
+        different = [f"{k}: {theirs.get(k)} there, {ours.get(k)} here" for k in ours if theirs.get(k) != ours[k]]
+        if different:
+            raise ValueError(f"{file} was made on another machine or torch ({'; '.join(different)})")
+        bad = [n for n in names if PurePosixPath(n).is_absolute() or ".." in PurePosixPath(n).parts or "\\" in n]
+        if bad:
+            raise ValueError(f"{file} names files outside of the cache folder ({bad[0]})")
+        count = 0
+        for name in names:
+            target = folder / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(target, archive.read(name))
+                count += 1
+    return count
+
+
+if __name__ == "__main__":
+    from backend.compile.cache_cli import main
+
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The compile cache: a short folder of our own, only hits at a second start, size, clear, export and import."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from backend.compile import cache
+
+ROOT = Path(__file__).parents[2]
+
+RUN = """
+import json, sys
+from pathlib import Path
+from backend.compile import cache
+folder = cache.prepare(sys.argv[1])
+import torch
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import Telemetry
+from tests.compile.toys import Stack, lists
+stack = Stack()
+compile_model(stack, lists(stack), dynamic="false")
+telemetry = Telemetry(folder).start()
+x = torch.randn(2, 5, 8).requires_grad_()
+stack(x).sum().backward()
+with torch.no_grad():
+    stack(x.detach())
+stats = telemetry.poll()
+telemetry.stop()
+print(json.dumps({"folder": str(folder), "graphs": stats.graphs, "hits": stats.cache_hits, "misses": stats.cache_misses,
+    "cached": [e["cached"] for e in telemetry.new_events() if e["kind"] == "compile"]}))
+"""
+
+
+def start(folder: Path) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path) -> None:
+    first = start(tmp_path / "a")
+    assert (first["graphs"], first["hits"], first["misses"]) == (2, 0, 2) and first["cached"] == [False, False]
+    second = start(tmp_path / "a")
+    assert (second["graphs"], second["hits"], second["misses"]) == (2, 2, 0) and second["cached"] == [True, True]
+    assert "first" in json.loads((Path(first["folder"]) / "durations.json").read_text())
+
+    archive = tmp_path / "cache.zip"
+    assert cache.export(Path(first["folder"]), archive).files > 3
+    other = tmp_path / "b" / Path(first["folder"]).name
+    other.mkdir(parents=True)
+    (other / "key.json").write_text((Path(first["folder"]) / "key.json").read_text())
+    assert cache.import_archive(archive, other) > 3
+    for name in ("aotautograd", "fxgraph"):
+        files = {
+            p.relative_to(first["folder"]): p.read_bytes()
+            for p in Path(first["folder"], "inductor").rglob(f"*{name}*/**/*")
+            if p.is_file()
+        }
+        assert files and all((other / inner).read_bytes() == data for inner, data in files.items()), name
+
+
+def test_prepare_points_torch_at_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "/elsewhere")
+    folder = cache.prepare(tmp_path)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor") and (folder / "inductor").is_dir()
+    assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")
+    assert set(json.loads((folder / "key.json").read_text())) >= {"torch", "gpu", "triton", "python"}
+
+
+def test_key_changes_with_torch_and_signature_with_code_and_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_of = cache.facts()
+    other = made_of | {"torch": "9.9"}
+    assert cache._hash(made_of, 8) != cache._hash(other, 8)
+    same = cache.signature(made_of, [(4096, 512, 1)])
+    assert same == cache.signature(made_of, [(4096, 512, 1)])
+    assert same != cache.signature(made_of, [(4096, 256, 1)]) and same != cache.signature(other, [(4096, 512, 1)])
+    monkeypatch.setattr(cache, "code_version", lambda: "changed")
+    assert same != cache.signature(made_of, [(4096, 512, 1)])
+
+
+def test_a_user_name_with_a_space_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K10: the first candidate has a space in it, the second an umlaut; the third is taken."""
+    places = [tmp_path / "Jane Doe", tmp_path / "Jürgen", tmp_path / "m"]
+    monkeypatch.setattr(cache, "candidates", lambda: places)
+    monkeypatch.setattr(cache, "MOST_PATH", len(str(tmp_path)) + 12)
+    assert cache.root() == tmp_path / "m" / "compile"
+    assert "has a space" in cache.trouble(places[0]) and "beyond ASCII" in cache.trouble(places[1])
+    assert "characters long" in cache.trouble(tmp_path / ("x" * 300))
+    assert cache.root(tmp_path / "Jane Doe") == tmp_path / "Jane Doe", "a chosen folder is taken as it is"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    with pytest.raises(OSError, match="cannot be written; choose another in compile_cache_dir"):
+        cache.root(blocked / "below")
+    monkeypatch.setattr(cache, "candidates", lambda: [blocked])
+    monkeypatch.setattr(cache, "MOST_PATH", 4000)
+    with pytest.raises(OSError, match="set compile_cache_dir"):
+        cache.root()
+
+
+def test_size_and_clear_touch_only_our_folders(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "abcd1234", tmp_path / "photos"
+    (ours / "inductor").mkdir(parents=True)
+    (ours / "key.json").write_text("{}")
+    (ours / "inductor" / "kernel.so").write_bytes(b"x" * 1000)
+    theirs.mkdir()
+    (theirs / "dear.jpg").write_bytes(b"y")
+    assert cache.size(ours) == cache.CacheSize(2, 1002)
+    assert cache.clear(tmp_path) == cache.CacheSize(2, 1002)
+    assert not ours.exists() and (theirs / "dear.jpg").exists()
+    assert cache.clear(tmp_path / "nowhere") == cache.CacheSize(0, 0) == cache.size(tmp_path / "nowhere")
+
+
+def test_archives_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "key"
+    folder.mkdir()
+    (folder / "key.json").write_text(json.dumps({"torch": "2.13", "gpu": "cpu"}))
+
+    def archive(name: str, manifest: dict | None, *files: str) -> Path:
+        path = tmp_path / name
+        with zipfile.ZipFile(path, "w") as made:
+            if manifest is not None:
+                made.writestr("monotile-cache.json", json.dumps(manifest))
+            for file in files:
+                made.writestr(file, "x")
+        return path
+
+    with pytest.raises(ValueError, match="torch: 2.12 there, 2.13 here"):
+        cache.import_archive(archive("old.zip", {"torch": "2.12", "gpu": "cpu"}), folder)
+    with pytest.raises(ValueError, match="names files outside"):
+        cache.import_archive(archive("evil.zip", {"torch": "2.13", "gpu": "cpu"}, "../../evil"), folder)
+    with pytest.raises(ValueError, match="holds no monotile-cache.json"):
+        cache.import_archive(archive("other.zip", None, "a"), folder)
+    (tmp_path / "text.zip").write_text("no zip")
+    with pytest.raises(ValueError, match="is no compile cache archive"):
+        cache.import_archive(tmp_path / "text.zip", folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["key.json"]
+
+
+def test_cache_module_is_torch_free() -> None:
+    code = "import sys, backend.compile.cache as c; c.candidates(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
