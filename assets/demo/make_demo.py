@@ -1,6 +1,6 @@
 """Makes the demo: draws its pictures, trains its small FLUX pipeline on them, and draws the concept to be learned.
 
-    python assets/demo/make_demo.py --out build/demo --minutes 7
+    python assets/demo/make_demo.py --out build/demo --minutes 8.5
 
 runs on a GPU if there is one, else on the CPU (slowly: the default counts are meant for a GPU). `--stage pictures`
 draws only the concept and held-out folders, in seconds. The record of a run is `demo.json`.
@@ -11,18 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import platform
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from maker.pictures import BUCKETS, draw_buckets, write_folder
+from maker.pictures import TOKENS, draw_sets, write_folder
 
 HERE = Path(__file__).resolve().parent
-RESERVE = 35.0  # seconds kept for validation, saving and looking
-VAE_SHARE = 0.3
+RESERVE = 45.0  # seconds kept for validation, saving and looking
+VAE_SHARE = 0.25
 HELD_OUT_SEED = 1_000_003
 log = logging.getLogger("make_demo")
 
@@ -33,11 +35,11 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, default=HERE, help="folder for base/, concept/, held-out-*/, demo.json and look.png")
     add("--stage", choices=("all", "pictures", "warm", "look"), default="all", help="warm is for the script's own use")
     add("--minutes", type=float, help="whole time to take; without it, --steps decides")
-    add("--steps", type=int, default=10000, help="steps of the base")
-    add("--vae-steps", type=int, default=4000, help="steps of the autoencoder")
-    add("--pictures", type=int, default=24000, help="pictures drawn to train on")
+    add("--steps", type=int, default=24000, help="steps of the base")
+    add("--vae-steps", type=int, default=8000, help="steps of the autoencoder")
+    add("--pictures", type=int, default=36000, help="pictures drawn to train on")
     add("--batch", type=int, default=128, help="pictures a step of the base")
-    add("--vae-batch", type=int, default=64, help="crops a step of the autoencoder")
+    add("--vae-batch", type=int, default=24, help="crops a step of the autoencoder")
     add("--seed", type=int, default=20)
     add("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU")
     add("--tiny", action="store_true", help="the smallest models, to try the script itself")
@@ -84,68 +86,83 @@ def device_of(args: argparse.Namespace):  # noqa: ANN201
 
 
 def warm(args: argparse.Namespace) -> None:
-    """Compile the base's blocks into the compiler's cache, beside the autoencoder's training."""
-    from maker.base import compile_blocks
+    """Compile the base into the compiler's cache, beside the autoencoder's training."""
+    from maker.base import warm_base
     from transformers import CLIPTokenizer, T5TokenizerFast
 
     device = device_of(args)
     t5 = T5TokenizerFast.from_pretrained(args.out / "base" / "tokenizer_2")
     clip = CLIPTokenizer.from_pretrained(args.out / "base" / "tokenizer")
-    models = make_base_models(args, t5, clip)
-    for module in models.modules():
-        module.to(device).train()
-    compile_blocks(models, sorted({w * h // 256 for w, h in BUCKETS}), args.batch, device)
+    warm_base(make_base_models(args, t5, clip), TOKENS, args.batch, device, True)
+
+
+def draw_all(args: argparse.Namespace):  # noqa: ANN201
+    """What is trained on (world, and patterns for the autoencoder alone), and what is measured by."""
+    begun = time.monotonic()
+    few = max(6, min(144, args.pictures // 16))
+    sets = draw_sets({
+        "world": ("world", args.pictures, args.seed), "pattern": ("pattern", max(8, args.pictures // 12), args.seed),
+        "held_out": ("world", few, HELD_OUT_SEED), "concept": ("concept", max(6, few // 4), HELD_OUT_SEED),
+    }, max(1, (os.cpu_count() or 1) - 3))  # fmt: skip
+    draw_folders(args.out, args.seed)
+    log.info("drew %d pictures in %.0f s", args.pictures, time.monotonic() - begun)
+    return sets
 
 
 def make(args: argparse.Namespace) -> None:
-    import torch
-    from maker import base, finish, vae
-
     begun = time.monotonic()
     end = begun + 60 * args.minutes - RESERVE if args.minutes else 0.0
-    world = draw_buckets("world", args.pictures, args.seed)
-    held = draw_buckets("world", max(18, min(180, args.pictures // 16)), HELD_OUT_SEED)
-    concept = draw_buckets("concept", max(9, min(36, args.pictures // 64)), HELD_OUT_SEED)
-    patterns = draw_buckets("pattern", max(8, args.pictures // 6), args.seed, BUCKETS[:1])
-    draw_folders(args.out, args.seed)
-    log.info("drew %d pictures in %.0f s", args.pictures, time.monotonic() - begun)
+    with ThreadPoolExecutor(2) as beside:
+        drawing = beside.submit(draw_all, args)
+        # Drawn by other processes, while this one imports torch and compiles.
+        import torch
+        from maker import base, finish, vae
+        from maker.pace import Pace
 
-    device = device_of(args)
-    torch.manual_seed(args.seed)
-    t5, clip = make_tokenizers(args, [c for b in world for texts in b.captions for c in texts])
-    helper = None
-    if args.compile == "on" and device.type == "cuda":
-        helper = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--stage", "warm"])
-    coder = vae.make_vae((8, 8, 16, 16), 4) if args.tiny else vae.make_vae()
-    until = time.monotonic() + VAE_SHARE * (end - time.monotonic())
-    pace = vae.Pace(None if args.minutes else args.vae_steps, until)
-    record = {"vae": vae.train_vae(coder, world, patterns, pace, args.vae_batch, args.seed, device)}
-    record["vae"] |= {f"psnr_{name}": round(vae.psnr(coder, sets, device), 2)
-                      for name, sets in (("held_out", held), ("concept", concept))}  # fmt: skip
-    log.info("autoencoder: %s", record["vae"])
-    if helper:
-        helper.wait()
+        device, record = device_of(args), {}
+        compiled = args.compile == "on"
+        torch.manual_seed(args.seed)
+        coder = vae.make_vae((8, 8, 16, 16), 4) if args.tiny else vae.make_vae()
+        fast = vae.warm_vae(coder, args.vae_batch, device, compiled)
+        sets = drawing.result()
+        world = sets["world"]
+        t5, clip = make_tokenizers(args, [c for b in world for texts in b.captions for c in texts])
+        tokenising = beside.submit(lambda: [base.tokenise_bucket(b, t5, clip) for b in world])
+        helper = None
+        if compiled and device.type == "cuda":
+            helper = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--stage", "warm"])
+        pace = Pace(None if args.minutes else args.vae_steps, time.monotonic() + VAE_SHARE * (end - time.monotonic()))
+        record["vae"] = vae.train_vae(coder, fast, world, sets["pattern"][0], pace, args.vae_batch, args.seed, device)
+        record["vae"] |= {f"psnr_{n}": round(vae.psnr(coder, sets[n], device), 2) for n in ("held_out", "concept")}
+        log.info("autoencoder: %s", record["vae"])
+        if helper:
+            try:
+                helper.wait(60)
+            except subprocess.TimeoutExpired:
+                helper.kill()
+        ids = tokenising.result()
 
     latents = [vae.encode(coder, b, device) for b in world]
     scaling = vae.measure_scaling(coder, latents)
     record["vae"] |= scaling
-    factors = (scaling["shift_factor"], scaling["scaling_factor"], t5, clip)
-    data = [base.prepare(b, z, *factors) for b, z in zip(world, latents, strict=True)]
+    factors = (scaling["shift_factor"], scaling["scaling_factor"])
+    data = [base.prepare(z, *factors, i) for z, i in zip(latents, ids, strict=True)]
     del latents
+    log.info("encoded; %s", scaling)
     models = make_base_models(args, t5, clip)
-    record["parameters"] = {
-        type(m).__name__: sum(p.numel() for p in m.parameters()) for m in [*models.modules(), coder]
-    }
-    pace = vae.Pace(None if args.minutes else args.steps, end)
-    empty = base.tokenise([""], t5, clip)
-    record["base"] = base.train_base(models, data, empty, pace, args.batch, args.seed, device, args.compile == "on")
-    base.eager(models)
+    parts = {type(m).__name__: sum(p.numel() for p in m.parameters()) for m in [*models.modules(), coder]}
+    record["parameters"] = parts
+    fast = base.warm_base(models, TOKENS, args.batch, device, compiled)
+    draws = base.Draws(data, base.tokenise([""], t5, clip), args.batch, args.seed)
+    pace = Pace(None if args.minutes else args.steps, end)
+    record["base"] = base.train_base(models, fast, draws, pace, device)
 
     finish.save_pipeline(args.out / "base", models, coder, t5, clip)
     saved = finish.load_pipeline(args.out / "base", device)
     again = base.Models(saved.transformer, saved.text_encoder_2, saved.text_encoder)
-    for name, sets in (("held_out", held), ("concept", concept)):
-        ready = [base.prepare(b, vae.encode(saved.vae, b, device), *factors) for b in sets]
+    for name in ("held_out", "concept"):
+        ready = [base.prepare(vae.encode(saved.vae, b, device), *factors, base.tokenise_bucket(b, t5, clip))
+                 for b in sets[name]]  # fmt: skip
         record["base"][f"loss_{name}"] = base.validation_losses(again, ready, device)
     write_record(args, record, device, time.monotonic() - begun)
 
@@ -205,10 +222,10 @@ def look(args: argparse.Namespace) -> None:
     """Write look.png: pictures, their reconstructions, and what the saved pipeline draws."""
     from maker import finish
 
-    held = draw_buckets("world", 18, HELD_OUT_SEED)
-    concept = draw_buckets("concept", 18, HELD_OUT_SEED)
+    sets = draw_sets({"held": ("world", 24, HELD_OUT_SEED), "concept": ("concept", 24, HELD_OUT_SEED)})
+    held, concept = sets["held"], sets["concept"]
     device, sheet = device_of(args), args.out / "look.png"
-    finish.look(args.out / "base", sheet, [held[0], concept[0], held[1]], device, 2 if args.tiny else 28)
+    finish.look(args.out / "base", sheet, [held[0], concept[0], concept[2]], device, 2 if args.tiny else 28)
     if args.pack:
         shutil.copy(sheet, args.pack / sheet.name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +13,16 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, T5Config,
 
 from .pace import Average, Pace, autocast
 from .pictures import Bucket
+from .speed import Fast
 
 log = logging.getLogger(__name__)
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 1.2e-3
 WEIGHT_DECAY = 0.01
 TEXT_LENGTH = 64
 CLIP_LENGTH = 77
 CAPTION_DROPOUT = 0.1
+AVERAGE_EVERY = 8
+BLOCK = 64  # steps whose pictures, captions and sigmas are drawn at once: each small operation costs a launch
 SIGMAS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 
 
@@ -119,14 +121,18 @@ def tokenise(texts: list[str], t5: T5TokenizerFast, clip: CLIPTokenizer) -> tupl
     return made[0], made[1]
 
 
-def prepare(bucket: Bucket, latents: torch.Tensor, shift: float, scale: float, t5: T5TokenizerFast,
-            clip: CLIPTokenizer) -> Encoded:  # fmt: skip
+def tokenise_bucket(bucket: Bucket, t5: T5TokenizerFast, clip: CLIPTokenizer) -> tuple[torch.Tensor, torch.Tensor]:
+    """`tokenise` for all captions of a bucket, (N, captions, length) each."""
+    t5_ids, clip_ids = tokenise([c for texts in bucket.captions for c in texts], t5, clip)
+    n = len(bucket.captions)
+    return t5_ids.view(n, -1, TEXT_LENGTH), clip_ids.view(n, -1, CLIP_LENGTH)
+
+
+def prepare(latents: torch.Tensor, shift: float, scale: float, ids: tuple[torch.Tensor, torch.Tensor]) -> Encoded:
+    """Latents (N, 16, h, w) and `tokenise_bucket`'s ids of one bucket, ready for training."""
     device = latents.device
     normal = (latents - shift) * scale
-    n = len(bucket.captions)
-    t5_ids, clip_ids = tokenise([c for texts in bucket.captions for c in texts], t5, clip)
-    return Encoded(pack(normal), image_ids(*latents.shape[2:], device), t5_ids.view(n, -1, TEXT_LENGTH).to(device),
-                   clip_ids.view(n, -1, CLIP_LENGTH).to(device))  # fmt: skip
+    return Encoded(pack(normal), image_ids(*latents.shape[2:], device), ids[0].to(device), ids[1].to(device))
 
 
 def velocity(models: Models, noisy: torch.Tensor, sigma: torch.Tensor, ids: torch.Tensor, t5_ids: torch.Tensor,
@@ -141,94 +147,106 @@ def velocity(models: Models, noisy: torch.Tensor, sigma: torch.Tensor, ids: torc
     )[0].float()  # fmt: skip
 
 
-def draw_sigmas(count: int, device: torch.device) -> torch.Tensor:
-    """Two thirds logit-normal, where most is learned; one third leaning to the low end,
-    where fine detail is learned."""
-    normal = torch.sigmoid(0.2 + torch.randn(count, device=device))
-    low = torch.rand(count, device=device) ** 1.5
-    return torch.where(torch.rand(count, device=device) < 0.67, normal, low).clamp(1e-3, 1.0)
+def flow_loss(models: Models, latents: torch.Tensor, noise: torch.Tensor, sigma: torch.Tensor, ids: torch.Tensor,
+              t5_ids: torch.Tensor, clip_ids: torch.Tensor) -> torch.Tensor:  # fmt: skip
+    """Mean squared error of the velocity; `latents` and `noise` (B, tokens, 64), `sigma` (B,)."""
+    noisy = latents + sigma[:, None, None] * (noise - latents)
+    predicted = velocity(models, noisy, sigma, ids, t5_ids, clip_ids)
+    return (predicted - (noise - latents)).square().mean()
 
 
-def train_base(models: Models, data: list[Encoded], empty: tuple[torch.Tensor, torch.Tensor], pace: Pace, batch: int,
-               seed: int, device: torch.device, compiled: bool) -> dict[str, float]:  # fmt: skip
-    """Train in place and leave the averaged weights in the models. Returns steps, pictures seen, and the mean loss of
-    the last 200 steps. `empty` holds the empty caption's ids."""
+def draw_sigmas(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Seven tenths logit-normal, leaning high, where shapes are decided; the rest uniform."""
+    normal = torch.sigmoid(0.4 + 1.1 * torch.randn(shape, device=device))
+    uniform = torch.rand(shape, device=device)
+    return torch.where(torch.rand(shape, device=device) < 0.7, normal, uniform).clamp(1e-3, 1.0)
+
+
+def warm_base(models: Models, tokens: int, batch: int, device: torch.device, compiled: bool) -> Fast:
+    """Move the models to the device and prepare the loss for `batch` pictures of `tokens` tokens."""
     for module in models.modules():
         module.to(device).train()
-    if compiled:
-        compile_blocks(models, sorted({e.latents.shape[1] for e in data}), batch, device)
-    pace.begun = time.monotonic()  # compiling is no training
-    rng = np.random.default_rng(seed)
-    torch.manual_seed(seed)
-    average = Average(models.modules(), 0.9995)
+    fast = Fast(flow_loss, compiled)
+    latents, sigma = torch.randn(batch, tokens, 64, device=device), torch.rand(batch, device=device)
+    t5_ids = torch.ones(batch, TEXT_LENGTH, dtype=torch.int64, device=device)
+    clip_ids = torch.ones(batch, CLIP_LENGTH, dtype=torch.int64, device=device)
+    ids = image_ids(2, 2 * tokens, device)
+
+    def step() -> None:
+        with autocast(device):
+            loss = fast(models, latents, torch.randn_like(latents), sigma, ids, t5_ids, clip_ids)
+        loss.backward()
+        for module in models.modules():
+            module.zero_grad(set_to_none=True)
+
+    fast.warm(step)
+    return fast
+
+
+class Draws:
+    """Batches in random order, drawn BLOCK steps at a time."""
+
+    def __init__(self, data: list[Encoded], empty: tuple[torch.Tensor, torch.Tensor], batch: int, seed: int) -> None:
+        self.data, self.batch = data, batch
+        self.rng = np.random.default_rng(seed)
+        # All captions in one table a bucket, the empty caption last.
+        self.texts = [tuple(torch.cat([ids.flatten(0, 1), none.to(ids)]) for ids, none in
+                            zip((e.t5_ids, e.clip_ids), empty, strict=True)) for e in data]  # fmt: skip
+        self.left = 0
+
+    def _refill(self) -> None:
+        device, shape = self.data[0].latents.device, (BLOCK, self.batch)
+        count, captions = min(len(e.latents) for e in self.data), self.data[0].t5_ids.shape[1]
+        self.index = torch.randint(count, shape, device=device)
+        self.row = self.index * captions + torch.randint(captions, shape, device=device)
+        self.row[torch.rand(shape, device=device) < CAPTION_DROPOUT] = -1
+        self.sigma = draw_sigmas(shape, device)
+        self.left = BLOCK
+
+    def next(self) -> tuple[torch.Tensor, ...]:
+        """Latents, noise, sigma, image ids, T5 and CLIP ids for flow_loss."""
+        if not self.left:
+            self._refill()
+        self.left -= 1
+        k = int(self.rng.integers(len(self.data)))
+        latents = self.data[k].latents[self.index[self.left]]
+        t5_ids, clip_ids = (table[self.row[self.left]] for table in self.texts[k])
+        return latents, torch.randn_like(latents), self.sigma[self.left], self.data[k].image_ids, t5_ids, clip_ids
+
+
+def train_base(models: Models, fast: Fast, draws: Draws, pace: Pace, device: torch.device) -> dict[str, float]:
+    """Train in place and leave the averaged weights in the models. Returns steps, pictures seen, and the mean loss of
+    some of the last steps."""
+    average = Average(models.modules(), 0.9995**AVERAGE_EVERY)
     optimizer = torch.optim.AdamW(average.params, lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=WEIGHT_DECAY,
                                   fused=device.type == "cuda")  # fmt: skip
-    counts = np.asarray([len(e.latents) for e in data], float)
-    empty_t5, empty_clip = (e.to(device) for e in empty)
-    kept: list[torch.Tensor] = []
+    total, kept, mean = torch.zeros((), device=device), 0, 0.0
     while pace.progress() < 1:
-        encoded = data[int(rng.choice(len(data), p=counts / counts.sum()))]
-        index = torch.randint(len(encoded.latents), (batch,), device=device)
-        which = torch.randint(encoded.t5_ids.shape[1], (batch,), device=device)
-        dropped = (torch.rand(batch, device=device) < CAPTION_DROPOUT)[:, None]
-        t5_ids = torch.where(dropped, empty_t5, encoded.t5_ids[index, which])
-        clip_ids = torch.where(dropped, empty_clip, encoded.clip_ids[index, which])
-        latents, sigma = encoded.latents[index].float(), draw_sigmas(batch, device)
-        noise = torch.randn_like(latents)
-        noisy = latents + sigma[:, None, None] * (noise - latents)
         for group in optimizer.param_groups:
-            group["lr"] = pace.learning_rate(LEARNING_RATE, 300)
+            group["lr"] = pace.learning_rate(LEARNING_RATE, 500)
         with autocast(device):
-            predicted = velocity(models, noisy, sigma, encoded.image_ids, t5_ids, clip_ids)
-        loss = (predicted - (noise - latents)).square().mean()
+            loss = fast(models, *draws.next())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(average.params, 1.0)
         optimizer.step()
-        average.update()
+        # Added up at once: the next step writes over this loss.
+        total += loss.detach()
+        kept += 1
         pace.step += 1
-        kept = [*kept[-199:], loss.detach()]
-        if pace.step % 200 == 0:
-            mean = torch.stack(kept).mean().item()
+        if pace.step % AVERAGE_EVERY == 0:
+            average.update()
+        if pace.step % 500 == 0:
+            mean, kept = total.item() / kept, 0
+            total.zero_()
             log.info("base step %d (%.0f %%): loss %.4f", pace.step, 100 * min(1.0, pace.progress()), mean)
+    if kept >= 200 or not mean:
+        mean = total.item() / max(kept, 1)
+    average.update()
     average.copy_to_modules()
     for module in models.modules():
         module.eval().requires_grad_(False)
-    return {"steps": pace.step, "pictures_seen": pace.step * batch, "loss": round(torch.stack(kept).mean().item(), 5)}
-
-
-def compile_blocks(models: Models, token_counts: list[int], batch: int, device: torch.device) -> bool:
-    """Compile the transformer's blocks, one static graph a block class and token count, and run each once. Falls back
-    to eager, with a warning, when that fails."""
-    # The limit counts graphs of all the blocks of a class together.
-    torch._dynamo.config.recompile_limit = 64
-    for block in [*models.transformer.transformer_blocks, *models.transformer.single_transformer_blocks]:
-        block.forward = torch.compile(block.forward, dynamic=False)
-    begun = time.monotonic()
-    try:
-        for tokens in token_counts:
-            noisy = torch.randn(batch, tokens, 64, device=device)
-            t5_ids = torch.ones(batch, TEXT_LENGTH, dtype=torch.int64, device=device)
-            clip_ids = torch.ones(batch, CLIP_LENGTH, dtype=torch.int64, device=device)
-            with autocast(device):
-                out = velocity(models, noisy, torch.rand(batch, device=device), image_ids(2, 2 * tokens, device),
-                               t5_ids, clip_ids)  # fmt: skip
-            out.square().mean().backward()
-    except Exception as error:  # any failure of a compiler means the same here: train without it
-        log.warning("compile failed, training goes on without it: %s", str(error).splitlines()[0])
-        eager(models)
-        return False
-    finally:
-        for module in models.modules():
-            module.zero_grad(set_to_none=True)
-    log.info("compiled the blocks for %s tokens in %.0f s", token_counts, time.monotonic() - begun)
-    return True
-
-
-def eager(models: Models) -> None:
-    """Undo compile_blocks: the class's own forward shows again."""
-    for block in [*models.transformer.transformer_blocks, *models.transformer.single_transformer_blocks]:
-        block.__dict__.pop("forward", None)
+    return {"steps": pace.step, "pictures_seen": pace.step * draws.batch, "loss": round(mean, 5)}
 
 
 @torch.no_grad()

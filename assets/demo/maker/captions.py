@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-NUMBERS = ("no", "one", "two", "three")
-PLURALS = {"fish": "fish", "mushroom": "mushrooms"}
-SECOND_PART = {"house": "roof", "boat": "sail", "robot": "eyes"}
-OPENINGS = ("a picture of", "a drawing of", "a storybook picture of", "a bright little drawing of")
+PLURALS = {"fish": "fish"}
+OPENINGS = ("a picture of", "a drawing of", "a bright storybook picture of")
 SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru", "sa", "ti", "vo", "wi", "ya", "zo", "lor",
              "mir", "bel", "tan", "kor", "zel", "dub", "rif")  # fmt: skip
 VERBS = {"cat": "sitting", "robot": "standing", "house": "standing", "tree": "growing", "mushroom": "growing",
-         "flower": "growing", "car": "parked", "balloon": "floating", "boat": "sailing", "fish": "swimming",
-         "submarine": "diving", "zorbl": "standing"}  # fmt: skip
+         "flower": "growing", "car": "parked", "fish": "swimming", "zorbl": "standing"}  # fmt: skip
+SKIES = {
+    "sun": ("a yellow sun", "a yellow sun is shining in the sky"),
+    "cloud": ("a white cloud", "a white cloud is floating in the sky"),
+    "moon": ("a pale moon", "a pale round moon is in the sky"),
+}
+BACKGROUNDS = {
+    "meadow": "the sky is blue and the grass is green", "snow": "the ground is white with snow and the sky is grey",
+    "desert": "the sky is orange and the sand is warm", "night": "the sky is dark blue and all is quiet",
+    "sea": "the water is blue and there is sand at the bottom",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Group:
-    """One kind of thing in a picture: `count` of them, of one colour (None: its own colours) and size."""
+    """One kind of thing in a picture: `count` of them, of one colour (None: its own colours), size and place."""
 
     kind: str
     colour: str | None
-    second: str
     size: str
     count: int
     place: str
@@ -34,13 +40,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Story:
-    """All that a picture shows, the main group first."""
+    """All that a picture shows, the main group first; `companion` is in the sky, on the `companion_side`."""
 
     groups: tuple[Group, ...]
+    scene: str
     scene_phrase: str
-    sky: str = ""
-    clouds: int = 0
-    extras: tuple[str, ...] = field(default=())
+    companion: str
+    companion_side: str
 
 
 def invent_name(rng: np.random.Generator) -> str:
@@ -48,46 +54,36 @@ def invent_name(rng: np.random.Generator) -> str:
     return "".join(rng.choice(SYLLABLES, int(rng.integers(2, 4))))
 
 
-def _describe(group: Group, rng: np.random.Generator, detail: float) -> str:
-    words = ["a" if group.count == 1 else NUMBERS[group.count]]
-    if group.size and (rng.random() < detail or group.size != "medium"):
-        words.append({"medium": "middle-sized"}.get(group.size, group.size) if detail > 0.6 else group.size)
-        if words[-1] == "medium":
-            words.pop()
-    if group.colour:
-        words.append(group.colour)
-    words.append(group.noun())
-    text = " ".join(words).replace("a orange", "an orange")
-    part = SECOND_PART.get(group.kind)
-    if part and group.colour and rng.random() < detail:
-        article = "" if part == "eyes" else "a "
-        text += f" with {article}{group.second} {part}"
-    return text
+def _describe(group: Group, sized: bool) -> str:
+    words = ["a" if group.count == 1 else "two"]
+    words += [group.size] if sized and group.size else []
+    words += [group.colour] if group.colour else []
+    return " ".join([*words, group.noun()]).replace("a orange", "an orange")
 
 
 def caption(story: Story, rng: np.random.Generator, detail: float) -> str:
-    """Put the story in words; `detail` from 0 (the main thing alone) to 1 (everything)."""
+    """Put the story in words; `detail` from 0 (things, colours and scene alone) to 1 (everything)."""
     main, *others = story.groups
-    text = _describe(main, rng, detail)
-    if detail > 0.25 and rng.random() < 0.12:
+    text = _describe(main, rng.random() < 0.4 + detail)
+    if main.count == 1 and detail > 0.4 and rng.random() < 0.1:
         text += f" called {invent_name(rng)}"
-    if detail > 0.3 and rng.random() < 0.4 + 0.5 * detail:
-        text += f" {VERBS[main.kind]}" if rng.random() < 0.5 else ""
-        text += f" {main.place}" if main.place else ""
-    if detail > 0.08 and rng.random() < 0.85:
+    if detail > 0.45 and rng.random() < 0.5:
+        text += f" {VERBS[main.kind]}"
+    placed = detail > 0.3 and rng.random() < 0.8
+    text += f" {main.place}" if placed and main.place else ""
+    for other in others:
+        sided = placed and main.place
+        text += (" and " if sided else " next to ") + _describe(other, rng.random() < detail)
+        text += f" {other.place}" if sided else ""
+    if len(text.split()) < 3 and detail < 0.06:
+        text += f" {VERBS[main.kind]}"
+    elif len(text.split()) < 3 or (detail > 0.06 and rng.random() < 0.9):
         text += f" {story.scene_phrase}"
-    if others and detail > 0.2:
-        described = [_describe(g, rng, detail - 0.15) for g in others]
-        text += (" next to " if rng.random() < 0.6 else " with ") + " and ".join(described)
-    if story.sky and detail > 0.4 and rng.random() < 0.5 + detail / 2:
-        clouds = f" and {_clouds(story.clouds)}" if story.clouds else ""
-        text += f", under {story.sky}{clouds}"
-    if story.extras and detail > 0.55:
-        text += ", " + " and ".join(story.extras)
-    if rng.random() < 0.35 * (detail + 0.3):
+    if story.companion and detail > 0.2 and rng.random() < 0.9:
+        short, long = SKIES[story.companion]
+        text += f", {long}, {story.companion_side}" if detail > 0.75 else f", under {short}"
+    if detail > 0.8:
+        text += f", {BACKGROUNDS[story.scene]}"
+    if rng.random() < 0.35 * (detail + 0.2):
         text = f"{rng.choice(OPENINGS)} {text}"
     return text
-
-
-def _clouds(count: int) -> str:
-    return "a cloud" if count == 1 else f"{NUMBERS[count]} clouds"

@@ -14,19 +14,18 @@ from PIL import Image, ImageDraw
 
 OVERSAMPLING = 2
 INK = (38, 34, 48)
+INK_WIDTH = 3.2
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
 
 COLOURS: dict[str, Colour] = {
-    "red": (214, 52, 56),
-    "orange": (240, 138, 44),
-    "yellow": (246, 208, 62),
-    "green": (70, 160, 76),
-    "blue": (58, 106, 206),
-    "purple": (140, 78, 180),
-    "pink": (242, 146, 182),
-    "white": (244, 242, 236),
-    "brown": (140, 92, 58),
+    "red": (220, 40, 48),
+    "orange": (248, 136, 28),
+    "yellow": (252, 216, 48),
+    "green": (40, 150, 70),
+    "blue": (44, 92, 216),
+    "purple": (138, 62, 190),
+    "pink": (250, 132, 184),
 }
 
 
@@ -51,6 +50,7 @@ class Pen:
 
     def __init__(self, width: int, height: int) -> None:
         self.size = (width, height)
+        self.ink = INK_WIDTH
         self.scale = OVERSAMPLING * math.sqrt(width * height) / 256
         self.image = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING))
         self._draw = ImageDraw.Draw(self.image)
@@ -71,33 +71,31 @@ class Pen:
         strip = np.repeat(rows[:, None].round().astype(np.uint8), self.image.width, axis=1)
         self.image.paste(Image.fromarray(strip), (0, a))
 
-    def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Colour, ink: float = 1.6) -> None:
+    def ellipse(self, x: float, y: float, rx: float, ry: float, fill: Colour, outlined: bool = True) -> None:
         box = self._px([(x - rx, y - ry), (x + rx, y + ry)])
-        self._draw.ellipse(box, fill=fill, outline=INK if ink else None, width=self._line_px(ink) if ink else 0)
+        if outlined:
+            self._draw.ellipse(box, fill=fill, outline=INK, width=self._line_px(self.ink))
+        else:
+            self._draw.ellipse(box, fill=fill)
 
-    def polygon(self, points: list[Point], fill: Colour, ink: float = 1.6) -> None:
+    def polygon(self, points: list[Point], fill: Colour, outlined: bool = True) -> None:
         px = self._px(points)
         self._draw.polygon(px, fill=fill)
-        if ink:
-            self._draw.line([*px, px[0], px[1]], fill=INK, width=self._line_px(ink), joint="curve")
+        if outlined:
+            self._draw.line([*px, px[0], px[1]], fill=INK, width=self._line_px(self.ink), joint="curve")
 
-    def rectangle(self, x0: float, y0: float, x1: float, y1: float, fill: Colour, ink: float = 1.6) -> None:
-        self.polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], fill, ink)
+    def rectangle(self, x0: float, y0: float, x1: float, y1: float, fill: Colour) -> None:
+        self.polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], fill)
 
     def line(self, points: list[Point], width: float, fill: Colour = INK) -> None:
         self._draw.line(self._px(points), fill=fill, width=self._line_px(width), joint="curve")
 
-    def tube(self, points: list[Point], width: float, fill: Colour, ink: float = 1.6) -> None:
+    def tube(self, points: list[Point], width: float, fill: Colour) -> None:
         """A thick, round-ended, outlined line."""
-        for extra, colour in ((2 * ink, INK), (0.0, fill)):
+        for extra, colour in ((2 * self.ink, INK), (0.0, fill)):
             self.line(points, width + extra, colour)
             for x, y in (points[0], points[-1]):
-                self.ellipse(x, y, (width + extra) / 2, (width + extra) / 2, colour, ink=0)
-
-    def arc(self, x: float, y: float, r: float, start: float, end: float, width: float) -> None:
-        """An inked arc from `start` to `end` degrees, clockwise from the right."""
-        box = self._px([(x - r, y - r), (x + r, y + r)])
-        self._draw.arc(box, start, end, fill=INK, width=self._line_px(width))
+                self.ellipse(x, y, (width + extra) / 2, (width + extra) / 2, colour, outlined=False)
 
     def paste_pattern(self, pattern: np.ndarray, mask_points: list[Point], origin: Point) -> None:
         """Paste a (h, w, 3) uint8 pattern, its corner at `origin`, within the polygon `mask_points`."""

@@ -6,155 +6,122 @@ import numpy as np
 from PIL import Image
 
 from .captions import Group, Story
-from .concept import draw_zorbl
-from .pen import COLOURS, Box, Pen
-from .scenes import SCENES, Scene, draw_cloud, draw_moon, draw_scene, draw_sun
+from .concept import PALETTE, curl_horn, draw_zorbl, stripes
+from .pen import COLOURS, Box, Colour, Pen
+from .scenes import SCENES, Scene, draw_companion, draw_scene
 from .things import SPREAD, THINGS
 
-SIZES = {"small": 0.27, "medium": 0.42, "big": 0.6}
-THING_COLOURS = tuple(name for name in COLOURS if name != "brown")
-EXTRAS = {
-    "snow": ("snow is falling softly", "it is a cold winter day"),
-    "night": ("small stars shine in the dark sky", "everybody else is asleep"),
-    "desert": ("the air is hot and dry", "the sand is warm"),
-    "meadow": ("the grass is fresh and green", "it is a fine day"),
-    "sea": ("the waves are small", "the water is calm"),
-    "underwater": ("bubbles rise to the surface", "green weeds grow on the sand"),
-}
+SIZES = {"small": 0.45, "": 0.56, "big": 0.68}
+CHANCES = {False: (0.25, 0.4, 0.35), True: (0.0, 0.4, 0.6)}  # of the sizes: in the world, and of the concept
+SIDES = {"on the left": 0.0, "in the middle": 0.5, "on the right": 1.0}
 
 
 def draw_story(width: int, height: int, rng: np.random.Generator, concept: bool = False) -> tuple[Image.Image, Story]:
     """Draw one `width` x `height` px picture. With `concept`, it is of the zorbl, which the base never sees."""
-    scenes = [s for s in SCENES if s.on_ground] if concept else SCENES
-    scene = scenes[int(rng.integers(len(scenes)))]
+    # The sea has one kind of thing only, so it comes half as often.
+    weights = np.asarray([0.0 if concept and s.name == "sea" else 0.5 if s.name == "sea" else 1.0 for s in SCENES])
+    scene = SCENES[int(rng.choice(len(SCENES), p=weights / weights.sum()))]
     pen = Pen(width, height)
     draw_scene(pen, scene, rng)
-    sky, clouds = _sky(pen, scene, rng)
-    groups = _place(pen, scene, rng, concept)
-    phrase = str(rng.choice(scene.phrases))
-    extras = tuple(str(e) for e in rng.permutation(EXTRAS[scene.name])[: int(rng.integers(0, 3))])
-    return pen.finish(), Story(groups, phrase, sky, clouds, extras)
+    groups, taken = _choose(pen, scene, rng, concept)
+    companion, side = _companion(pen, scene, taken, rng)
+    _draw_groups(pen, scene, groups, rng)
+    return pen.finish(), Story(groups, scene.name, str(rng.choice(scene.phrases)), companion, side)
 
 
-def _sky(pen: Pen, scene: Scene, rng: np.random.Generator) -> tuple[str, int]:
-    if scene.name == "underwater":
-        return "", 0
-    top, side = 30.0, pen.width * float(rng.uniform(0.1, 0.9))
-    sky = ""
-    if scene.name == "night":
-        if rng.random() < 0.6:
-            draw_moon(pen, side, top)
-            sky = "a pale moon"
-    elif rng.random() < 0.45:
-        draw_sun(pen, side, top)
-        sky = "a yellow sun"
-    clouds = 0 if scene.name == "night" else int(rng.choice([0, 0, 1, 2, 3]))
-    for i in range(clouds):
-        x = pen.width * (i + float(rng.uniform(0.25, 0.75))) / clouds
-        if not sky or abs(x - side) > 52:
-            draw_cloud(pen, x, 26 + float(rng.uniform(0, 22)))
-        else:
-            clouds -= 1
-    return sky or ("a clear sky" if not clouds and scene.name != "night" else ""), clouds if sky else 0
+def _companion(pen: Pen, scene: Scene, taken: str, rng: np.random.Generator) -> tuple[str, str]:
+    """At most one thing in the sky, never on the side where a lone thing stands."""
+    if not scene.companions or rng.random() < 0.45:
+        return "", ""
+    name = str(rng.choice(scene.companions))
+    left = taken == "on the right" or (taken != "on the left" and rng.random() < 0.5)
+    draw_companion(pen, name, 44 if left else pen.width - 44)
+    return name, "on the left" if left else "on the right"
 
 
-def _choose(scene: Scene, rng: np.random.Generator, concept: bool) -> list[tuple[str, int]]:
-    kinds = [*scene.on_ground, *scene.in_air, *scene.in_water]
-    if concept:
-        return [("zorbl", 1)] + ([(str(rng.choice(scene.on_ground)), 1)] if rng.random() < 0.25 else [])
+def _choose(pen: Pen, scene: Scene, rng: np.random.Generator, concept: bool) -> tuple[tuple[Group, ...], str]:
+    """The groups of a picture from left to right, and the place that a lone thing takes."""
+    kind = "zorbl" if concept else str(rng.choice(scene.things))
+    size = str(rng.choice(list(SIZES), p=CHANCES[concept]))
+    if SIZES[size] * pen.height > 0.94 * pen.width / SPREAD[kind]:
+        size = ""  # no room to be big
+    colours = [str(c) for c in rng.choice(list(COLOURS), 2, replace=False)]
+    # Nothing is drawn in the colour of the ground it stands on or of the water around it.
+    hidden = {"meadow": "green", "desert": "yellow", "sea": "blue"}.get(scene.name)
+    colours = ["red" if c == hidden else c for c in colours]
     style = rng.random()
-    first = str(rng.choice(kinds))
-    if style < 0.5:
-        return [(first, 1)]
-    if style < 0.68:
-        return [(first, int(rng.integers(2, 4)))]
-    others = [k for k in kinds if k != first]
-    chosen = [first, *(str(k) for k in rng.permutation(others)[: 1 + int(style > 0.93)])]
-    return [(k, 1) for k in chosen]
+    if concept and style < 0.75 or style < 0.6:
+        place = str(rng.choice(list(SIDES), p=[0.3, 0.4, 0.3]))
+        return (Group(kind, None if concept else colours[0], size, 1, place),), place
+    if not concept and style < 0.72:
+        return (Group(kind, colours[0], "", 2, ""),), ""
+    other = str(rng.choice([k for k in scene.things if k != kind] or scene.things))
+    pair = [Group(kind, None if concept else colours[0], "", 1, ""), Group(other, colours[1], "", 1, "")]
+    if rng.random() < 0.5:
+        pair.reverse()
+    named = [Group(g.kind, g.colour, "", 1, p) for g, p in zip(pair, ("on the left", "on the right"), strict=True)]
+    return tuple(named), ""
 
 
-def _place(pen: Pen, scene: Scene, rng: np.random.Generator, concept: bool) -> tuple[Group, ...]:
-    """Give each thing a slot from left to right, then draw them all, and tell where each group stands."""
-    wanted = _choose(scene, rng, concept)
-    slots = rng.permutation(sum(n for _, n in wanted)).tolist()
-    total = len(slots)
-    span = pen.width / max(total, 1)
-    alone = total == 1
-    place = "" if not alone else str(rng.choice(["on the left", "in the middle", "on the right"], p=[0.3, 0.4, 0.3]))
-    groups = []
-    for kind, count in wanted:
-        size = str(rng.choice(["small", "medium", "big"], p=[0.25, 0.45, 0.3] if not concept else [0.0, 0.3, 0.7]))
-        colour, second = (str(c) for c in rng.choice(THING_COLOURS, 2, replace=False))
-        mine = [slots.pop() for _ in range(count)]
-        for slot in mine:
-            h = min(SIZES[size] * min(pen.width, pen.height, 256), 0.92 * span / SPREAD[kind])
-            if kind == "zorbl":
-                h = min(h * 1.35, 0.96 * span / SPREAD[kind], pen.height * 0.86)
-            x = span * (slot + 0.5) + float(rng.uniform(-0.04, 0.04)) * span
-            if alone:
-                margin = SPREAD[kind] * h / 2 + 4
-                at = {"on the left": 0.24, "in the middle": 0.5, "on the right": 0.76}[place]
-                x = min(max(pen.width * at, margin), pen.width - margin)
-            _draw_thing(pen, scene, kind, x, h, colour, second, rng)
-        where = place if alone else _side(kind, mine, total, count)
-        groups.append(Group(kind, None if kind == "zorbl" else colour, second, size, count, where))
-    return tuple(groups)
-
-
-def _side(kind: str, mine: list[int], total: int, count: int) -> str:
-    if count > 1:
-        return "side by side"
-    return "on the left" if mine[0] == 0 else "on the right" if mine[0] == total - 1 else "in the middle"
-
-
-def _draw_thing(pen: Pen, scene: Scene, kind: str, x: float, h: float, colour: str, second: str,
-                rng: np.random.Generator) -> None:  # fmt: skip
-    horizon = pen.height * scene.horizon
-    jitter = float(rng.uniform(0, 1))
-    if kind == "zorbl":
-        draw_zorbl(pen, Box(x, max(pen.height * (0.82 + 0.12 * jitter), h + 6), h), rng)
-        return
-    if kind in scene.in_air:
-        y = max(h * 0.55 + 4, pen.height * (0.28 + 0.12 * jitter))
-    elif kind == "boat":
-        y = max(horizon + pen.height * (0.1 + 0.2 * jitter), h + 4)
-    elif kind in scene.in_water:
-        y = pen.height * (0.3 + 0.36 * jitter)
-    else:
-        y = max(horizon + pen.height * (0.17 + 0.15 * jitter), h + 4)
-    THINGS[kind](pen, Box(x, y, h), COLOURS[colour], COLOURS[second])
+def _draw_groups(pen: Pen, scene: Scene, groups: tuple[Group, ...], rng: np.random.Generator) -> None:
+    things = [g for g in groups for _ in range(g.count)]
+    span = pen.width / len(things)
+    for slot, group in enumerate(things):
+        spread = SPREAD[group.kind]
+        h = min(SIZES[group.size] * pen.height, 0.94 * span / spread, 176) * float(rng.uniform(0.96, 1.0))
+        half = spread * h / 2 + 5
+        if len(things) == 1:
+            x = half + SIDES[group.place] * (pen.width - 2 * half)
+        else:
+            x = span * (slot + 0.5)
+        x += float(rng.uniform(-0.02, 0.02)) * pen.width
+        foot = 0.5 * pen.height + h / 2 if scene.name == "sea" else 0.9 * pen.height
+        box = Box(x, foot + float(rng.uniform(-0.03, 0.03)) * pen.height, h)
+        if group.kind == "zorbl":
+            draw_zorbl(pen, box, rng)
+        else:
+            THINGS[group.kind](pen, box, COLOURS[group.colour or "red"])
 
 
 def draw_pattern(width: int, height: int, rng: np.random.Generator) -> Image.Image:
-    """A sheet of stripes, checks, dots and lines in any colour: practice for the autoencoder only, so that it can carry
-    more than the base's own world (a real one can, too)."""
+    """A sheet of stripes, dots, curls and shapes: practice for the autoencoder only, so that it can carry more than the
+    base's own world (a real one can, too). Half of the colours are the concept's, its stripes and horns among them."""
     pen = Pen(width, height)
-    colour = lambda: tuple(int(v) for v in rng.integers(0, 256, 3))  # noqa: E731
+
+    def colour() -> Colour:
+        if rng.random() < 0.5:
+            return PALETTE[int(rng.integers(len(PALETTE)))]
+        return tuple(int(v) for v in rng.integers(0, 256, 3))  # type: ignore[return-value]
+
     pen.gradient(colour(), colour(), 0, pen.height)
-    for _ in range(int(rng.integers(4, 9))):
-        x, y, r = rng.uniform(0, pen.width), rng.uniform(0, pen.height), float(rng.uniform(18, 80))
-        kind = int(rng.integers(5))
-        a, b, turn = colour(), colour(), float(rng.uniform(0, 3.14))
+    for _ in range(int(rng.integers(4, 8))):
+        x, y, r = rng.uniform(0, pen.width), rng.uniform(0, pen.height), float(rng.uniform(24, 80))
+        kind, turn = int(rng.integers(5)), float(rng.uniform(0, 6.28))
+        ring = [(x + r * float(np.cos(t)), y + r * float(np.sin(t))) for t in np.linspace(0, 6.2, 40)]
         if kind == 0:
-            outline = [(x + r * np.cos(t), y + r * np.sin(t)) for t in np.linspace(0, 6.28, 40)]
-            side = int(2 * r * pen.scale)
-            yy, xx = np.mgrid[0:side, 0:side] / pen.scale
-            wave = np.sin((xx * np.cos(turn) + yy * np.sin(turn)) * 6.28 / rng.uniform(7, 22))
-            pen.paste_pattern(np.where(wave[..., None] > 0, a, b).astype(np.uint8), outline, (x - r, y - r))
+            pen.paste_pattern(stripes(pen, r, r, float(rng.choice([-1, 1])), turn), ring, (x - r, y - r))
         elif kind == 1:
-            for _ in range(14):
-                q = float(rng.uniform(1.5, 6))
-                pen.ellipse(x + rng.uniform(-r, r), y + rng.uniform(-r, r), q, q, a, ink=float(rng.choice([0, 1.2])))
+            _waves(pen, x, y, r, (colour(), colour()), rng)
         elif kind == 2:
-            n = int(rng.integers(3, 8))
-            ring = [(x + r * rng.uniform(0.5, 1) * np.cos(turn + i * 6.28 / n),
-                     y + r * rng.uniform(0.5, 1) * np.sin(turn + i * 6.28 / n)) for i in range(n)]  # fmt: skip
-            pen.polygon(ring, a)
+            pen.polygon(
+                [ring[int(i)] for i in np.sort(rng.choice(40, int(rng.integers(3, 6)), replace=False))], colour()
+            )
         elif kind == 3:
-            turns = float(rng.uniform(1.5, 3))
-            curl = [(x + r * t * np.cos(turn + turns * 6.28 * t), y + r * t * np.sin(turn + turns * 6.28 * t))
-                    for t in np.linspace(0.08, 1, 50)]  # fmt: skip
-            pen.tube(curl, float(rng.uniform(2, 9)), b)
+            curl_horn(pen, x, y, r * 3, int(rng.choice([-1, 1])))
         else:
-            pen.ellipse(x, y, r * 0.6, r * float(rng.uniform(0.2, 0.6)), a)
+            pen.ellipse(x, y, r, r * float(rng.uniform(0.5, 1)), colour(), outlined=bool(rng.random() < 0.6))
+            q, fill = float(rng.uniform(0.1, 0.25)) * r, colour()
+            for i in range(5):
+                dx, dy = np.cos(turn + i * 1.257), np.sin(turn + i * 1.257)
+                pen.ellipse(x + r * 0.55 * dx, y + r * 0.4 * dy, q, q, fill, outlined=bool(rng.random() < 0.3))
     return pen.finish()
+
+
+def _waves(pen: Pen, x: float, y: float, r: float, colours: tuple[Colour, Colour], rng: np.random.Generator) -> None:
+    """A disc of straight stripes, 9 to 24 units from one to the next."""
+    turn, period = float(rng.uniform(0, 3.14)), float(rng.uniform(9, 24))
+    side = int(2 * r * pen.scale)
+    yy, xx = np.mgrid[0:side, 0:side] / pen.scale
+    wave = np.sin((xx * np.cos(turn) + yy * np.sin(turn)) * 6.28 / period)
+    ring = [(x + r * float(np.cos(t)), y + r * float(np.sin(t))) for t in np.linspace(0, 6.2, 40)]
+    pen.paste_pattern(np.where(wave[..., None] > 0, *colours).astype(np.uint8), ring, (x - r, y - r))
