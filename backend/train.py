@@ -127,7 +127,7 @@ def _log_failure(error: BaseException, diagnosis: Diagnosis) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="train",
+        prog="launcher.py train",
         description="Train a LoRA. Settings of the file can be replaced: --network_dim 32 --max_train_steps 500.",
         allow_abbrev=False,
     )

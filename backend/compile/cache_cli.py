@@ -12,7 +12,7 @@ from backend.compile import cache
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
     """Run one action and write what it did; 1 when it was refused."""
-    parser = argparse.ArgumentParser(prog="python -m backend.compile.cache", description="The compile cache.")
+    parser = argparse.ArgumentParser(prog="launcher.py cache", description="The compile cache.")
     parser.add_argument("--cache-dir", help="the folder (setting compile_cache_dir); our own place when left out")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("size", help="where it is and how large (the default)")

@@ -277,7 +277,7 @@ def checks(chosen: str | None = None) -> list[Check]:
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
     """Run the checks and write them; 1 when one failed."""
-    parser = argparse.ArgumentParser(prog="python -m backend.compile.doctor", description="Check this machine.")
+    parser = argparse.ArgumentParser(prog="launcher.py doctor", description="Check this machine.")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--cache-dir", help="the compile cache folder to check (setting compile_cache_dir)")
     given = parser.parse_args(argv)

@@ -29,7 +29,7 @@ _MOST_FILES = 20
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Plan and write the result; 0 when a run could start on it, 1 when not, 2 for wrong arguments."""
-    parser = argparse.ArgumentParser(prog="python -m backend.plan", description="Steps, batches, buckets and graphs.")
+    parser = argparse.ArgumentParser(prog="launcher.py plan", description="Steps, batches, buckets and graphs.")
     parser.add_argument("config", type=Path, help="settings file (TOML); any setting may follow as --name value")
     parser.add_argument("--json", action="store_true", help="one JSON document a line")
     parser.add_argument("--progress", action="store_true", help="lines of progress before the result")
