@@ -104,19 +104,18 @@ class Actions:
     # ---- presets ---------------------------------------------------------------------------------------------------
 
     def compare(self, request: Mapping[str, Any]) -> Reply:
-        """What loading a preset would change."""
-        preset = self._preset(request)
-        loaded = presets.load(preset)
+        """What loading a preset would change; without a name, what going back to the defaults would."""
+        name, builtin, loaded = self._chosen(request)
         rows = []
         if loaded.config is not None:
             rows = form.differences(self.desk.now.values, form.to_values(loaded.config))
         facts = messages.all_problem_facts(loaded.problems)
-        return Reply({"difference": {"name": preset.name, "builtin": preset.builtin, "rows": rows, "problems": facts}})
+        return Reply({"difference": {"name": name, "builtin": builtin, "rows": rows, "problems": facts}})
 
     def load(self, request: Mapping[str, Any]) -> Reply:
-        """Put a preset on the desk: all of it, and nothing of what was there before."""
-        preset = self._preset(request)
-        return self._take(presets.load(preset), preset.name, preset.name)
+        """Put a preset on the desk: all of it, and nothing of what was there before. Without a name: the defaults."""
+        name, _, loaded = self._chosen(request)
+        return self._take(loaded, name or None, name or "the defaults")
 
     def load_run(self, request: Mapping[str, Any]) -> Reply:
         """Put the settings of an earlier run on the desk."""
@@ -235,6 +234,13 @@ class Actions:
         return Reply(self.state(problems) | {"started": {"run": run.name}})
 
     # ---- helpers ---------------------------------------------------------------------------------------------------
+
+    def _chosen(self, request: Mapping[str, Any]) -> tuple[str, bool, load.Loaded]:
+        """Name, whether it is built in, and content of a preset; the defaults are the one without a name."""
+        if not request.get("name"):
+            return "", True, load.parse({})
+        preset = self._preset(request)
+        return preset.name, preset.builtin, presets.load(preset)
 
     def _preset(self, request: Mapping[str, Any]) -> presets.Preset:
         return presets.find(str(request.get("name", "")), self.shelf)

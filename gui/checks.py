@@ -206,13 +206,13 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
     """Memory and disk of this machine beside what the model and the run need of them."""
     memory = psutil.virtual_memory()
     tiles = [
-        {"value": human_bytes(memory.total), "label": "RAM"},
-        {"value": human_bytes(memory.available), "label": "RAM free now"},
+        {"value": memory_words(memory.total), "label": "RAM"},
+        {"value": memory_words(memory.available), "label": "RAM free now"},
     ]
     cards = gpus()
     for card in cards:
-        tiles.append({"value": human_bytes(card["total"]), "label": f"VRAM of {card['name']}"})
-        tiles.append({"value": human_bytes(card["free"]), "label": "VRAM free now"})
+        tiles.append({"value": memory_words(card["total"]), "label": f"VRAM of {card['name']}"})
+        tiles.append({"value": memory_words(card["free"]), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
         names = {"transformer": "Base model weights on disk"}
@@ -232,6 +232,11 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
         else ["No NVIDIA card answers on this machine: training runs on the CPU, and the Run tab shows RAM."]
     )
     return {"tiles": tiles, "rows": rows, "notes": notes, "system": platform.system()}
+
+
+def memory_words(count: float) -> str:
+    """A size of memory as cards are named: a card "of 24 GB" has 24 x 2**30 bytes."""
+    return f"{count / 2**30:.1f} GB"
 
 
 def _existing(path: Path) -> Path:

@@ -8,8 +8,8 @@ can't linger.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -34,7 +34,7 @@ class Group:
 class Placed:
     """What one setting does unlike others of its kind.
 
-    group: another panel. first: before the others. wide: a whole row. lines: height.
+    group: another panel. first: before the others. wide: a whole row. lines: height. names: choices by another name.
     """
 
     group: str | None = None
@@ -42,6 +42,7 @@ class Placed:
     wide: bool = False
     lines: int | None = None
     placeholder: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 TABS = {
@@ -83,6 +84,8 @@ EXCEPTIONS: dict[str, Placed] = {
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
     "training.mixed_precision": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
+    # Gradio takes a choice called "blocks" for the key of a translation.
+    "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),
     "compile.compile_cache_dir": Placed(wide=True),
     "saving.output_dir": Placed(wide=True),
     "saving.metadata_title": Placed(group="metadata"),
@@ -212,7 +215,7 @@ def widget(setting: Setting) -> gr.components.Component:
     if offered:
         # Free text is taken here and refused by the schema, beside the field: a refusal by Gradio's own check would
         # block every button that reads the form.
-        choices = [(name, name) for name in offered]
+        choices = [(how.names.get(name, name), name) for name in offered]
         if setting.nullable:
             choices = [("not set", ""), *choices]
         return gr.Dropdown(choices, value=value, allow_custom_value=True, interactive=True, **shared)

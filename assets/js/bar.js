@@ -43,6 +43,7 @@
     name.select();
   };
 
+  const DEFAULTS = { name: "", builtin: true, description: "Every setting as it comes." };
   let presetBox = null;
   let chosen = null;
   const openPresets = () => {
@@ -50,14 +51,14 @@
     presetBox = dialog("Presets", el("div", { class: "presets" }, el("div", { class: "preset-list", role: "listbox", "aria-label": "Presets" }), el("div", { class: "preset-side" })));
     presetBox.classList.add("wide-dialog");
     drawPresets();
-    if (chosen) m.act("compare", { name: chosen });
+    if (chosen !== null) m.act("compare", { name: chosen });
   };
   const drawPresets = () => {
     if (!presetBox?.isConnected) return;
     const list = presetBox.querySelector(".preset-list");
     const groups = [
       ["Yours", m.state.presets.filter((p) => !p.builtin)],
-      ["Built in", m.state.presets.filter((p) => p.builtin)],
+      ["Built in", [...m.state.presets.filter((p) => p.builtin), DEFAULTS]],
     ];
     fill(
       list,
@@ -74,14 +75,13 @@
               onclick: () => ((chosen = p.name), drawPresets(), m.act("compare", { name: p.name })),
               ondblclick: () => load(p.name),
             },
-            el("strong", {}, p.name, p.name === m.state.desk.preset ? el("span", { class: "tag" }, "loaded") : null),
+            el("strong", {}, p.name || "Defaults", p.name && p.name === m.state.desk.preset ? el("span", { class: "tag" }, "loaded") : null),
             p.description ? el("span", {}, p.description) : null,
           ),
         ),
       ]),
     );
-    if (!list.children.length) fill(list, el("p", { class: "note" }, "No presets yet. Save the form as one."));
-    if (!chosen) fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Choose a preset to see what loading it would change."));
+    if (chosen === null) fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Choose a preset to see what loading it would change."));
   };
   const load = (name) => {
     presetBox?.close();
@@ -108,12 +108,12 @@
     const bad = (problems || []).filter((p) => p.severity === "error");
     fill(
       presetBox.querySelector(".preset-side"),
-      el("h3", {}, name),
+      el("h3", {}, name || "Defaults"),
       bad.length
         ? [el("p", { class: "note" }, "This preset can't be loaded:"), el("ul", { class: "bad-list" }, bad.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + m.sentence(p))))]
         : rows.length
           ? [
-              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}. Settings that the preset does not name go to their defaults.`),
+              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}.${name ? " Settings that the preset does not name go to their defaults." : ""}`),
               differenceTable(rows),
             ]
           : el("p", { class: "note" }, "The form already shows exactly this preset."),
@@ -121,7 +121,7 @@
         "div",
         { class: "buttons" },
         bad.length ? null : el("button", { class: "primary", "data-do": "load", onclick: () => load(name) }, "Load"),
-        el("a", { class: "button", href: `/preset?${new URLSearchParams({ name })}`, download: "" }, "Export"),
+        name ? el("a", { class: "button", href: `/preset?${new URLSearchParams({ name })}`, download: "" }, "Export") : null,
         builtin ? null : el("button", { onclick: () => (presetBox.close(), ask("Rename preset", "New name", name, "Rename", (to) => m.act("rename", { name, to }))) }, "Rename"),
         builtin ? null : el("button", { class: "danger", onclick: () => (presetBox.close(), m.act("delete", { name })) }, "Delete"),
       ),
@@ -141,7 +141,7 @@
       el(
         "table",
         { class: "facts" },
-        el("thead", {}, el("tr", {}, el("th", {}, "Setting"), el("th", {}, "Now"), el("th", {}, "In the preset"))),
+        el("thead", {}, el("tr", {}, el("th", {}, "Setting"), el("th", {}, "Now"), el("th", {}, "After loading"))),
         el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)))),
       ),
     );

@@ -8,7 +8,7 @@
 
   // series: [{label, key, colour: "--css-variable", width, band, dash, show}] ; data arrives through set(steps, columns).
   // onzoom(range|null) is called when a person zooms, so that the server can be asked for finer data.
-  m.chart = (root, { series, format, height = 240, zeroBased = false, onzoom, label }) => {
+  m.chart = (root, { series, format, height = 240, zeroBased = false, powers = false, onzoom, label, empty }) => {
     let plot = null;
     let steps = [];
     let columns = {};
@@ -64,7 +64,7 @@
           bands: bands(),
           axes: [
             { ...axis, size: 32, space: 60, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 50000, 100000] },
-            { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => format(v)) },
+            { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => format(v)), ...(powers ? { incrs: Array.from({ length: 50 }, (_, i) => 2 ** i) } : {}) },
           ],
           hooks: {
             setSelect: [
@@ -83,7 +83,14 @@
       );
       root.querySelector(".u-over").addEventListener("dblclick", () => api.reset());
     };
+    const nothing = el("p", { class: "plot-empty note" }, empty || "Nothing to draw yet.");
     const redraw = () => {
+      if (!steps.length) {
+        plot?.destroy();
+        plot = null;
+        return root.replaceChildren(nothing);
+      }
+      nothing.remove();
       if (!plot) return build();
       plot.setData(table(), false);
       plot.setScale("x", zoomed ? { min: zoomed.since, max: zoomed.until } : { min: steps[0] ?? 0, max: steps[steps.length - 1] ?? 1 });
@@ -96,7 +103,7 @@
         steps = newSteps;
         columns = newColumns;
         const key = `${steps.length}:${steps[steps.length - 1]}:${JSON.stringify(series.map((s) => columns[s.key]?.mean?.slice(-2)))}`;
-        if (key === last && plot) return;
+        if (key === last && (plot || !steps.length)) return;
         last = key;
         redraw();
       },
@@ -109,6 +116,7 @@
       },
       clear() {
         zoomed = null;
+        last = "";
         api.set([], {});
       },
       rebuild: () => plot && build(),

@@ -137,13 +137,16 @@
     if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
     return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
   };
-  m.bytes = (count) => {
+  const sized = (count, step) => {
     if (count === null || count === undefined) return "–";
     const units = ["B", "KB", "MB", "GB", "TB"];
     let unit = 0;
-    while (count >= 1000 && unit < units.length - 1) (count /= 1024), unit++;
+    while (count >= step && unit < units.length - 1) (count /= step), unit++;
     return `${count >= 100 || unit === 0 ? Math.round(count) : count.toFixed(1)} ${units[unit]}`;
   };
+  // Disks are sold by thousands; memory comes in powers of two, and a card "of 24 GB" has 24 of these.
+  m.bytes = (count) => sized(count, 1000);
+  m.memory = (count) => sized(count, 1024);
   m.number = (value, digits = 4) =>
     value === null || value === undefined ? "–" : Number(value).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: false });
   m.count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;

@@ -26,7 +26,7 @@
     const arrive = (field) =>
       setTimeout(() => {
         field.scrollIntoView({ block: "center", behavior: m.calm() ? "auto" : "smooth" });
-        (field.querySelector("[aria-invalid=true]") || input(field) || field).focus({ preventScroll: true });
+        (field.querySelector("[aria-invalid=true]") || input(field) || field.querySelector("button") || field).focus({ preventScroll: true });
         field.classList.add("found");
         setTimeout(() => field.classList.remove("found"), 1600);
       }, 80);

@@ -112,6 +112,7 @@
     fill(root, ui.empty, ui.body);
     lossChart = m.chart(ui.loss, {
       label: "Training loss over steps",
+      empty: "The line begins with the first step.",
       format: (v) => m.number(v, 4),
       series: [
         { label: "Loss", key: "loss", colour: "--mt-faint", width: 1, band: true },
@@ -287,7 +288,7 @@
     setStat("speed", last.s_per_step ? (last.s_per_step < 1 ? `${Math.round(last.s_per_step * 1000)} ms` : `${last.s_per_step.toFixed(2)} s`) : "–");
     setStat("epoch", last.epoch === null || last.epoch === undefined ? "–" : m.number(last.epoch, 3));
     const memory = last.vram_reserved ?? last.ram;
-    setStat("memory", memory ? m.bytes(memory) : "–");
+    setStat("memory", memory ? m.memory(memory) : "–");
     text(document.querySelector("#stat-memory .stat-label"), last.vram_reserved ? "VRAM" : "RAM");
     if (ui.folder.dataset.path !== s.path) {
       ui.folder.dataset.path = s.path;
@@ -333,8 +334,10 @@
       fill(ui.memory);
       memoryChart = m.chart(ui.memory, {
         label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
-        format: m.bytes,
+        empty: "Measured from the first step on.",
+        format: m.memory,
         zeroBased: true,
+        powers: true,
         series:
           kind === "vram"
             ? [
@@ -347,7 +350,7 @@
     }
     memoryChart.set(view.series.step, view.series);
     const { vram_total: total, vram_free: free } = view.last || {};
-    text(ui.memoryNote, kind === "vram" && total ? `The card has ${m.bytes(total)}; ${m.bytes(free)} are free.` : kind === "ram" ? "Training on the CPU: the chart shows the trainer's RAM." : "");
+    text(ui.memoryNote, kind === "vram" && total ? `The card has ${m.memory(total)}; ${m.memory(free)} are free.` : kind === "ram" && view.series.step.length ? "Training on the CPU: the chart shows the trainer's RAM." : "");
   };
 
   const drawCompile = (last, status, facts) => {
@@ -558,7 +561,7 @@
         el(
           "div",
           { class: `file ${f.final ? "final" : ""}` },
-          el("div", { class: "file-head" }, el("strong", {}, f.name), el("span", { class: "note" }, [f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "", m.bytes(f.size)].filter(Boolean).join(" · "))),
+          el("div", { class: "file-head" }, el("strong", {}, f.name, f.final ? el("span", { class: "tag good" }, "final") : null), el("span", { class: "note" }, [f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "", m.bytes(f.size)].filter(Boolean).join(" · "))),
           m.pathLine(f.path, el("a", { class: "button small", href: `/download?${new URLSearchParams({ run: status.name, file: f.name })}`, download: f.name }, "Download")),
         ),
       ),

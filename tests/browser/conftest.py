@@ -1,0 +1,215 @@
+"""A real server in its own process, and Chromium to look at it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+
+from backend.config.paths import PROJECT_ROOT
+from backend.runs.folder import Run, list_runs
+from backend.runs.supervise import stop
+
+ARGUMENTS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# Two cores are shared with a trainer that compiles: nothing here is about speed.
+PATIENCE_MS = 60_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs a browser."""
+    for item in items:
+        if Path(__file__).parent in Path(item.path).parents:
+            item.add_marker(pytest.mark.browser)
+
+
+class Server:
+    """``python -m gui`` with its files below one folder."""
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def runs(self) -> Path:
+        """Where the presets of these tests put their runs."""
+        return self.folder / "runs"
+
+    def start(self) -> Server:
+        """Start it and wait until the page answers."""
+        command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(self.port), "--data", str(self.folder)]
+        log = open(self.folder / "server.log", "a", encoding="utf-8")  # noqa: SIM115 - the process keeps it
+        self.process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
+        wait_for(self._answers, 120, lambda: (self.folder / "server.log").read_text(encoding="utf-8"))
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, "the server ended"
+        with contextlib.suppress(OSError), urlopen(self.url + "runs", timeout=5) as answer:
+            return answer.status == 200
+        return False
+
+    def end(self, how: int = signal.SIGTERM) -> None:
+        """Stop the server, and only the server."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(timeout=20)
+
+    def newest(self) -> Run:
+        """The run that was started last."""
+        return list_runs(self.runs)[0]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(what: Callable[[], bool], seconds: float, why: Callable[[], str] = lambda: "") -> None:
+    """Ask until it is so; the test fails with ``why()`` when it never is."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, f"waited {seconds} s in vain. {why()}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def chromium(playwright: Playwright) -> Iterator[Browser]:
+    """Debian's Chromium; Playwright's own builds are never fetched."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path, "Chromium is missing: apt-get install chromium"
+    browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for the tests that do not stop it."""
+    started = Server(tmp_path_factory.mktemp("server")).start()
+    yield started
+    started.end()
+    for run in list_runs(started.runs):
+        stop(run, grace_s=0)
+
+
+class Watched:
+    """A page whose console and requests are watched: nothing may go wrong in silence, nothing may leave the machine."""
+
+    def __init__(self, page: Page, server: Server) -> None:
+        self.page = page
+        self.server = server
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self) -> Page:
+        """Go to the page and wait until the form is filled."""
+        self.page.goto(self.server.url)
+        self.ready()
+        return self.page
+
+    def ready(self) -> None:
+        """Wait until the form is filled."""
+        self.page.wait_for_selector("#f-model-base_model .mt-help")
+
+    def foreign(self) -> list[str]:
+        """Requests to anything but our own server."""
+        own = (self.server.url, "data:", "blob:")
+        return [url for url in self.requests if not url.startswith(own)]
+
+
+@pytest.fixture
+def watched(chromium: Browser, server: Server) -> Iterator[Watched]:
+    """An open page of 1280 x 900 in light colours."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    held = Watched(context.new_page(), server)
+    held.open()
+    # The draft outlives a page, and so a test: begin with the defaults.
+    held.page.evaluate("window.monotile.act('load', {name: ''})")
+    held.page.locator(".toast").get_by_text("Loaded the defaults").wait_for()
+    held.page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
+    yield held
+    assert held.said == []
+    assert held.foreign() == []
+    context.close()
+
+
+@pytest.fixture
+def page(watched: Watched) -> Page:
+    """The open page itself."""
+    return watched.page
+
+
+def tab(page: Page, title: str) -> None:
+    """Open a tab."""
+    button = page.get_by_role("tab", name=title, exact=True)
+    button.click()
+    page.wait_for_function("title => window.monotile.currentTab() === title", arg=title)
+
+
+def field(page: Page, path: str) -> str:
+    """The selector of a setting's input."""
+    box = "#f-" + path.replace(".", "-")
+    return f"{box} input, {box} textarea"
+
+
+def go_to(page: Page, path: str) -> None:
+    """Open what hides a setting and put the cursor in it, as the search does."""
+    page.evaluate("id => window.monotile.goToField(id)", "f-" + path.replace(".", "-"))
+    inside = "id => document.getElementById(id)?.contains(document.activeElement)"
+    page.wait_for_function(inside, arg="f-" + path.replace(".", "-"))
+
+
+def type_in(page: Page, path: str, text: str) -> None:
+    """Type into a text field and leave it, as a person does."""
+    go_to(page, path)
+    page.fill(field(page, path), "")
+    page.locator(field(page, path)).first.press_sequentially(text)
+    page.locator(field(page, path)).first.blur()
+
+
+def load_preset(page: Page, name: str) -> None:
+    """Choose a preset, see the difference, load it."""
+    page.click("#preset-button")
+    page.click(f"[data-preset='{name}']")
+    page.click("[data-do=load]")
+    page.wait_for_function(
+        "name => window.monotile.state.desk.preset === name && !(window.monotile.state.desk.changed || []).length",
+        arg=name,
+    )

@@ -1,0 +1,251 @@
+"""The page as a person meets it: it opens, finds settings, tells mistakes beside their fields, keeps what was typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from backend.config.schema import settings
+from gui import fields
+from tests.browser.conftest import Server, Watched, field, go_to, load_preset, tab, type_in
+
+TABS = tuple(fields.TABS.values())
+
+
+def test_every_setting_can_be_reached_and_shows_its_help(page: Page) -> None:
+    for setting in settings():
+        go_to(page, setting.path)
+        expect(page.locator(f"#{fields.elem_id(setting.path)}")).to_be_visible()
+        if setting.kind != "tables":
+            expect(page.locator(f"#{fields.elem_id(setting.path)} .mt-help")).to_have_text(setting.help)
+
+
+def test_the_search_finds_a_setting_by_another_trainers_name(page: Page) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("bucket_no_upscale")
+    expect(page.locator(".suggestions [role=option]")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_function("window.monotile.currentTab() === 'Dataset'")
+    page.wait_for_function("document.activeElement?.closest('#f-dataset-no_upscale')")
+
+
+def test_a_slash_in_a_field_is_a_slash(page: Page) -> None:
+
+    go_to(page, "model.base_model")
+    page.keyboard.type("/")
+    assert page.evaluate("document.activeElement.id") != "search"
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "said"),
+    [
+        ("network.network_dim", "many", "many"),
+        ("network.network_dim", "", "empty"),
+        ("optimizer.learning_rate", "1e", "1e"),
+        ("dataset.batch_size", "0", "1 to 1024"),
+        ("optimizer.optimizer_args", "momentum: 1", "can't be read"),
+        ("training.max_train_steps", "-1", "-1"),
+    ],
+)
+def test_a_mistake_is_told_beside_its_field_and_above(page: Page, path: str, typed: str, said: str) -> None:
+    go_to(page, path)
+    before = page.locator(field(page, path)).first.input_value()
+    type_in(page, path, typed)
+    problem = page.locator(f"#{fields.elem_id(path)} .field-problem.error")
+    expect(problem).to_have_count(1)
+    assert said in problem.inner_text() and problem.inner_text().count(".") >= 1
+    expect(page.locator(field(page, path)).first).to_have_attribute("aria-invalid", "true")
+    tab(page, "Library")
+    expect(page.locator("#problem-summary")).to_be_visible()
+    page.click("#problem-summary button")
+    page.wait_for_function(
+        "id => document.getElementById(id)?.contains(document.activeElement)", arg=fields.elem_id(path)
+    )
+    type_in(page, path, before)
+    expect(page.locator("#problem-summary")).to_be_hidden()
+    expect(problem).to_have_count(0)
+
+
+def test_a_contradiction_stands_at_the_field_that_makes_it(page: Page) -> None:
+    type_in(page, "training.max_train_steps", "100")
+    type_in(page, "training.max_train_epochs", "3")
+    expect(page.locator("#f-training-max_train_steps .field-problem.error")).to_contain_text("twice")
+    type_in(page, "training.max_train_epochs", "")
+    expect(page.locator(".field-problem.error")).to_have_count(0)
+
+
+def test_start_without_anything_says_all_that_is_missing(page: Page, server: Server) -> None:
+    page.keyboard.press("Control+Enter")
+    summary = page.locator("#problem-summary")
+    expect(summary).to_contain_text("No base model is chosen")
+    expect(summary).to_contain_text("No image folder is given")
+    assert page.evaluate("window.monotile.currentTab()") == "Model"
+    expect(page.locator("#start")).to_be_enabled()
+
+
+def test_a_preset_is_saved_loaded_undone_deleted_and_brought_back(page: Page) -> None:
+    load_preset(page, "flux-lora")
+    type_in(page, "network.network_dim", "24")
+    expect(page.locator("#preset-button")).to_contain_text("1 changed")
+    page.click("#save-as")
+    page.fill("#ask-name", "mine")
+    page.keyboard.press("Enter")
+    expect(page.locator("#preset-button")).to_contain_text("mine")
+    page.click("#preset-button")
+    page.click("[data-preset='flux-lora-80gb']")
+    expect(page.locator(".preset-side tbody tr").first).to_contain_text("Rank")
+    page.click("[data-do=load]")
+    expect(page.locator(field(page, "network.network_dim")).first).to_have_value("32")
+    page.click("#undo")
+    expect(page.locator(field(page, "network.network_dim")).first).to_have_value("24")
+    expect(page.locator("#preset-button")).to_contain_text("mine")
+    page.click("#redo")
+    expect(page.locator(field(page, "network.network_dim")).first).to_have_value("32")
+    load_preset(page, "mine")
+    page.click("#preset-button")
+    page.locator(".preset-side .danger").click()
+    expect(page.locator(".toast").last).to_contain_text("is deleted")
+    page.locator(".toast").last.get_by_text("Undo").click()
+    page.click("#preset-button")
+    expect(page.locator("[data-preset='mine']")).to_have_count(1)
+
+
+def test_a_file_is_imported_or_its_mistakes_are_told(page: Page, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good one.toml", tmp_path / "bad one.toml"
+    good.write_text("# Good\n[network]\nnetwork_dim = 12\n", encoding="utf-8")
+    bad.write_text('[network]\nnetwork_dimm = 4\n\n[training]\nseed = "x"\n', encoding="utf-8")
+    for path in (good, bad):
+        with page.expect_file_chooser() as chooser:
+            page.click("#import")
+        chooser.value.set_files(path)
+        if path is good:
+            expect(page.locator(".toast").last).to_contain_text("is imported")
+    expect(page.locator(".dialog .bad-list li")).to_have_count(2)
+    expect(page.locator(".dialog .bad-list")).to_contain_text("Line 2")
+    expect(page.locator(".dialog .bad-list")).to_contain_text("network_dim")
+    page.keyboard.press("Escape")
+
+
+def test_what_was_typed_outlives_a_reload_and_is_seen_in_a_second_tab(watched: Watched) -> None:
+    page = watched.page
+    type_in(page, "saving.output_name", "kept ${1+1} {{name}} <b>")
+    page.wait_for_function("(window.monotile.state.desk.changedFromDefault || []).includes('saving.output_name')")
+    page.reload()
+    watched.ready()
+    go_to(page, "saving.output_name")
+    expect(page.locator(field(page, "saving.output_name")).first).to_have_value("kept ${1+1} {{name}} <b>")
+    other = Watched(page.context.new_page(), watched.server)
+    other.open()
+    go_to(other.page, "saving.output_name")
+    expect(other.page.locator(field(other.page, "saving.output_name")).first).to_have_value("kept ${1+1} {{name}} <b>")
+    assert other.said == []
+
+
+def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) -> None:
+    go_to(page, "dataset.folders")
+    box = page.locator("#f-dataset-folders")
+    box.get_by_text("+ Add one").click()
+    path = box.locator("[data-column=path] input")
+    path.fill(str(image_folder.parent) + "/")
+    page.locator(".suggestions [role=option]").get_by_text("images/").click()
+    expect(path).to_have_value(str(image_folder) + "/")
+    page.keyboard.press("Escape")
+    box.locator("[data-column=num_repeats] input").fill("two")
+    box.locator("[data-column=num_repeats] input").blur()
+    expect(box.locator("[data-column=num_repeats] input")).to_have_attribute("aria-invalid", "true")
+    box.locator("[data-column=num_repeats] input").fill("2")
+    box.locator("[data-column=num_repeats] input").blur()
+    expect(page.locator("#problem-summary")).to_be_hidden()
+    page.click("[data-look=look]")
+    expect(page.locator("#plan-headline")).to_contain_text("graph")
+    expect(page.locator("#thumbs img")).to_have_count(8)
+    page.wait_for_function("[...document.querySelectorAll('#thumbs img')].slice(0, 4).every(i => i.naturalWidth > 0)")
+    tab(page, "Compile")
+    expect(page.locator("#mode-table tbody tr")).to_have_count(4)
+    tab(page, "Dataset")
+    box.get_by_label("Remove").click()
+    expect(box.locator(".row-card")).to_have_count(0)
+    page.wait_for_function("!(window.monotile.state.desk.changedFromDefault || []).includes('dataset.folders')")
+
+
+def test_the_base_model_is_checked_as_soon_as_it_is_typed(page: Page, tiny_flux: Path, tmp_path: Path) -> None:
+    type_in(page, "model.base_model", str(tmp_path))
+    expect(page.locator("#model-verdict")).to_have_class("verdict bad")
+    type_in(page, "model.base_model", str(tiny_flux))
+    expect(page.locator("#model-verdict")).to_contain_text("FLUX.1 found")
+    type_in(page, "model.base_model", "")
+
+
+@pytest.mark.parametrize("title", TABS)
+def test_nothing_is_wider_than_a_telephone(chromium: Browser, server: Server, title: str) -> None:
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    held = Watched(context.new_page(), server)
+    page = held.open()
+    tab(page, title)
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    context.close()
+
+
+# Every text on the page whose colour is too near to the colour behind it.
+CONTRAST = """() => {
+  const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+  const channel = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if (colour.startsWith("rgb") && parse(colour)[3] > 0.95) return parse(colour);
+    }
+    return [255, 255, 255, 1];
+  };
+  const bad = [];
+  for (const e of document.querySelectorAll(".gradio-container *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    const box = e.getBoundingClientRect();
+    const style = getComputedStyle(e);
+    if (!own || !box.width || !box.height || style.visibility === "hidden" || !style.color.startsWith("rgb")) continue;
+    if (e.closest("[disabled], .icon, svg, [aria-hidden=true]")) continue;
+    const [a, b] = [light(parse(style.color)), light(ground(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const least = parseFloat(style.fontSize) >= 18.66 ? 3 : 4.5;
+    if (ratio < least) bad.push(`${ratio.toFixed(2)} ${e.className} ${e.textContent.trim().slice(0, 40)}`);
+  }
+  return [...new Set(bad)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(chromium: Browser, server: Server, scheme: str) -> None:
+    """WCAG AA: 4.5 to 1 for text, 3 to 1 for large text."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    held = Watched(context.new_page(), server)
+    page = held.open()
+    assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
+    for title in TABS:
+        tab(page, title)
+        page.wait_for_timeout(300)
+        assert page.evaluate(CONTRAST) == [], title
+    context.close()
+
+
+def test_the_choice_of_light_or_dark_is_remembered(watched: Watched) -> None:
+    page = watched.page
+    page.click("#theme")
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.reload()
+    watched.ready()
+    assert page.evaluate("document.body.classList.contains('dark')")
+
+
+def test_the_keyboard_shows_where_it_is(page: Page) -> None:
+    page.keyboard.press("Tab")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        style, width = page.evaluate(
+            "(({ outlineStyle, outlineWidth }) => [outlineStyle, parseFloat(outlineWidth)])"
+            "(getComputedStyle(document.activeElement))"
+        )
+        assert style != "none" and width >= 2
