@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,3 +200,29 @@ def test_importing_the_page_loads_no_torch() -> None:
 @pytest.mark.parametrize("heavy", ["torch", "diffusers"])
 def test_the_proof_sees_a_heavy_module_when_there_is_one(heavy: str) -> None:
     assert heavy in loaded_heavy([heavy])
+
+
+# Import name -> the name it is installed by, where they differ. `flash_attn` and its kin are the extras of a card.
+INSTALLED_AS = {
+    "PIL": "pillow",
+    "annotated_types": "pydantic",
+    "pydantic_core": "pydantic",
+    "flash_attn": "flash-attn",
+    "pynvml": "nvidia-ml-py",
+    "tokenizers": "transformers",
+    "triton": "torch",
+}
+
+
+def test_everything_imported_is_pinned_by_name() -> None:
+    # A package that only comes along with another may go with that one's next version.
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("requirements.txt", "requirements-gpu.txt"))
+    pinned = {re.split(r"[=<>;\s]", line)[0] for line in text.splitlines() if line and not line.startswith("#")}
+    known = sys.stdlib_module_names | {"backend", "gui", "__future__"}
+    wrong = sorted(
+        f"{name}:{line} imports {target}"
+        for name, path in modules().items()
+        for line, target in imports(name, path)
+        if (top := target.split(".")[0]) not in known and INSTALLED_AS.get(top, top) not in pinned
+    )
+    assert not wrong
