@@ -36,6 +36,7 @@ from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
 from backend.memory.meter import Meter
+from backend.pulse import CompilePulse
 from backend.records import StepRecords
 from backend.refused import Refused
 from backend.rows import row_writer
@@ -98,6 +99,8 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
 
     telemetry, report = _compile(inputs, trained.denoiser, cache, stack)
+    if telemetry is not None:
+        stack.enter_context(CompilePulse(telemetry, events))
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, compute_dtype(cfg, inputs.device, inputs.dtype))
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     total = inputs.plan.steps.steps

@@ -133,22 +133,26 @@ class Checks:
         @router.post("/doctor")
         def start_doctor() -> Response:
             """Begin to check this machine."""
+            if self.doctor.state == "running":
+                raise HTTPException(409, "The machine is being checked already.")
             said: dict[str, Any] = {"checks": []}
+            self.doctor_said = said
 
             def line(document: dict[str, Any]) -> None:
-                found = document.get("checks", [document] if "state" in document else [])
-                said["checks"] = [*said["checks"], *found]
+                if "state" in document:
+                    said["checks"] = [*said["checks"], document]
 
             def end(code: int, errors: str) -> bool:
                 if not said["checks"]:
                     said["text"] = (
                         f"The check ended early (exit code {code}). {errors.splitlines()[-1] if errors else ''}"
                     )
-                self.doctor_said = said
                 return bool(said["checks"])
 
-            if not self.doctor.start("backend.compile.doctor", ["--json"], line, end):
-                raise HTTPException(409, "The machine is being checked already.")
+            config = self.config()
+            chosen = config.compile.compile_cache_dir if config else None
+            arguments = ["--json", *(["--cache-dir", str(resolve(chosen))] if chosen else [])]
+            self.doctor.start("backend.compile.doctor", arguments, line, end)
             return answer({"started": True})
 
         @router.get("/doctor")

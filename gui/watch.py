@@ -90,6 +90,8 @@ class RunWatch:
 
 def _compile(event: dict[str, Any], so_far: dict[str, Any]) -> dict[str, Any]:
     """What a compile event changes: one about the whole process says its state, one about a graph adds to the list."""
+    if "compiling" in event:
+        return {"compiling": event["compiling"]}
     if "state" in event:
         return {key: event.get(key) for key in ("state", "reason", "planned")}
     if "graph" not in event:

@@ -84,8 +84,7 @@
       button.disabled = answer.state === "running";
       text(button, answer.state === "running" ? "Checking…" : "Check this machine");
       if (answer.state === "running") timer = setTimeout(watch, 700);
-      if (answer.state === "failed") fill(result, el("p", { class: "warning" }, answer.text));
-      if (answer.state === "done") {
+      if (answer.checks?.length) {
         fill(
           result,
           el(
@@ -93,8 +92,10 @@
             { class: "facts doctor" },
             el("tbody", {}, answer.checks.map((c) => el("tr", { class: c.state }, el("td", { class: "sign", "aria-label": c.state }, SIGN[c.state] || "?"), el("th", {}, c.name), el("td", {}, c.text, c.remedy && c.state !== "ok" ? el("span", { class: "remedy block" }, c.remedy) : null)))),
           ),
+          answer.state === "running" ? el("p", { class: "note" }, "Compiling a small function is the last and longest check…") : null,
         );
       }
+      if (answer.state === "failed") fill(result, el("p", { class: "warning" }, answer.text));
     };
     watch();
   });

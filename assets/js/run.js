@@ -438,6 +438,7 @@
     if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
     if (c.state === "fallback") return ["warn", `Asked for, but fell back to eager. ${c.reason || ""}`];
     if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
+    if (live && c.compiling) return ["busy", `Compiling ${c.compiling}`];
     if (live && status.phase === "compile") return ["busy", c.graphs ? `Compiling: ${m.count(c.graphs, "graph")} so far.` : "Compiling the first graphs. Steps begin when they are made."];
     if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
     if (graphs > 0) return ["good", "Compiled once, no recompile since."];

@@ -160,6 +160,12 @@ class Telemetry:
             )
             return self.stats
 
+    @property
+    def compiling(self) -> str | None:
+        """What is compiled right now, in words; None when nothing is. Cheap, and safe to ask from any thread."""
+        with self._lock:
+            return self._compiling()
+
     def new_events(self) -> list[dict[str, Any]]:
         """Events since the last call, each with its `kind`, for the run's events.jsonl."""
         self.poll()
