@@ -5,6 +5,7 @@ once a step outside of every compiled region, turns the batch's runs into tensor
 """
 
 import functools
+import importlib
 import importlib.util
 from typing import Any
 
@@ -54,10 +55,13 @@ class MaskedSdpa(Route):
 
 
 class Sink(Route):
-    """A dense flash kernel, padded keys removed from its softmax exactly (see `kernels`)."""
+    """A dense flash kernel, padded keys removed from its softmax exactly (see `kernels`).
 
-    def __init__(self, name: str, detail: str, operator: Any) -> None:
-        self.name, self.detail, self.operator = name, detail, operator
+    own: whether rows without padding go through the operator too. torch's own kernel is what plain SDPA runs anyway.
+    """
+
+    def __init__(self, name: str, detail: str, operator: Any, own: bool = True) -> None:
+        self.name, self.detail, self.operator, self.own = name, detail, operator, own
 
     def prepare(self, runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
         mask = segments.key_mask(runs, device)
@@ -65,6 +69,8 @@ class Sink(Route):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: tuple[Tensor, Tensor] | None) -> Tensor:
         if mask is None:
+            if not self.own:
+                return plain_attention(q, k, v)
             return self.operator(q, k, v, q.new_zeros(q.shape[0], dtype=torch.float32))
         real, pads = mask
         # where, not a product: padding that overflowed to inf must not become NaN.
@@ -76,17 +82,19 @@ class Varlen(Route):
 
     name, detail = "varlen", "torch.nn.attention.varlen"
 
+    def __init__(self) -> None:
+        # Not at the top: older torch has no such module. Not in `attend`: that is traced.
+        self.kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+
     def prepare(self, runs: Runs, device: torch.device) -> Tensor:
         return segments.cu_seqlens(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             return plain_attention(q, k, v)
-        from torch.nn.attention.varlen import varlen_attn
-
         size = q.shape[1]
         flat = [t.reshape(-1, *t.shape[2:]) for t in (q, k, v)]
-        return varlen_attn(*flat, mask, mask, size, size).reshape(q.shape)
+        return self.kernel(*flat, mask, mask, size, size).reshape(q.shape)
 
 
 class Segments(Route):
@@ -138,7 +146,7 @@ def _operator(style: str, name: str) -> Any:
 
 def sink_route(name: str, kernel: str, detail: str) -> Sink:
     """Sink-style route over one of the kernels flash2, fa3, fa4, aten."""
-    return Sink(name, detail, _operator("sink", kernel))
+    return Sink(name, detail, _operator("sink", kernel), own=kernel != "aten")
 
 
 def segment_route(name: str, kernel: str, detail: str) -> Segments:

@@ -156,3 +156,16 @@ def test_whole_model_scope_is_one_graph() -> None:
     assert len(counting.graphs) == 1
     torch.testing.assert_close(found[0], wanted[0])
     torch.testing.assert_close(found[1], wanted[1])
+
+
+def test_flex_masks_are_data_not_shape() -> None:
+    """A new BlockMask each step: one graph a class. Without gradients, as flex has no backward on the CPU."""
+    from backend.shapes.attention import Flex
+
+    model, counting = sparse_lora(), Counting()
+    shapes = ShapeRuntime("static", 24, text_length=TEXT, route=Flex())
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
+    for size, text in ((SIZES[0], 12), (SIZES[2], 5), (SIZES[1], 9)):
+        batch = make_batch([size, size], [text, TEXT])
+        no_grad(model, batch, shapes)
+    assert len(counting.graphs) == 2

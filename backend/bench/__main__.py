@@ -1,0 +1,194 @@
+"""`python -m backend.bench`: compile variants on random weights at real widths, each in its own process, interleaved.
+
+    python -m backend.bench --size flux --layers 4,8 --variants eager,auto,static:sdpa,exact --checkpointing on,off
+    python -m backend.bench --protocol seed000
+    python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
+
+Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and meta.json; from these,
+`python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a variant compiles into
+an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would not end in time; the
+same command again goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backend.bench import seed000
+from backend.bench.record import Record
+from backend.bench.table import render
+from backend.bench.variants import DEFAULT, SIZES, Spec, variant
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).parents[2]
+_WORKER_SECONDS = 1800
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m backend.bench", description="Measure compile variants.")
+    add = parser.add_argument
+    add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
+    add("--layers", help="double and single blocks, such as 4,8; the size's own when left out")
+    add(
+        "--variants", default=",".join(DEFAULT), help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact"
+    )
+    add("--checkpointing", default="on,off", help="on, off or on,off")
+    add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
+    add("--steps", type=int, default=17, help="timed steps, after one pass over the buckets")
+    add("--batch", type=int, default=1)
+    add("--rank", type=int, default=32)
+    add("--captions", help="caption buckets by comma, such as 64,128,256,512, with captions of varying length")
+    add("--backend", default="inductor", help="backend of torch.compile")
+    add("--compile-mode", default="default", help="mode of torch.compile, such as max-autotune-no-cudagraphs")
+    add("--memory-budget", type=float, help="activation memory budget of the partitioner, 0 to 1")
+    add("--autocast", choices=["on", "off"], default="on", help="bf16 autocast, as training has it")
+    add("--lora-dtype", choices=["fp32", "bf16"], default="fp32", help="format of the LoRA's weights")
+    add("--seed", type=int, default=42)
+    add("--protocol", choices=["seed000"], help="the table of the document that static tokens come from")
+    add("--exactness", action="store_true", help="measure errors against float32 instead of time")
+    add("--budget-s", type=float, help="seconds in which the command must end")
+    add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="folder of the records")
+    add("--name", help="name of this record; the size and the kind when left out")
+    add("--commit", help="commit to record, where git can't be asked")
+    add("--keep-going", action="store_true", help="measure again what the record already holds")
+    return parser
+
+
+def specs_of(given: argparse.Namespace) -> list[Spec]:
+    """The measurements of one repetition, in order. ValueError for a name or number that means nothing."""
+    size = SIZES[given.size]
+    double, single = _layers(given.layers, (size.double, size.single))
+    captions = tuple(int(part) for part in given.captions.split(",")) if given.captions else None
+    general = Spec(
+        variant="eager",
+        size=given.size,
+        double=double,
+        single=single,
+        rank=given.rank,
+        batch=given.batch,
+        steps=given.steps,
+        seed=given.seed,
+        captions=captions,
+        backend=given.backend,
+        compile_mode=given.compile_mode,
+        memory_budget=given.memory_budget,
+        autocast=given.autocast == "on",
+        lora_dtype=given.lora_dtype,
+    )
+    if given.protocol == "seed000":
+        return seed000.specs(general)
+    names = [variant(name.strip()).name for name in given.variants.split(",") if name.strip()]
+    settings = [{"on": True, "off": False}[part.strip()] for part in given.checkpointing.split(",")]
+    if given.exactness:
+        return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
+    # Whole-model compile leaves checkpointed frames out: that row does not exist.
+    return [
+        replace(general, variant=name, checkpointing=checkpointing)
+        for checkpointing in settings
+        for name in names
+        if not (checkpointing and variant(name).compile == "model")
+    ]
+
+
+def _layers(text: str | None, default: tuple[int, int]) -> tuple[int, int]:
+    if not text:
+        return default
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+        raise ValueError(f"--layers is {text!r}; it must be two numbers, such as 4,8")
+    return int(parts[0]), int(parts[1])
+
+
+def run_worker(spec: Spec, timeout: float = _WORKER_SECONDS) -> dict[str, Any]:
+    """One measurement in a process of its own; its log goes to our stderr."""
+    command = [sys.executable, "-m", "backend.bench.worker", json.dumps(spec.to_dict())]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "error": f"no end within {timeout:.0f} s", "process_s": timeout}
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"ok"')]
+    if lines:
+        return json.loads(lines[-1])
+    return {"ok": False, "error": f"the process ended with exit code {done.returncode}", "process_s": 0.0}
+
+
+class _Clock:
+    """What is left of the budget, and whether a measurement still fits by what its like took."""
+
+    def __init__(self, budget: float | None) -> None:
+        self._end = None if budget is None else time.monotonic() + budget
+        self._took: dict[str, float] = {}
+
+    def note(self, spec: Spec, seconds: float) -> None:
+        self._took[spec.variant] = max(seconds, self._took.get(spec.variant, 0.0))
+
+    def left(self) -> float:
+        return _WORKER_SECONDS if self._end is None else max(1.0, self._end - time.monotonic())
+
+    def fits(self, spec: Spec) -> bool:
+        guess = self._took.get(spec.variant, max(self._took.values(), default=30.0))
+        return self._end is None or self._end - time.monotonic() > guess
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
+    """Measure, record and write the table; 1 when nothing could be measured."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    write = write or _to_stdout
+    try:
+        specs = specs_of(given)
+    except (ValueError, KeyError) as error:
+        parser.error(str(error))
+    kind = "exactness" if given.exactness else given.protocol or "compile"
+    name = given.name or f"{given.size}-{kind}"
+    record = Record.open(given.out / name, kind, argv if argv is not None else sys.argv[1:], given.commit)
+    repeats = 1 if given.exactness or given.protocol else given.repeats
+    clock = _Clock(given.budget_s)
+    # Not the record's folder: compilers want a short path, and a cache is no record.
+    caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
+    for repeat in range(repeats):
+        for spec in specs:
+            if record.has(spec, repeat) and not given.keep_going:
+                continue
+            if not clock.fits(spec):
+                write(f"no time left for {spec.variant}, run the command again to go on\n")
+                continue
+            folder = caches / f"{spec.variant.replace(':', '-')}-{'c' if spec.checkpointing else 'n'}"
+            if repeat == 0:
+                _empty(folder)
+            answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
+            clock.note(spec, answer["process_s"])
+            record.add(spec, repeat, answer)
+            said = "" if answer["ok"] else f": {answer['error']}"
+            checkpointing = "on" if spec.checkpointing else "off"
+            write(f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n")
+    write(render(record.rows, kind))
+    return 0 if any(row["ok"] == "1" for row in record.rows) else 1
+
+
+def _empty(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _to_stdout(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    sys.exit(main())

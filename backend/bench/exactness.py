@@ -1,0 +1,63 @@
+"""How exact a route is at full width: padded bf16 and unpadded bf16, each against an unpadded float32 run."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from backend.bench.variants import SIZES, Spec, variant
+
+
+def measure_exactness(spec: Spec) -> dict[str, Any]:
+    """Root mean square errors of outputs and LoRA gradients, relative to the float32 run's size.
+
+    One image whose bucket leaves the most padding, batch 1, B of the LoRA random and not zero.
+    """
+    import torch
+
+    from backend.bench.work import DTYPES, Stream, build
+    from backend.bench.worker import _shapes, _Step
+    from backend.shapes.attention import MaskedSdpa
+    from backend.shapes.runtime import ShapeRuntime
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen, size = variant(spec.variant), SIZES[spec.size]
+    model, trained = build(spec, device)
+    source = torch.Generator().manual_seed(spec.seed)
+    with torch.no_grad():
+        for parameter in trained:
+            values = torch.randn(parameter.shape, generator=source) * parameter.shape[-1] ** -0.5
+            parameter.copy_(values)
+    stream = Stream(spec, device, exact=False)
+    tokens = [width * height // 256 for width, height in stream.buckets]
+    batch = stream.batch(tokens.index(min(tokens)))
+    dtype = DTYPES[size.dtype]
+
+    def run(net: Any, shapes: Any, autocast: bool) -> tuple[Any, Any]:
+        step = _Step(net, None, shapes, torch.autocast(device.type, torch.bfloat16, enabled=autocast))
+        outs: list[Any] = []
+        hook = net.proj_out.register_forward_hook(lambda _m, _a, out: outs.append(out.detach().float()))
+        step.forward(batch).backward()
+        hook.remove()
+        grads = torch.cat([p.grad.float().flatten() for p in net.parameters() if p.requires_grad])
+        for parameter in net.parameters():
+            parameter.grad = None
+        return outs[0][:, : min(tokens)], grads
+
+    half = spec.autocast and dtype != torch.float32
+    bare = run(model, ShapeRuntime(route=MaskedSdpa()), half)
+    padded = run(model, _shapes(spec, chosen, device), half)
+    exact = run(copy.deepcopy(model).float(), ShapeRuntime(route=MaskedSdpa()), False)
+
+    def error(found: Any, wanted: Any) -> float:
+        return ((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()).item()
+
+    return {
+        "padding": size.tokens - min(tokens),
+        "output_error": error(padded[0], exact[0]),
+        "output_error_unpadded": error(bare[0], exact[0]),
+        "gradient_error": error(padded[1], exact[1]),
+        "gradient_error_unpadded": error(bare[1], exact[1]),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }

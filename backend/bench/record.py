@@ -1,0 +1,163 @@
+"""A bench's record on disk: results.csv, losses.csv and meta.json, written row by row."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.bench.variants import Spec
+from backend.runs.files import write_atomic
+
+ROOT = Path(__file__).parents[2]
+KEYS = ("variant", "checkpointing", "repeat", "cold", "ok", "error")
+COLUMNS = (
+    *KEYS,
+    "size",
+    "double",
+    "single",
+    "rank",
+    "batch",
+    "captions",
+    "backend",
+    "compile_mode",
+    "memory_budget",
+    "autocast",
+    "lora_dtype",
+    "s_per_step",
+    "spread",
+    "compile_s",
+    "step_100_s",
+    "total_s",
+    "second_half_s",
+    "peak_gb",
+    "graph_gb",
+    "graphs",
+    "recompiles",
+    "breaks",
+    "limit_hits",
+    "cache_hits",
+    "cache_misses",
+    "loss",
+    "validation_loss",
+    "padding",
+    "output_error",
+    "output_error_unpadded",
+    "gradient_error",
+    "gradient_error_unpadded",
+    "buckets",
+    "route",
+    "failed_blocks",
+    "notes",
+    "device",
+    "process_s",
+)
+# Settings in which two measurements of one variant may differ.
+_SAME = ("size", "double", "single", "rank", "batch", "captions", "backend", "compile_mode", "memory_budget")
+_SETTINGS = (*_SAME, "autocast", "lora_dtype")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    for name in ("torch", "triton", "diffusers", "peft", "flash-attn", "flash-attn-4"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit_of(root: Path = ROOT) -> str:
+    """The checked-out commit, marked when files differ from it; "unknown" where git can't be asked."""
+    try:
+        ask = {"cwd": root, "capture_output": True, "text": True, "timeout": 20}
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], check=True, **ask).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "backend"], check=True, **ask).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return f"{head} with changes" if changed else head
+
+
+class Record:
+    """Rows and meta data of one bench; an existing folder is gone on with."""
+
+    def __init__(self, folder: Path, meta: dict[str, Any], rows: list[dict[str, str]], losses: list[list[str]]) -> None:
+        self.folder, self.meta, self.rows, self._losses = folder, meta, rows, losses
+
+    @classmethod
+    def open(cls, folder: Path, kind: str, command: Sequence[str], commit: str | None = None) -> Record:
+        """The record in `folder`, new or gone on with. ValueError when it is of another kind."""
+        folder.mkdir(parents=True, exist_ok=True)
+        line = " ".join(["python -m backend.bench", *command])
+        meta: dict[str, Any] = {"kind": kind, "commands": [], "date": time.strftime("%Y-%m-%d")}
+        rows: list[dict[str, str]] = []
+        losses: list[list[str]] = []
+        if (folder / "meta.json").is_file():
+            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            if meta["kind"] != kind:
+                raise ValueError(f"{folder} holds a record of kind {meta['kind']}, not {kind}; give another --name")
+            rows = read_rows(folder)
+            losses = list(csv.reader((folder / "losses.csv").open(encoding="utf-8")))[1:]
+        if line not in meta["commands"]:
+            meta["commands"].append(line)
+        meta |= {"commit": commit or commit_of(), "versions": versions()}
+        return cls(folder, meta, rows, losses)
+
+    def has(self, spec: Spec, repeat: int) -> bool:
+        """Whether the record holds this measurement, done."""
+        wanted = {"variant": spec.variant, "checkpointing": _text(spec.checkpointing), "repeat": str(repeat), "ok": "1"}
+        wanted |= {name: _text(getattr(spec, name)) for name in _SETTINGS}
+        return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows)
+
+    def add(self, spec: Spec, repeat: int, answer: dict[str, Any]) -> None:
+        """Add one answer of a worker and write the files."""
+        measured = dict(answer.get("row", {}))
+        losses = measured.pop("losses", [])
+        row = {name: getattr(spec, name) for name in _SETTINGS} | measured
+        row |= {"variant": spec.variant, "checkpointing": spec.checkpointing, "repeat": repeat, "cold": repeat == 0}
+        row |= {"ok": answer["ok"], "error": answer.get("error"), "process_s": answer["process_s"]}
+        self.rows.append({name: _text(row.get(name)) for name in COLUMNS})
+        if measured.get("device"):
+            self.meta["device"] = measured["device"]
+        key = [spec.variant, _text(spec.checkpointing), str(repeat)]
+        self._losses += [[*key, str(step), f"{loss:.6g}"] for step, loss in enumerate(losses)]
+        self._write()
+
+    def _write(self) -> None:
+        table = io.StringIO()
+        writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_atomic(self.folder / "results.csv", table.getvalue())
+        curves = io.StringIO()
+        plain = csv.writer(curves, lineterminator="\n")
+        plain.writerow(["variant", "checkpointing", "repeat", "step", "loss"])
+        plain.writerows(self._losses)
+        write_atomic(self.folder / "losses.csv", curves.getvalue())
+        write_atomic(self.folder / "meta.json", json.dumps(self.meta, indent=1) + "\n")
+
+
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    """Rows of results.csv as text; columns that an older record lacks are empty."""
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        return [{name: row.get(name) or "" for name in COLUMNS} for row in csv.DictReader(file)]

@@ -1,0 +1,141 @@
+"""docs/benchmarks.md and its plot, made from the records under docs/benchmarks/ and from nothing else.
+
+    python -m backend.bench.report [--check]
+
+A test holds the committed files to what this writes. Text that no number gives (what was tried and why) is taken from
+docs/benchmarks/notes.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from backend.bench.record import read_rows
+from backend.bench.table import groups, render
+from backend.runs.files import write_atomic
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+_TITLES = {"compile": "Steps", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
+_ABOUT = {
+    "compile": "Median of the repetitions. Every variant trains the same stream of batches, one bucket after another; "
+    "the first pass over the buckets warms up and is not timed. Recompiles are graphs made after it. Cold is the first "
+    "process, with an empty cache; warm are the later ones. Graph GB is device memory outside of torch's allocator.",
+    "exactness": "Root mean square error against an unpadded float32 run, relative to that run's size. Padding is "
+    "exact when the padded error is no larger than that of the unpadded bf16 run beside it.",
+    "seed000": "r 32, learning rate 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing, random weights and "
+    "images. Validation: held-out images at sigma 0.05, 0.1, 0.2, 0.35 with fixed noise.",
+}
+
+
+def records(folder: Path) -> list[tuple[str, dict[str, Any], list[dict[str, str]]]]:
+    """(name, meta, rows) of every record under `folder`, by name."""
+    found = []
+    for meta in sorted(folder.glob("*/meta.json")):
+        found.append((meta.parent.name, json.loads(meta.read_text(encoding="utf-8")), read_rows(meta.parent)))
+    return found
+
+
+def page(folder: Path) -> str:
+    """The whole docs/benchmarks.md for the records under `folder`."""
+    parts = [
+        "# Benchmarks\n",
+        "Made by `python -m backend.bench.report` from the raw rows under `docs/benchmarks/`; do not edit by hand.\n",
+    ]
+    notes = folder / "notes.md"
+    if notes.is_file():
+        parts.append(notes.read_text(encoding="utf-8").strip() + "\n")
+    found = records(folder)
+    if not found:
+        parts.append("No record yet.\n")
+    if any(meta["kind"] == "compile" for _, meta, _ in found):
+        parts.append("![Milliseconds a step](benchmarks/steps.svg)\n")
+    for name, meta, rows in found:
+        versions = ", ".join(f"{key} {value}" for key, value in meta["versions"].items())
+        parts.append(f"## {_TITLES.get(meta['kind'], meta['kind'])}: {name}\n")
+        parts.append(_ABOUT.get(meta["kind"], "") + "\n")
+        parts.append(f"{meta.get('device', 'unknown device')}; {versions}; commit {meta['commit']}; {meta['date']}.\n")
+        parts.append("\n".join(f"    {command}" for command in meta["commands"]) + "\n")
+        parts.append(render(rows, meta["kind"]))
+    return "\n".join(parts)
+
+
+_STYLE = """<style>
+text { font: 13px system-ui, sans-serif; fill: #222 } .soft { fill: #666 } .bar { fill: #3b6fb6 } .eager { fill: #999 }
+@media (prefers-color-scheme: dark) {
+text { fill: #ddd } .soft { fill: #999 } .bar { fill: #6f9fe0 } .eager { fill: #777 } }
+</style>"""
+
+
+def plot(folder: Path) -> str:
+    """Bars of milliseconds a step of every compile record, as SVG that reads on light and dark pages."""
+    bars: list[tuple[str, float | None, bool]] = []
+    for name, meta, rows in records(folder):
+        if meta["kind"] != "compile":
+            continue
+        for checkpointing in (True, False):
+            chosen = [g for g in groups(rows) if g.checkpointing is checkpointing and g.good]
+            if chosen:
+                title = f"{name}, checkpointing {'on' if checkpointing else 'off'}, {meta.get('device', '')}"
+                bars.append((title, None, False))
+            for group in chosen:
+                seconds = group.median("s_per_step")
+                label = group.variant + (f" ({group.settings()})" if group.settings() else "")
+                bars.append((label, 1000 * seconds if seconds else 0.0, group.variant == "eager"))
+    longest = max((value for _, value, _ in bars if value), default=1.0)
+    height, lines = 22 * len(bars) + 16, []
+    for number, (label, value, eager) in enumerate(bars):
+        y = 20 + 22 * number
+        if value is None:
+            lines.append(f'<text x="8" y="{y}" class="soft">{escape(label)}</text>')
+            continue
+        width = 380 * value / longest
+        lines.append(f'<text x="250" y="{y}" text-anchor="end">{escape(label)}</text>')
+        lines.append(
+            f'<rect x="258" y="{y - 12}" width="{width:.1f}" height="15" class="{"eager" if eager else "bar"}"/>'
+        )
+        lines.append(f'<text x="{264 + width:.1f}" y="{y}" class="soft">{value:.1f} ms</text>')
+    body = "\n".join(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720">\n{_STYLE}\n{body}\n</svg>\n'
+    )
+
+
+def files(docs: Path = DOCS) -> dict[Path, str]:
+    """Path -> content of everything the report makes."""
+    folder = docs / "benchmarks"
+    made = {docs / "benchmarks.md": page(folder)}
+    if any(meta["kind"] == "compile" for _, meta, _ in records(folder)):
+        made[folder / "steps.svg"] = plot(folder)
+    return made
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None, docs: Path = DOCS) -> int:
+    """Write the files, or with --check say which differ; 1 when one does."""
+    parser = argparse.ArgumentParser(prog="python -m backend.bench.report", description="Make docs/benchmarks.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
+    given = parser.parse_args(argv)
+    write = write or sys.stdout.write
+    stale = 0
+    for path, text in files(docs).items():
+        current = path.read_text(encoding="utf-8") if path.is_file() else None
+        if current == text:
+            continue
+        stale = 1
+        if given.check:
+            write(f"{path} is not what the records give\n")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text)
+            write(f"wrote {path}\n")
+    return stale if given.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The protocol of the document that static tokens come from (seed 000), on FLUX: its columns, its settings.
+
+r 32, lr 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing; plain, compile that falls back to eager, static
+tokens with flash-attn 2, static tokens with FlashAttention 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backend.bench.variants import Spec
+
+STEPS = 182
+TITLES = {
+    "eager": "plain",
+    "fallback": "compile (eager fallback)",
+    "static:flash2": "compile, static tokens, flash-attn 2",
+    "static:fa4": "compile, static tokens, FlashAttention 4",
+    "static:sdpa": "compile, static tokens, SDPA",
+}
+
+
+def specs(general: Spec) -> list[Spec]:
+    """The protocol's four runs and our default route, from the sizes of `general`."""
+    from backend.bench.variants import SIZES
+    from backend.bench.work import buckets_of
+
+    warm = len(buckets_of(SIZES[general.size], exact=False))
+    base = replace(
+        general,
+        checkpointing=True,
+        rank=32,
+        batch=2,
+        learning_rate=5e-5,
+        seed=42,
+        # 182 steps in all: the first pass over the buckets is part of them.
+        steps=STEPS - warm,
+        images=4 * warm,
+        validate=True,
+    )
+    return [replace(base, variant=name) for name in TITLES]

@@ -1,0 +1,132 @@
+"""The work that every variant does: a random FLUX with LoRA, and a fixed stream of batches over the buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from backend import flow
+from backend.bench.variants import SIZES, Size, Spec
+from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
+from backend.lora.inject import find_targets, inject
+from backend.models.flux.facts import FACTS
+from backend.models.spec import Geometry
+
+GEOMETRY = Geometry(downscale=8, patch=2, latent_channels=16)
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
+
+
+def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
+    """Sizes (width, height) in px: seed 000's table of this token count, or the exact one; 17 of 4096 tokens."""
+    if exact:
+        unit = GEOMETRY.pixels_per_token
+        side = int(size.tokens**0.5) * unit
+        counts = exact_token_counts(size.tokens, unit, side // 4, side * 2)
+        return [(b.width, b.height) for b in exact_buckets(counts, GEOMETRY, side // 2, side * 2)]
+    return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, GEOMETRY)]
+
+
+def build(spec: Spec, device: torch.device) -> tuple[nn.Module, list[nn.Parameter]]:
+    """FLUX at the spec's widths with random weights, LoRA in every default target; (model, trained parameters)."""
+    from diffusers import FluxTransformer2DModel
+
+    size = SIZES[spec.size]
+    torch.manual_seed(spec.seed)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[size.dtype])
+    try:
+        with device:
+            model = FluxTransformer2DModel(
+                in_channels=GEOMETRY.latent_channels * GEOMETRY.patch**2,
+                num_layers=spec.double,
+                num_single_layers=spec.single,
+                attention_head_dim=size.head_dim,
+                num_attention_heads=size.heads,
+                joint_attention_dim=size.joint,
+                pooled_projection_dim=size.pooled,
+                guidance_embeds=True,
+                axes_dims_rope=size.rope,
+            )
+    finally:
+        torch.set_default_dtype(before)
+    lora = inject(
+        model,
+        find_targets(model, FACTS.default_targets),
+        rank=spec.rank,
+        alpha=spec.rank,
+        dropout=0.0,
+        seed=spec.seed,
+        cast=not (spec.autocast and size.dtype != "fp32"),
+    )
+    if spec.lora_dtype != "fp32":
+        for layer in lora.layers.values():
+            for part in (layer.lora_A, layer.lora_B):
+                part.to(DTYPES[spec.lora_dtype])
+            layer.cast_input_dtype_enabled = False
+    if spec.checkpointing:
+        model.enable_gradient_checkpointing()
+    return model.train(), [p for p in model.parameters() if p.requires_grad]
+
+
+@dataclass
+class Batch:
+    """Clean latents, text and sigma of one step, on the device."""
+
+    latents: list[Tensor]
+    text: list[dict[str, Tensor]]
+    noise: list[Tensor]
+    sigma: Tensor
+
+
+class Stream:
+    """Batches in a fixed order: bucket after bucket, `spec.images` random images in all, the same in every variant."""
+
+    def __init__(self, spec: Spec, device: torch.device, exact: bool) -> None:
+        self.spec, self.device = spec, device
+        self.size = SIZES[spec.size]
+        self.buckets = buckets_of(self.size, exact)
+
+    def _latent(self, index: int, kind: str) -> Tensor:
+        width, height = self.buckets[index % len(self.buckets)]
+        source = flow.generator(self.spec.seed, kind, index)
+        # A picture is smooth: neighbours alike, so that there is something to learn.
+        coarse = torch.randn(GEOMETRY.latent_channels, 4, 4, generator=source)
+        return nn.functional.interpolate(coarse[None], (height // 8, width // 8), mode="bicubic")[0].to(self.device)
+
+    def _text(self, index: int) -> dict[str, Tensor]:
+        source = flow.generator(self.spec.seed, "text", index)
+        dtype = DTYPES[self.size.dtype]
+        row = {
+            "prompt_embeds": torch.randn(self.size.text, self.size.joint, generator=source) * 0.2,
+            "pooled": torch.randn(self.size.pooled, generator=source),
+        }
+        row = {name: tensor.to(self.device, dtype) for name, tensor in row.items()}
+        if self.spec.captions:
+            lengths = torch.tensor([self.size.text // 16, self.size.text // 6, self.size.text // 3, self.size.text])
+            row["length"] = lengths[torch.randint(4, (1,), generator=source)][0]
+        return row
+
+    def batch(self, step: int, kind: str = "train", sigma: float | None = None) -> Batch:
+        """Batch of a step; all its rows come from one bucket, as a bucketed loader makes them."""
+        rows = []
+        bucket = step % len(self.buckets)
+        for row in range(self.spec.batch):
+            rounds = (step // len(self.buckets) + row) % max(1, self.spec.images // len(self.buckets))
+            rows.append(bucket + rounds * len(self.buckets))
+        latents = [self._latent(index, kind) for index in rows]
+        noise = [
+            flow.noise(latent.shape, flow.generator(self.spec.seed, kind, "noise", step, row)).to(self.device)
+            for row, latent in enumerate(latents)
+        ]
+        drawn = torch.rand(len(rows), generator=flow.generator(self.spec.seed, kind, "sigma", step))
+        levels = drawn if sigma is None else torch.full((len(rows),), sigma)
+        return Batch(latents, [self._text(index) for index in rows], noise, levels.to(self.device))
+
+    def batches(self) -> Iterator[Batch]:
+        step = 0
+        while True:
+            yield self.batch(step)
+            step += 1

@@ -1,0 +1,245 @@
+"""One measurement in a process of its own: `python -m backend.bench.worker SPEC_JSON` prints one JSON object."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from backend.bench.variants import SIZES, Spec, Variant, variant
+from backend.compile import cache
+
+log = logging.getLogger(__name__)
+
+VALIDATION_SIGMAS = (0.05, 0.1, 0.2, 0.35)
+STEP_100 = 100
+
+
+def measure(spec: Spec) -> dict[str, Any]:
+    """Run the spec's steps and return its row. Raises what the variant raises: the caller makes a failed row of it."""
+    folder = cache.prepare(spec.cache_dir or None)
+    import torch
+
+    from backend.bench.work import DTYPES, Stream, build
+    from backend.compile.everywhere import set_everywhere
+    from backend.compile.helper import compile_model
+    from backend.compile.telemetry import Telemetry
+    from backend.models.flux.denoise import block_lists
+
+    chosen = variant(spec.variant)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, trained = build(spec, device)
+    stream = Stream(spec, device, chosen.mode == "exact_buckets")
+    shapes = _shapes(spec, chosen, device)
+    optimizer = torch.optim.AdamW(trained, lr=spec.learning_rate, fused=device.type == "cuda")
+    if spec.memory_budget is not None:
+        import torch._functorch.config
+
+        set_everywhere(torch._functorch.config, "activation_memory_budget", spec.memory_budget)
+    meter = _Meter(device)
+    telemetry = Telemetry(folder).start()
+    report = None
+    if chosen.compile is not None:
+        report = compile_model(
+            model,
+            block_lists(model),
+            backend=spec.backend,
+            mode=spec.compile_mode,
+            dynamic=shapes.compile_dynamic(chosen.dynamic),
+            cache_size_limit=chosen.limit,
+            scope=chosen.compile,
+            checkpointing=spec.checkpointing,
+        )
+        if report.state == "fallback":
+            raise RuntimeError(report.reason or "nothing was compiled")
+    autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
+    step = _step(model, optimizer, shapes, torch.autocast(device.type, DTYPES["bf16"], enabled=autocast))
+    times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
+    # One pass over the buckets warms up: the steps after it are timed.
+    warm = len(stream.buckets)
+    stats = telemetry.poll()
+    telemetry.stop()
+    timed = times[warm:]
+    median = statistics.median(timed)
+    row = {
+        "s_per_step": median,
+        "spread": (max(timed) - min(timed)) / median,
+        "compile_s": stats.seconds,
+        "step_100_s": sum(times) + max(0, STEP_100 - len(times)) * median,
+        "total_s": sum(times),
+        "second_half_s": sum(times[len(times) // 2 :]),
+        "graphs": stats.graphs,
+        "recompiles": stats.graphs - graphs_warm,
+        "breaks": stats.breaks,
+        "limit_hits": stats.limit_hits,
+        "cache_hits": stats.cache_hits,
+        "cache_misses": stats.cache_misses,
+        "loss": statistics.fmean(losses[warm:]),
+        "buckets": len(stream.buckets),
+        "route": f"{shapes.route.name}: {shapes.route.detail}" if chosen.mode != "off" else "sdpa: plain",
+        "failed_blocks": len(report.failed) if report else 0,
+        "notes": "; ".join(report.failed.values()) if report else "",
+        "losses": losses,
+        **meter.row(),
+    }
+    if spec.validate:
+        row["validation_loss"] = _validate(stream, step.forward)
+    return row
+
+
+def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
+    """Runtime of the variant; eager and the native-size variants use plain SDPA."""
+    from backend.bench.work import DTYPES
+    from backend.shapes import attention
+    from backend.shapes.runtime import ShapeRuntime
+
+    size = SIZES[spec.size]
+    dtype = DTYPES[size.dtype]
+    if chosen.route == "unmasked":
+        route = _unmasked_route()
+    else:
+        route = attention.choose(chosen.route, device, dtype)
+    static = size.tokens if chosen.mode == "static" else None
+    longest = size.tokens + size.text if chosen.mode == "dynamic" else None
+    return ShapeRuntime(chosen.mode, static, spec.captions, size.text, route, longest=longest)
+
+
+def _unmasked_route() -> Any:
+    """Padding attended like anything else: what static tokens cost without being exact. Only the bench has it."""
+    from backend.shapes import attention, segments
+
+    class Unmasked(attention.Route):
+        name, detail = "unmasked", "plain SDPA over padding and all"
+
+        def prepare(self, runs: Any, device: Any) -> Any:
+            return segments.pad_counts(runs, device)
+
+        def attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+            return attention.plain_attention(q, k, v)
+
+    return Unmasked()
+
+
+class _Step:
+    """One optimizer step on a batch; `forward` alone serves validation."""
+
+    def __init__(self, model: Any, optimizer: Any, shapes: Any, autocast: Any) -> None:
+        self.model, self.optimizer, self.shapes, self.autocast = model, optimizer, shapes, autocast
+
+    def forward(self, batch: Any) -> Any:
+        """Mean squared error of the velocity over the batch, float32."""
+        import torch
+
+        from backend.models.flux.denoise import predict
+
+        levels = batch.sigma.reshape(-1, 1, 1, 1)
+        noisy = [(1 - s) * x + s * n for s, x, n in zip(levels, batch.latents, batch.noise, strict=True)]
+        with self.autocast:
+            out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
+        errors = [(o - (n - x)).square().mean() for o, n, x in zip(out, batch.noise, batch.latents, strict=True)]
+        return torch.stack(errors).mean()
+
+    def __call__(self, batch: Any) -> Any:
+        loss = self.forward(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def _step(model: Any, optimizer: Any, shapes: Any, autocast: Any) -> _Step:
+    return _Step(model, optimizer, shapes, autocast)
+
+
+def _run(
+    spec: Spec, stream: Any, step: Callable[[Any], Any], telemetry: Any, meter: _Meter
+) -> tuple[list[float], list[float], int]:
+    """Seconds and loss of each step, and the graphs that the warm-up made. Batches are made outside of the clock."""
+    times, losses, graphs = [], [], 0
+    warm = len(stream.buckets)
+    for number in range(warm + spec.steps):
+        batch = stream.batch(number)
+        meter.wait()
+        if number == warm:
+            graphs = telemetry.poll().graphs
+            meter.steady()
+        began = time.perf_counter()
+        loss = step(batch)
+        meter.wait()
+        times.append(time.perf_counter() - began)
+        losses.append(float(loss))
+    return times, losses, graphs
+
+
+def _validate(stream: Any, forward: Callable[[Any], Any]) -> float:
+    """Mean loss over held-out images at the seed's four noise levels, fixed noise, no gradients."""
+    import torch
+
+    with torch.no_grad():
+        losses = [
+            float(forward(stream.batch(number, "held out", sigma)))
+            for sigma in VALIDATION_SIGMAS
+            for number in range(len(stream.buckets))
+        ]
+    return statistics.fmean(losses)
+
+
+class _Meter:
+    """Device memory: the allocator's peak in the timed steps, and what graphs take outside of the allocator."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self.torch, self.device, self.cuda = torch, device, device.type == "cuda"
+        self.outside_before = self._outside() if self.cuda else 0
+
+    def _outside(self) -> int:
+        """Bytes of this card in use beyond torch's allocator: context, kernels, cubins."""
+        free, total = self.torch.cuda.mem_get_info(self.device)
+        return total - free - self.torch.cuda.memory_reserved(self.device)
+
+    def wait(self) -> None:
+        if self.cuda:
+            self.torch.cuda.synchronize(self.device)
+
+    def steady(self) -> None:
+        if self.cuda:
+            self.torch.cuda.reset_peak_memory_stats(self.device)
+
+    def row(self) -> dict[str, float | str | None]:
+        if not self.cuda:
+            return {"peak_gb": None, "graph_gb": None, "device": "cpu"}
+        return {
+            "peak_gb": self.torch.cuda.max_memory_allocated(self.device) / 1e9,
+            "graph_gb": (self._outside() - self.outside_before) / 1e9,
+            "device": self.torch.cuda.get_device_name(self.device),
+        }
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+    spec = Spec.from_dict(json.loads(argv[0]))
+    began = time.perf_counter()
+    try:
+        if spec.extra.get("what") == "exactness":
+            from backend.bench.exactness import measure_exactness
+
+            row = measure_exactness(spec)
+        else:
+            row = measure(spec)
+        answer = {"ok": True, "row": row, "process_s": time.perf_counter() - began}
+    except Exception as error:
+        # A variant that cannot run here is a result: named in its row.
+        log.exception("the measurement failed")
+        said = next(iter(str(error).splitlines()), "")
+        answer = {"ok": False, "error": f"{type(error).__name__}: {said}", "process_s": time.perf_counter() - began}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
