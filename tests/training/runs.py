@@ -45,6 +45,8 @@ def config(base: Path, images: Path, where: Path, **changes: dict[str, Any]) -> 
 def train_here(cfg: Config, run: Run | None = None, resume: bool = False) -> tuple[Run, int]:
     """Train in this process; the run and the exit code."""
     run = run or Run.create(cfg)
+    # a real run has a process of its own, without the graphs of one before it
+    torch._dynamo.reset()
     code = run_trainer(run, resume=resume)
     # this process lives on, but is no longer the run's trainer
     own = ("pid", "create_time", "boot", "ticks")

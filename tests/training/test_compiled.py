@@ -1,0 +1,103 @@
+"""Compiled runs: the loss of an eager one, the planned graphs and no more, and a word when nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backend.config.schema import Config
+from backend.runs.folder import Run
+from tests.training.runs import config, events, lora_of, rows, same, train_here
+
+
+@pytest.fixture(scope="session")
+def compile_cache(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """One compile cache for all tests here."""
+    return once("compile_cache", lambda folder: folder.mkdir(parents=True))
+
+
+def settings(base: Path, images: Path, where: Path, compile: dict, **network: float) -> Config:
+    """Three things between steps that run without gradient, at other steps each."""
+    prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
+    return config(
+        base, images, where, compile=compile,
+        dataset={"validation_split": 0.25},
+        network={"network_dim": 4, "network_alpha": 2.0, **network},
+        sampling={"prompts": [prompt], "sample_every_n_steps": 3},
+        validation={"validate_every_n_steps": 4},
+        training={"max_train_steps": 5, "gradient_accumulation_steps": 2},
+    )  # fmt: skip
+
+
+def assert_as_planned(run: Run) -> None:
+    planned = events(run, "plan")[0]["graphs"]["planned"]
+    last = rows(run)[-1]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned == 4
+    assert last["compile_seconds"] > 0
+    assert not events(run, "recompile") and not events(run, "graph_break")
+    assert not [event for event in events(run, "warning") if "graph" in event["text"]]
+
+
+@pytest.mark.slow
+def test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, compile_cache: Path
+) -> None:
+    eager, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}))
+    assert code == 0
+    compiled = {"compile": True, "compile_cache_dir": str(compile_cache)}
+    for start in ("cold", "warm"):
+        run, code = train_here(settings(tiny_flux, image_folder, tmp_path, compiled))
+        assert code == 0, events(run, "error")
+        assert [row["loss"] for row in rows(run)] == pytest.approx([row["loss"] for row in rows(eager)], rel=1e-4)
+        assert_as_planned(run)
+        hits, misses = rows(run)[-1]["cache_hits"], rows(run)[-1]["cache_misses"]
+        assert hits + misses > 0 and (start == "cold" or misses == 0)
+        phases = [event["phase"] for event in events(run, "phase")]
+        assert phases.index("compile") < phases.index("train")
+        # compile time is in no step's time
+        first = rows(run)[0]
+        assert first["s_per_step"] is None and first["compile_seconds"] > 0
+        assert all("_orig_mod" not in key for key in lora_of(run))
+
+
+def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """aot_eager traces as inductor does and draws dropout as eager mode does, so the losses can be compared."""
+    traced = {"compile": True, "compile_backend": "aot_eager"}
+    eager, _ = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}, network_dropout=0.3))
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path, traced, network_dropout=0.3))
+    assert code == 0, events(run, "error")
+    assert [row["loss"] for row in rows(run)] == pytest.approx([row["loss"] for row in rows(eager)], rel=1e-5)
+    assert_as_planned(run)
+    without, _ = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}))
+    assert rows(without)[0]["loss"] == pytest.approx(rows(eager)[0]["loss"])
+    assert rows(without)[-1]["loss"] != pytest.approx(rows(eager)[-1]["loss"], rel=1e-6)
+
+
+def test_without_a_compiler_the_run_says_so_and_trains_eagerly(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, _ = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": True}))
+    assert code == 0 and same(lora_of(run), lora_of(eager))
+    (said,) = [event for event in events(run, "warning") if "compile" in event["text"]]
+    assert "eager" in said["text"] and said["remedy"]
+    assert events(run, "compile")[0]["state"] == "fallback"
+    assert rows(run)[-1]["graphs"] == 0
+
+
+def test_compile_that_silently_does_nothing_is_an_error(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    run, code = train_here(
+        settings(tiny_flux, image_folder, tmp_path, {"compile": True, "compile_backend": "aot_eager"})
+    )
+    assert code == 2
+    assert "no graph was made" in events(run, "error")[0]["text"]
