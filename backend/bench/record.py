@@ -43,6 +43,7 @@ COLUMNS = (
     "recompiles",
     "breaks",
     "limit_hits",
+    "syncs",
     "cache_hits",
     "cache_misses",
     "loss",

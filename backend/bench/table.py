@@ -81,13 +81,13 @@ def _compile_table(rows: list[Row]) -> str:
         "warm compile s",
         "to step 100 s",
     ]
-    header += ["peak GB", "graph GB", "graphs", "recompiles", "breaks", "loss", "runs"]
+    header += ["peak GB", "graph GB", "graphs", "recompiles", "breaks", "syncs", "loss", "runs"]
     lines = []
     for group in found:
         name = group.variant + (f" ({group.settings()})" if group.settings() else "")
         if not group.good:
             lines.append(
-                [name, "on" if group.checkpointing else "off", f"failed: {group.rows[-1]['error']}", *["-"] * 11]
+                [name, "on" if group.checkpointing else "off", f"failed: {group.rows[-1]['error']}", *["-"] * 12]
             )
             continue
         seconds, base = group.median("s_per_step"), eager.get(group.checkpointing)
@@ -104,7 +104,7 @@ def _compile_table(rows: list[Row]) -> str:
                 _shown(group.median("step_100_s"), 1),
                 _shown(group.median("peak_gb"), 2),
                 _shown(group.median("graph_gb"), 2),
-                *(_shown(group.median(column)) for column in ("graphs", "recompiles", "breaks")),
+                *(_shown(group.median(column)) for column in ("graphs", "recompiles", "breaks", "syncs")),
                 _shown(group.median("loss"), 4),
                 str(len(group.good)),
             ]

@@ -27,6 +27,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     from backend.bench.work import DTYPES, Stream, build
     from backend.compile.everywhere import set_everywhere
     from backend.compile.helper import compile_model
+    from backend.compile.syncs import counted_syncs
     from backend.compile.telemetry import Telemetry
     from backend.models.flux.denoise import block_lists
 
@@ -86,6 +87,9 @@ def measure(spec: Spec) -> dict[str, Any]:
         "losses": losses,
         **meter.row(),
     }
+    with counted_syncs(device) as syncs:
+        step(stream.batch(len(times)))
+    row["syncs"] = syncs.count
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row

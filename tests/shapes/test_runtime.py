@@ -1,0 +1,89 @@
+"""The runtime of a run comes from its real config and plan, and rules what torch is told."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend.config.load import parse
+from backend.data.scan import scan_dataset
+from backend.plan.shapes import plan_for
+from backend.shapes.runtime import ShapeRuntime
+
+
+def planned(tiny_flux: Path, images: Path, **compile_settings) -> tuple:
+    loaded = parse(
+        {
+            "model": {"base_model": str(tiny_flux), "text_length": 32},
+            "dataset": {"folders": [{"path": str(images)}], "resolution": 64, "min_bucket_size": 32},
+            "compile": compile_settings,
+            "sampling": {"prompts": [{"prompt": "a cat", "width": 64, "height": 64}]},
+        }
+    )
+    assert loaded.config is not None, loaded.problems
+    return loaded.config, plan_for(loaded.config, scan_dataset(loaded.config))
+
+
+@pytest.mark.parametrize("mode", ["static", "exact_buckets", "dynamic", "off"])
+def test_runtime_follows_config_and_plan(tiny_flux: Path, image_folder: Path, mode: str) -> None:
+    config, plan = planned(tiny_flux, image_folder, shape_mode=mode)
+    shapes = ShapeRuntime.from_plan(config, plan, "cpu", torch.float32)
+    assert shapes.mode == mode and shapes.text_length == 32 and shapes.route.name == "sdpa"
+    longest = max(fit.bucket.tokens for fit in plan.fits)
+    rows = [torch.zeros(longest - 2, 4)], [torch.zeros(32, 4)]
+    packed = shapes.pack(*rows)
+    assert packed.image_size == (plan.static_token_count if mode == "static" else longest - 2)
+    assert (packed.mask is not None) == (mode == "static")
+    assert shapes.compile_dynamic("true") == {"dynamic": "auto", "exact_buckets": "false"}.get(mode, "true")
+    assert shapes.longest >= longest + 32
+
+
+def test_static_without_any_padding_needs_no_mask(tiny_flux: Path, tmp_path: Path) -> None:
+    """Every picture and sample has 16 tokens: plain attention is legal, and the graph count stays the plan's."""
+    from tests.conftest import draw_pictures
+
+    images = draw_pictures(tmp_path / "square", ((64, 64), (64, 64)))
+    config, plan = planned(tiny_flux, images)
+    shapes = ShapeRuntime.from_plan(config, plan, "cpu", torch.float32)
+    assert plan.static_token_count == 16 and shapes.padding is False
+    assert shapes.pack([torch.zeros(16, 4)], [torch.zeros(32, 4)]).mask is None
+    assert shapes.pack([torch.zeros(12, 4)], [torch.zeros(32, 4)]).mask is not None, "what is padded is always masked"
+
+
+def test_route_without_kernel_stops_the_run_by_name(tiny_flux: Path, image_folder: Path) -> None:
+    config, plan = planned(tiny_flux, image_folder, attention="flash2")
+    with pytest.raises(ValueError, match="attention = flash2 cannot be used: flash2 attention needs an NVIDIA GPU"):
+        ShapeRuntime.from_plan(config, plan, "cpu", torch.float32)
+
+
+def test_unknown_mode_and_missing_count_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown shape mode 'fixed'"):
+        ShapeRuntime("fixed")
+    with pytest.raises(ValueError, match="static needs static_token_count"):
+        ShapeRuntime("static")
+
+
+def test_syncs_are_not_counted_on_a_cpu() -> None:
+    from backend.compile.syncs import counted_syncs
+
+    with counted_syncs(torch.device("cpu")) as syncs:
+        torch.ones(1).item()
+    assert syncs.count is None
+
+
+@pytest.mark.gpu
+def test_syncs_of_a_step_are_counted_and_predict_makes_none() -> None:
+    from backend.compile.syncs import counted_syncs
+    from backend.models.flux.denoise import predict
+    from tests.shapes.common import denoiser_with_lora, make_batch
+
+    model = denoiser_with_lora().cuda()
+    batch = make_batch([(8, 8), (8, 12)]).to("cuda", torch.float32)
+    shapes = ShapeRuntime("static", 32)
+    predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)
+    with counted_syncs(torch.device("cuda")) as syncs:
+        out = predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)
+    assert syncs.count == 0
+    with counted_syncs(torch.device("cuda")) as syncs:
+        out[0].sum().item()
+    assert syncs.count == 1
