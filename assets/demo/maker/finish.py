@@ -40,6 +40,10 @@ def save_pipeline(folder: Path, models: Models, vae: AutoencoderKL, t5: T5Tokeni
     float16: half the bytes of float32, and finer than bfloat16 for weights of this size."""
     clip_files = {n: (folder / "tokenizer" / n).read_bytes() for n in ("vocab.json", "merges.txt")}
     for module in (vae, *models.modules()):
+        # Gradients may still be outputs of a CUDA graph, which no one may move.
+        module.requires_grad_(False).zero_grad(set_to_none=True)
+        for parameter in module.parameters():
+            parameter.grad = None
         module.to("cpu", torch.float16)
     pipeline = FluxPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(**SCHEDULER), vae=vae, text_encoder=models.clip, tokenizer=clip,
