@@ -131,7 +131,7 @@ def column_facts(column: Setting) -> dict[str, Any]:
 
 
 def search_index() -> list[dict[str, Any]]:
-    """Every setting for the search box: where it is, what it is called here and by other trainers."""
+    """Every setting for the page's scripts: its place, its names here and elsewhere, its help, its columns."""
     return [
         {
             "path": setting.path,
@@ -144,6 +144,7 @@ def search_index() -> list[dict[str, Any]]:
             "help": setting.help,
             "aliases": list(setting.aliases),
             "kind": setting.kind,
+            "columns": [column_facts(column) for column in setting.columns],
         }
         for setting in settings()
     ]
@@ -233,7 +234,8 @@ def widget(setting: Setting) -> gr.components.Component:
 def _rows(setting: Setting, value: list[dict[str, Any]], **placed: Any) -> gr.HTML:
     """A small table editor (folders, prompts): a list of dicts, edited by ``assets/js/rows.js``.
 
-    The template is constant and holds no value: Gradio evaluates templates, and a caption is not code.
+    The template is constant and holds no value: Gradio evaluates templates, and a caption is not code. Columns and help
+    come with `search_index`: of a component in a tab that was never opened, Gradio forgets properties of its own.
     """
     return gr.HTML(
         value=value,
@@ -242,8 +244,6 @@ def _rows(setting: Setting, value: list[dict[str, Any]], **placed: Any) -> gr.HT
         "window.monotileFlush?.();",
         apply_default_css=False,
         label=setting.label,
-        note=setting.help,
-        columns=[column_facts(column) for column in setting.columns],
         **placed,
     )
 

@@ -9,8 +9,9 @@
 
   m.rows = (element, props, changed, watch) => {
     const root = element.querySelector(".rows-root") || element;
-    const columns = props.columns || [];
-    const field = element.closest("[id^='f-']") || element.querySelector("[id^='f-']") || element;
+    const field = element.closest("[id^='f-']") || element;
+    let setting = null;
+    let columns = [];
     let rows = [];
 
     // The same object that the server sent must not be edited in place: a change has to be a new value.
@@ -82,7 +83,7 @@
       const cards = rows.map((row, i) =>
         el(
           "div",
-          { class: "row-card", role: "group", "aria-label": `${props.label} ${i + 1}`, "data-row": i },
+          { class: "row-card", role: "group", "aria-label": `${setting.label} ${i + 1}`, "data-row": i },
           el(
             "div",
             { class: "row-head" },
@@ -101,7 +102,7 @@
       );
       m.fill(
         root,
-        el("div", { class: "rows-title" }, el("span", { class: "rows-label" }, props.label), el("span", { class: "rows-note" }, props.note)),
+        el("div", { class: "rows-title" }, el("span", { class: "rows-label" }, setting.label), el("span", { class: "rows-note" }, setting.help)),
         cards,
         el("button", { type: "button", class: "small add", onclick: () => (rows.push(fresh()), publish(true), focusLast()) }, `+ Add ${rows.length ? "another" : "one"}`),
       );
@@ -121,11 +122,15 @@
     };
 
     const take = () => {
+      setting = m.state.settings.find((s) => s.id === field.id);
+      if (!setting) return;
+      columns = setting.columns;
       rows = (Array.isArray(props.value) ? props.value : []).map((row) => ({ ...row }));
       draw();
     };
     watch("value", take);
     m.on("problems", markProblems);
+    m.on("settings", take);
     take();
   };
 })();

@@ -1,0 +1,234 @@
+"""From Start to a LoRA in the page: what the panels show is what the run's own records say."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from backend.runs.folder import Run, list_runs
+from backend.runs.metrics import MetricsReader
+from backend.runs.supervise import start as start_run
+from backend.runs.supervise import stop
+from tests.browser.conftest import Server, Watched, field, go_to, load_preset, tab, type_in, wait_for
+
+PANEL = """() => ({
+  step: document.querySelector("#stat-step .stat-value").textContent,
+  loss: document.querySelector("#stat-loss .stat-value").textContent,
+  lr: document.querySelector("#stat-lr .stat-value").textContent,
+  graphs: document.querySelector("#stat-graphs .stat-value").textContent,
+  recompiles: document.querySelector("#stat-recompiles .stat-value").textContent,
+  state: document.querySelector("#run-state").textContent,
+  phase: document.querySelector("#run-phase").textContent,
+})"""
+# Minutes, where two cores also run the other half of the tests.
+TRAINING_MS = 240_000
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that these tests may stop and start."""
+    server = Server(tmp_path_factory.mktemp("runs")).start()
+    yield server
+    server.end()
+    for run in list_runs(server.runs):
+        stop(run, grace_s=0)
+
+
+@pytest.fixture
+def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
+    """An open page of that server."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    watched = Watched(context.new_page(), own_server)
+    watched.open()
+    yield watched
+    assert watched.foreign() == []
+    context.close()
+
+
+def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
+    """The demo's preset, made short: fewer steps and samples, uncompiled, in the test's own folder."""
+    load_preset(page, "demo")
+    type_in(page, "training.max_train_steps", str(steps))
+    type_in(page, "saving.output_dir", str(server.runs))
+    type_in(page, "validation.validation_repeats", "1")
+    type_in(page, "validation.validation_sigmas", "0.2")
+    go_to(page, "sampling.prompts")
+    for _ in range(2):
+        page.locator("#f-sampling-prompts").get_by_label("Remove").last.click()
+    page.locator("#f-sampling-prompts [data-column=steps] input").fill("2")
+    page.locator("#f-sampling-prompts [data-column=steps] input").blur()
+    go_to(page, "compile.compile")
+    page.locator("#f-compile-compile input").uncheck()
+    page.wait_for_function("window.monotile.state.desk.changedFromDefault.includes('compile.compile')")
+
+
+def panel_agrees(page: Page, run: Run) -> bool:
+    """Whether the panel shows the newest row of the run's records, whole."""
+    shown = page.evaluate(PANEL)
+    last = MetricsReader(run).last()
+    if last is None or not shown["step"].startswith(f"{last['step']} /"):
+        return False
+    return shown["loss"] == number(last["loss_smooth"]) and shown["lr"] == f"{last['lr']:.2e}".replace("e-0", "e-")
+
+
+def number(value: float) -> str:
+    """As the page writes numbers: four significant digits."""
+    return f"{float(f'{value:.3e}'):.10f}".rstrip("0").rstrip(".")
+
+
+def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
+    page = held.page
+    choose_quick_demo(page, own_server, 40)
+    page.click("#save-as")
+    page.fill("#ask-name", "quick demo")
+    page.keyboard.press("Enter")
+    expect(page.locator("#preset-button")).to_contain_text("quick demo")
+    assert (own_server.folder / "presets" / "quick demo.toml").is_file()
+
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("window.monotile.currentTab() === 'Run'")
+    run = own_server.newest()
+    expect(page.locator("#run-picker")).to_have_value(run.name)
+    page.wait_for_function(
+        "/^[1-9]/.test(document.querySelector('#stat-step .stat-value').textContent)", timeout=TRAINING_MS
+    )
+    first = page.evaluate(PANEL)
+    assert first["state"] == "Running"
+    expect(page.locator("#compile-verdict")).to_contain_text("Compile is off")
+
+    # A refresh and a second tab show the same run while it goes on.
+    page.reload()
+    held.ready()
+    other = Watched(page.context.new_page(), own_server)
+    other.open()
+    for each in (page, other.page):
+        tab(each, "Run")
+        expect(each.locator("#run-picker")).to_have_value(run.name)
+    wait_for(lambda: page.evaluate(PANEL)["step"] != first["step"], 120)
+
+    expect(page.locator("#run-state")).to_have_text("Finished", timeout=TRAINING_MS)
+    wait_for(lambda: panel_agrees(page, run), 20, lambda: f"{page.evaluate(PANEL)} {MetricsReader(run).last()}")
+    assert MetricsReader(run).count() == 40
+    lora = run.checkpoints()[-1].path
+    expect(page.locator("#run-files")).to_contain_text(str(lora))
+    assert page.locator("#samples img").count() == len(run.samples()) == 2
+    page.wait_for_function("[...document.querySelectorAll('#samples img')].every(i => i.naturalWidth > 0)")
+    rows = page.locator("#validation tbody tr")
+    told = {event["set"]: event["loss"] for event in events_of(run, "validation")}
+    assert {rows.nth(i).get_attribute("data-set") for i in range(2)} == set(told) == {"concept", "base"}
+    for name, loss in told.items():
+        shown = float(
+            page.locator(f"#validation tr[data-set='{name}'] [data-value]").get_attribute("data-value") or "nan"
+        )
+        assert shown == pytest.approx(loss)
+    expect(page.locator("#run-log")).to_contain_text("Done")
+    assert page.locator("#loss-plot canvas").count() == 1
+    with page.expect_download() as download:
+        page.locator("#run-files").get_by_text("Download").first.click()
+    assert Path(download.value.path()).read_bytes() == lora.read_bytes()
+    tab(page, "Library")
+    expect(page.locator(f"[data-run='{run.name}']")).to_contain_text("finished")
+    assert held.said == [] and other.said == []
+
+
+def events_of(run: Run, kind: str) -> list[dict]:
+    """The run's events of one kind."""
+    from backend.runs.events import read_events
+
+    return [event for event in read_events(run.events_path)[0] if event["kind"] == kind]
+
+
+def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, own_server: Server) -> None:
+    page = held.page
+    choose_quick_demo(page, own_server, 5000)
+    page.click("#start")
+    page.wait_for_function("window.monotile.currentTab() === 'Run'")
+    run = own_server.newest()
+    page.wait_for_function(
+        "/^[1-9]/.test(document.querySelector('#stat-step .stat-value').textContent)", timeout=TRAINING_MS
+    )
+
+    page.click("#start")
+    expect(page.locator(".toast").last).to_contain_text("still at work")
+
+    own_server.end(signal.SIGKILL)
+    expect(page.locator(".offline")).to_be_visible()
+    assert run.is_alive()
+    own_server.start()
+    expect(page.locator(".offline")).to_be_hidden()
+    # The form works on with the new server, and knows what was in it.
+    type_in(page, "network.network_dim", "many")
+    expect(page.locator("#f-network-network_dim .field-problem")).to_have_count(1)
+    type_in(page, "network.network_dim", "16")
+    expect(page.locator("#problem-summary")).to_be_hidden()
+    expect(page.locator("#preset-button")).to_contain_text("demo")
+    tab(page, "Run")
+    expect(page.locator("#run-picker")).to_have_value(run.name)
+    before = page.evaluate(PANEL)["step"]
+    wait_for(lambda: page.evaluate(PANEL)["step"] != before, 60)
+
+    page.click("#save-now")
+    wait_for(lambda: len(run.checkpoints()) >= 1, 120)
+    page.click("#stop")
+    expect(page.locator("#run-state")).to_have_text("Stopped", timeout=TRAINING_MS)
+    wait_for(lambda: not run.is_alive(), 60)
+    wait_for(lambda: panel_agrees(page, run), 20, lambda: f"{page.evaluate(PANEL)} {MetricsReader(run).last()}")
+    # Its way back: deleted in the library and restored.
+    tab(page, "Library")
+    card = page.locator(f"[data-run='{run.name}']")
+    card.get_by_text("Delete", exact=True).click()
+    expect(card).to_have_count(0)
+    page.locator(".toast").last.get_by_text("Undo").click()
+    expect(card).to_have_count(1)
+    assert run.path.is_dir()
+
+
+def test_a_trainer_that_dies_at_start_tells_why_and_a_run_from_elsewhere_is_seen(
+    held: Watched, own_server: Server
+) -> None:
+    """CASES R10; and a run that no page started appears by itself."""
+    import sys
+
+    from backend.config.load import parse
+
+    page = held.page
+    tab(page, "Run")
+    config = parse({"saving": {"output_dir": str(own_server.runs), "output_name": "elsewhere"}}).config
+    assert config is not None
+    run = Run.create(config)
+    code = "import time; time.sleep(3); raise MemoryError('planted ${7*7} {{this}} <b>')"
+    # The page looks in the folder that its form names.
+    type_in(page, "saving.output_dir", str(own_server.runs))
+    tab(page, "Run")
+    start_run(None, run, command=[sys.executable, "-c", code])
+    expect(page.locator("#run-picker")).to_have_value(run.name)
+    expect(page.locator("#run-state")).to_have_text("Failed")
+    expect(page.locator("#run-error")).to_be_visible()
+    expect(page.locator("#run-error .remedy")).not_to_be_empty()
+    expect(page.locator("#run-log")).to_contain_text("planted ${7*7} {{this}} <b>")
+    assert page.locator(field(page, "saving.output_dir")).count() >= 0
+    assert held.said == []
+
+
+def test_a_port_in_use_is_said_and_the_next_one_served(own_server: Server, tmp_path: Path) -> None:
+    second = Server(tmp_path, own_server.port)
+    second.port, asked = own_server.port + 1, own_server.port
+    import subprocess
+    import sys
+
+    from backend.config.paths import PROJECT_ROOT
+
+    command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(asked), "--data", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        assert f"Port {asked} is in use" in said[0]
+        assert "Monotile is at http://127.0.0.1:" in said[2] and f":{asked}/" not in said[2]
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
