@@ -176,10 +176,11 @@ class AtenFlash(Kernel):
                 dt, qt, kt, vt, ot, lse, 0.0, False
             )
         else:
-            # Without dropout the two random-state tensors are never read.
+            # Without dropout the two random-state tensors are never read; their form is that of torch's own calls.
+            state = torch.zeros(2, dtype=torch.uint64, device=q.device)
             unused = torch.empty(0, dtype=torch.uint64, device=q.device)
             grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-                dt, qt, kt, vt, ot, lse, None, None, longest, longest, 0.0, False, unused, unused
+                dt, qt, kt, vt, ot, lse, None, None, longest, longest, 0.0, False, state, unused
             )
         dq, dk, dv = (g.transpose(1, 2) for g in grads)
         return dq, dk, dv
