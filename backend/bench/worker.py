@@ -26,10 +26,8 @@ def measure(spec: Spec) -> dict[str, Any]:
 
     from backend.bench.work import DTYPES, Stream, build
     from backend.compile.everywhere import set_everywhere
-    from backend.compile.helper import compile_model
     from backend.compile.syncs import counted_syncs
     from backend.compile.telemetry import Telemetry
-    from backend.models.flux.denoise import block_lists
 
     chosen = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -43,22 +41,9 @@ def measure(spec: Spec) -> dict[str, Any]:
         set_everywhere(torch._functorch.config, "activation_memory_budget", spec.memory_budget)
     meter = _Meter(device)
     telemetry = Telemetry(folder).start()
-    report = None
-    if chosen.compile is not None:
-        report = compile_model(
-            model,
-            block_lists(model),
-            backend=spec.backend,
-            mode=spec.compile_mode,
-            dynamic=shapes.compile_dynamic(chosen.dynamic),
-            cache_size_limit=chosen.limit,
-            scope=chosen.compile,
-            checkpointing=spec.checkpointing,
-        )
-        if report.state == "fallback":
-            raise RuntimeError(report.reason or "nothing was compiled")
+    report = _compile(spec, chosen, model, shapes)
     autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
-    step = _step(model, optimizer, shapes, torch.autocast(device.type, DTYPES["bf16"], enabled=autocast))
+    step = _Step(model, optimizer, shapes, torch.autocast(device.type, DTYPES["bf16"], enabled=autocast))
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     # One pass over the buckets warms up: the steps after it are timed.
     warm = len(stream.buckets)
@@ -93,6 +78,28 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
+    """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
+    from backend.compile.helper import compile_model
+    from backend.models.flux.denoise import block_lists
+
+    if chosen.compile is None:
+        return None
+    report = compile_model(
+        model,
+        block_lists(model),
+        backend=spec.backend,
+        mode=spec.compile_mode,
+        dynamic=shapes.compile_dynamic(chosen.dynamic),
+        cache_size_limit=chosen.limit,
+        scope=chosen.compile,
+        checkpointing=spec.checkpointing,
+    )
+    if report.state == "fallback":
+        raise RuntimeError(report.reason or "nothing was compiled")
+    return report
 
 
 def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
@@ -153,10 +160,6 @@ class _Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
-
-
-def _step(model: Any, optimizer: Any, shapes: Any, autocast: Any) -> _Step:
-    return _Step(model, optimizer, shapes, autocast)
 
 
 def _run(
