@@ -235,7 +235,12 @@ def _compile(
         )
     except ValueError as error:
         raise Refused.from_error(error, "compile.compile") from error
-    telemetry.warm(inputs.plan.planned_graphs)
+    graphs = inputs.plan.graphs
+    telemetry.warm(
+        inputs.plan.planned_graphs,
+        training=graphs.training_graphs * graphs.backends,
+        no_grad=graphs.no_grad_graphs * graphs.backends,
+    )
     return telemetry, report
 
 

@@ -14,7 +14,6 @@ from backend.models import files
 from backend.models.spec import Part
 from backend.refused import Refused
 
-
 # The run has a progress of its own; theirs would fill its log with control characters.
 diffusers.utils.logging.disable_progress_bar()
 transformers.utils.logging.disable_progress_bar()

@@ -236,7 +236,8 @@ def missing(route: str, device: torch.device, dtype: torch.dtype, training: bool
     return package_problem(route)
 
 
-# By the measurements in docs/benchmarks.md on an H100, fastest first; sdpa has a kernel everywhere.
+# By the work each does, not yet by measurement: a dense flash kernel before varlen's segments and flex's block lists.
+# sdpa has a kernel everywhere.
 AUTO_ORDER = ("sdpa", "varlen", "flash2", "flex")
 
 

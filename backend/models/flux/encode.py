@@ -39,9 +39,7 @@ class TextStack:
         """
         sequence, lengths = self._t5(list(captions), text_length)
         pooled = self._clip(list(captions))
-        return [
-            {"prompt_embeds": sequence[i], "pooled": pooled[i], "length": lengths[i]} for i in range(len(captions))
-        ]
+        return [{"prompt_embeds": sequence[i], "pooled": pooled[i], "length": lengths[i]} for i in range(len(captions))]
 
     def _t5(self, captions: list[str], text_length: int) -> tuple[Tensor, Tensor]:
         tokens = self.t5_tokenizer(
