@@ -72,7 +72,7 @@ def make_app(
     desk = Desk(home.desk)
     places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")))
     actions = Actions(desk, places, presets.Shelf(user=home.presets))
-    checks = Checks(desk, actions.shelf)
+    checks = Checks(desk, places, actions.shelf)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> Any:

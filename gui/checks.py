@@ -14,18 +14,21 @@ import psutil
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
+from backend.compile import cache
 from backend.config import presets
 from backend.config.paths import resolve
-from backend.config.schema import Config
+from backend.config.profiles import PROFILES
+from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
 from backend.models.table import FAMILIES, family
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
-from gui import form, messages, pictures
+from gui import fields, form, messages, pictures
 from gui.desk import Desk
 from gui.jobs import Job
 from gui.live import answer
 from gui.look import Look
+from gui.places import Places
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +38,9 @@ _GPU_QUERY = "name,memory.total,memory.free,driver_version"
 class Checks:
     """Holds what is slow to find out: the last look at the images, the doctor's findings."""
 
-    def __init__(self, desk: Desk, shelf: presets.Shelf = presets.SHELF) -> None:
+    def __init__(self, desk: Desk, places: Places, shelf: presets.Shelf = presets.SHELF) -> None:
         self.desk = desk
+        self.places = places
         self.shelf = shelf
         self.look = Look(desk.folder)
         self.doctor = Job()
@@ -52,6 +56,7 @@ class Checks:
         self._form_routes(router)
         self._look_routes(router)
         self._doctor_routes(router)
+        self._cache_routes(router)
         return router
 
     def _form_routes(self, router: APIRouter) -> None:
@@ -129,6 +134,36 @@ class Checks:
             headers = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
             return Response(picture, media_type="image/jpeg", headers=headers)
 
+    def _cache_routes(self, router: APIRouter) -> None:
+        def folder() -> Path:
+            config = self.config()
+            try:
+                return cache.root(resolve(config.compile.compile_cache_dir) if _has_cache_dir(config) else None)
+            except OSError as wrong:
+                raise HTTPException(409, messages.sentence(str(wrong))) from None
+
+        @router.get("/cache")
+        def compile_cache() -> Response:
+            """Where compiled kernels are kept, and how large that is."""
+            found = folder()
+            size = cache.size(found)
+            return answer({"path": str(found), "files": size.files, "bytes": size.bytes})
+
+        @router.post("/cache/clear")
+        def clear_cache() -> Response:
+            """Delete all compiled kernels; the next run compiles anew."""
+            busy = next((run.name for run in self.places.runs() if run.status().active), None)
+            if busy is not None:
+                raise HTTPException(409, f"The run {busy} is using it. Wait until it ends.")
+            gone = cache.clear(folder())
+            return answer({"files": gone.files, "bytes": gone.bytes})
+
+        @router.get("/profile")
+        def profile() -> Response:
+            """What the chosen profile sets, in words; empty for custom."""
+            config = self.config() or Config()
+            return answer({"text": profile_words(config)})
+
     def _doctor_routes(self, router: APIRouter) -> None:
         @router.post("/doctor")
         def start_doctor() -> Response:
@@ -159,6 +194,25 @@ class Checks:
         def doctor() -> Response:
             """What the doctor found."""
             return answer({"state": self.doctor.state, **self.doctor_said})
+
+
+def _has_cache_dir(config: Config | None) -> bool:
+    return config is not None and config.compile.compile_cache_dir is not None
+
+
+def profile_words(config: Config) -> str:
+    """The options that the compile profile sets, as the form calls them."""
+    name = config.compile.compile_profile
+    values = PROFILES.get(name)
+    if values is None or not config.compile.compile:
+        return ""
+    declared = {option: by_path()[f"compile.{option}"] for option in values}
+    shown = [
+        f"{declared[option].label} {fields.to_widget(declared[option], value) or 'from the plan'}"
+        for option, value in values.items()
+        if not isinstance(value, bool)
+    ]
+    return f"The profile {name} rules over the fields below it: {', '.join(shown)}."
 
 
 def model_facts(config: Config | None) -> dict[str, Any]:

@@ -52,6 +52,35 @@
   follow("#timesteps-picture", "/picture/timesteps", (node, answer) => m.svg(node, answer.svg));
   follow("#lr-picture", "/picture/lr", (node, answer) => m.svg(node, answer.svg));
 
+  follow("#profile-note", "/profile", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null));
+
+  m.whenPresent("#cache-root", (node) => {
+    const size = el("span", { class: "note" });
+    const place = el("div");
+    const clear = el("button", { onclick: () => empty() }, "Clear the cache");
+    fill(node, el("div", { class: "look-head" }, clear, size), place);
+    const show = async () => {
+      try {
+        const answer = await m.get("/cache");
+        text(size, answer.files ? `${m.bytes(answer.bytes)} in ${m.count(answer.files, "file")}` : "Empty");
+        clear.disabled = !answer.files;
+        fill(place, m.pathLine(answer.path));
+      } catch (error) {
+        text(size, error.message);
+      }
+    };
+    const empty = async () => {
+      try {
+        const gone = await m.post("/cache/clear");
+        m.toast(`${m.bytes(gone.bytes)} of compiled kernels deleted. The next run compiles anew.`);
+        show();
+      } catch (error) {
+        m.failed(error);
+      }
+    };
+    show();
+  });
+
   follow("#memory-root", "/machine", (node, answer) =>
     fill(
       node,

@@ -142,6 +142,24 @@ def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
     wait(job)
 
 
+def test_the_compile_cache_is_shown_and_cleared(page: Page, application: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    (folder / "abc" / "inductor").mkdir(parents=True)
+    (folder / "abc" / "inductor" / "kernel").write_bytes(b"x" * 5000)
+    (folder / "abc" / "key.json").write_bytes(b"{}")
+    values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
+    application.state.desk.keep(values)
+    assert page.client.get("/cache").json() == {"path": str(folder), "files": 2, "bytes": 5002}
+    assert page.client.post("/cache/clear").json()["bytes"] == 5002
+    assert page.client.get("/cache").json()["files"] == 0
+
+
+def test_a_profile_says_what_it_sets() -> None:
+    said = checks.profile_words(config(compile={"compile_profile": "max_speed"}))
+    assert "Mode max-autotune-no-cudagraphs" in said and "Recompile limit from the plan" in said
+    assert checks.profile_words(config()) == ""
+
+
 def test_a_preset_is_exported_as_it_is(page: Page) -> None:
     answer = page.client.get("/preset", params={"name": "flux-lora"})
     assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
