@@ -43,7 +43,7 @@ class Asks:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Take the first INT or TERM as a request to stop; a second one interrupts at once."""
+        """Take the first INT, TERM or BREAK as a request to stop; a second one interrupts at once."""
 
         def handle(number: int, _: FrameType | None) -> None:
             if self._signalled:
@@ -51,7 +51,8 @@ class Asks:
             log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
             self._signalled = True
 
-        kinds = [signal.SIGINT, signal.SIGTERM]
+        # BREAK is how a console group is told to end on Windows
+        kinds = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
         before = {kind: signal.signal(kind, handle) for kind in kinds}
         try:
             yield

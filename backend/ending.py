@@ -8,7 +8,7 @@ from pathlib import Path
 from backend.job import Job
 from backend.loop import train
 from backend.records import NotFinite
-from backend.refused import Refused
+from backend.refused import Failed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
-    """Train and write the end into events and record. Refused, after the last good LoRA was kept, when loss or
+    """Train and write the end into events and record. Failed, after the last good LoRA was kept, when loss or
     gradients are lost; everything else is passed on."""
     try:
         ending = train(job)
@@ -43,7 +43,7 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
     log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, job.saver.final)
 
 
-def _kept(run: Run, job: Job, lost: NotFinite) -> Refused:
+def _kept(run: Run, job: Job, lost: NotFinite) -> Failed:
     """Keep the LoRA of the last step whose numbers were finite, and say all this."""
     step, newest = job.saver.newest()
     good = job.good
@@ -54,7 +54,7 @@ def _kept(run: Run, job: Job, lost: NotFinite) -> Refused:
     remedy = (
         "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
     )
-    return Refused(f"{lost} Training was stopped. {kept}{state}", remedy, "optimizer.learning_rate")
+    return Failed(f"{lost} Training was stopped. {kept}{state}", remedy)
 
 
 def _short(run: Run, path: Path) -> str:

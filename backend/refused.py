@@ -1,4 +1,4 @@
-"""The one exception for a person: what is wrong, named, and the mend."""
+"""The exceptions for a person: what is wrong, named, and the mend; neither needs a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from backend.config.problems import Problem
 
 
 class Refused(ValueError):
-    """Something that the person has to mend before this can go on; its text needs no traceback."""
+    """Settings or files that the person has to mend before this can go on."""
 
     def __init__(self, text: str, remedy: str, path: str | None = None) -> None:
         self.problems = [Problem(path, None, text, remedy)]
@@ -39,3 +39,12 @@ class Refused(ValueError):
     def remedy(self) -> str:
         """What to do about it, each remedy once."""
         return " ".join(dict.fromkeys(problem.remedy for problem in self.problems if problem.remedy))
+
+
+class Failed(RuntimeError):
+    """A run that was fine at its start and can't go on; `text` says what happened and what was kept."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        self.text = text
+        self.remedy = remedy
+        super().__init__(f"{text} {remedy}")

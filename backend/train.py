@@ -19,7 +19,7 @@ from backend.config.load import load, ready
 from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
-from backend.refused import Refused
+from backend.refused import Failed, Refused
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -35,9 +35,9 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trainer; returns the exit code: 0 done or stopped, 1 failed, 2 the settings can't be used."""
     parser = _parser()
-    known, rest = parser.parse_known_args(arguments)
     try:
-        overrides = _overrides(rest)
+        own, overrides = _split(sys.argv[1:] if arguments is None else arguments)
+        known = parser.parse_args(own)
         if known.run is None and known.config is None and known.resume in (None, ""):
             parser.error("give a CONFIG.toml, --run DIR or --resume RUN")
         run, resume = _open(known.config, known.run, known.resume, overrides)
@@ -100,7 +100,8 @@ def _environment(cfg: Config) -> None:
     """What torch and others read from the environment once, when they load."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     if sys.platform == "linux":
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        # fragments of one picture size are of use to another
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if cfg.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # What `accelerate config` once stored for this machine must not change a run behind its settings' back.
@@ -118,7 +119,7 @@ def _fail(run: Run, events: EventWriter, error: BaseException) -> int:
 
 
 def _log_failure(error: BaseException, diagnosis: Diagnosis) -> None:
-    if not isinstance(error, Refused):
+    if not isinstance(error, Refused | Failed):
         log.error("%s", "".join(traceback.format_exception(error)).rstrip())
     for sentence in (diagnosis.text, diagnosis.cause, diagnosis.remedy):
         if sentence:
@@ -143,21 +144,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overrides(rest: Sequence[str]) -> dict[str, str]:
-    """``--name value`` and ``--name=value`` as a table. Refused for anything else."""
-    found: dict[str, str] = {}
-    words = list(rest)
+def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of the command itself, and settings given as ``--name value`` or ``--name=value``, in any order.
+
+    Refused for a setting without a value.
+    """
+    own: list[str] = []
+    settings: dict[str, str] = {}
+    words = list(arguments)
     while words:
         word = words.pop(0)
-        if not word.startswith("--"):
-            raise Refused(f"{word!r} belongs to no setting", "Write settings as --name value.")
-        name, given, value = word[2:].partition("=")
+        name, given, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name in ("run", "resume", "help"):
+            own.append(word)
+            continue
         if not given:
-            if not words:
+            if not words or words[0].startswith("--"):
                 raise Refused(f"--{name} has no value", f"Write --{name} VALUE.")
             value = words.pop(0)
-        found[name] = value
-    return found
+        settings[name] = value
+    return own, settings
 
 
 def _open(config: str | None, run: str | None, resume: str | None, overrides: dict[str, str]) -> tuple[Run, bool]:

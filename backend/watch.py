@@ -9,7 +9,7 @@ from backend.checkpoint import Position
 from backend.compile.report import CompileReport
 from backend.compile.telemetry import Telemetry
 from backend.memory.meter import Meter
-from backend.refused import Refused
+from backend.refused import Failed
 from backend.runs.events import EventWriter
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Watch:
         }
 
     def after_step(self) -> None:
-        """Tell what is new; after the first step, that training began. Refused when compile silently does nothing."""
+        """Tell what is new; after the first step, that training began. Failed when compile silently does nothing."""
         self.tell()
         if self._first:
             self._first = False
@@ -100,7 +100,7 @@ class Watch:
         if self._report.state == "compiled" and self._telemetry.poll().graphs == 0:
             text = self._report.verdict(0) or ""
             remedy = "Turn compile off, or report this with the run's log: launcher.py doctor tells what compiles here."
-            raise Refused(text, remedy, "compile.compile")
+            raise Failed(text, remedy)
 
     def _verdict(self) -> None:
         """Say once for each reason why less is compiled than was asked for."""

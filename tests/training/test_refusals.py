@@ -88,7 +88,7 @@ def test_infinity_stops_the_run_and_keeps_the_last_good_lora(
     )
     poisoned = {"optimizer": "tests.training.poison.Poison"}
     run, code = train_here(config(tiny_flux, image_folder, tmp_path, optimizer=poisoned))
-    assert code == 2 or code == 1
+    assert code == 1
     said = refused(run)
     assert "nan at step 4" in said and "learning rate" in said and "tiny-step00000002-last-good" in said
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]

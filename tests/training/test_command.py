@@ -1,0 +1,64 @@
+"""The trainer's command line: new runs, replaced settings, resumed runs, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.config.load import load
+from backend.config.toml_io import dump
+from backend.runs.folder import list_runs
+from backend.train import main
+from tests.training.runs import config, events
+
+
+@pytest.fixture
+def toml(tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A settings file; the command's logging stays with pytest."""
+    monkeypatch.setattr("backend.train.configure_logging", lambda run, level: None)
+    path = tmp_path / "my settings.toml"
+    dump(config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 2}), path)
+    return path
+
+
+def test_a_file_is_trained_in_the_foreground_and_resumed_with_a_later_end(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--network_dim=8", str(toml), "--learning_rate", "1e-3"]) == 0
+    (run,) = list_runs(tmp_path / "runs")
+    held = load(run.config_path).config
+    assert held is not None and (held.network.network_dim, held.optimizer.learning_rate) == (8, 1e-3)
+    shown = capsys.readouterr().err
+    assert "checkpoints/tiny.safetensors" in shown and "done: 2 steps" in shown.replace("\n", " ")
+    assert main(["--resume", str(run.path), "--max_train_steps", "4"]) == 0
+    assert run.status().step == 4 and events(run, "resumed")[0]["step"] == 2
+    # a person's own file is never written
+    original = load(toml).config
+    assert original is not None and original.training.max_train_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--network_dimm", "8"], "network_dim"),
+        (["--network_dim", "many"], "network_dim"),
+        (["--network_dim"], "--network_dim VALUE"),
+        (["--max_train_steps", "3", "--max_train_epochs", "2"], "max_train_epochs"),
+        (["--resume", "other"], "its own settings"),
+        (["--run", "somewhere"], "config.toml"),
+    ],
+)
+def test_wrong_words_are_answered_and_make_no_run(
+    words: list[str], said: str, toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(toml), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--resume", "no-such-run"]) == 2
+    assert "no-such-run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([])
