@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import struct
 import threading
 import time
@@ -21,7 +20,8 @@ from fastapi.responses import FileResponse, Response
 
 from backend.runs import supervise
 from backend.runs.control import Control
-from backend.runs.errors import RunError, WriteFailed
+from backend.runs.errors import RunError, RunNotFound, WriteFailed
+from backend.runs.folder import Run
 from backend.runs.logs import read_log
 from gui import messages, theme
 from gui.places import PICTURES, Places, list_paths
@@ -30,7 +30,7 @@ from gui.watch import RunWatch
 log = logging.getLogger(__name__)
 
 SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "ram")
-_WATCHED = 16
+_WATCHED = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
 _KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
@@ -50,7 +50,10 @@ class Watches:
 
     def of(self, name: str) -> RunWatch:
         """The watch on the run of this name. RunNotFound when there is none."""
-        run = self._places.run(name)
+        return self.on(self._places.run(name))
+
+    def on(self, run: Run) -> RunWatch:
+        """The watch on this run."""
         with self._lock:
             watch = self._held.pop(run.path, None) or RunWatch(run)
             self._held[run.path] = watch
@@ -72,7 +75,7 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
     @router.get("/runs")
     def runs() -> Response:
         """Every run with its state, those at work first, then the newest."""
-        return answer({"runs": [_brief(watches.of(run.name)) for run in places.runs()]})
+        return answer({"runs": [_brief(watches.on(run)) for run in places.runs()]})
 
     @router.get("/live")
     def live(
@@ -106,7 +109,7 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
     @router.get("/library")
     def library() -> Response:
         """Every run with its files and its last samples."""
-        return answer({"runs": [_shelf(watches.of(run.name)) for run in places.runs()]})
+        return answer({"runs": [_shelf(watches.on(run)) for run in places.runs()]})
 
 
 def _files(router: APIRouter, places: Places) -> None:
@@ -242,8 +245,6 @@ def _found(get: Any) -> Any:
     try:
         return get()
     except RunError as wrong:
-        raise HTTPException(
-            404 if re.search("NotFound", type(wrong).__name__) else 409, messages.words(wrong)
-        ) from None
+        raise HTTPException(404 if isinstance(wrong, RunNotFound) else 409, messages.words(wrong)) from None
     except WriteFailed as wrong:
         raise HTTPException(507, messages.words(wrong)) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from backend.config.paths import resolve
 from backend.config.schema import by_path
 from backend.runs.errors import RunError, RunNotFound
-from backend.runs.folder import Run, list_runs
+from backend.runs.folder import Run, is_run, list_runs
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,10 @@ class Places:
 
     def run(self, name: str) -> Run:
         """The run of exactly this name. RunNotFound otherwise; a name is never taken as a path."""
-        for run in self.runs():
-            if run.name == name:
-                return run
+        for root in self.roots():
+            for path in _entries(root):
+                if path.name == name and path.is_dir() and is_run(path):
+                    return Run(path)
         raise RunNotFound(f"There is no run named {name!r}.", "It may have been deleted or renamed.")
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,20 @@ class RunWatch:
         self._lock = threading.Lock()
         self._offset = 0
         self._facts: dict[str, Any] = _empty()
+        self._ended: tuple[object, dict[str, Any]] | None = None
+        self._listed: dict[str, tuple[object, list[dict[str, Any]]]] = {}
 
     def status(self) -> dict[str, Any]:
         """``RunStatus.to_dict()``: state, phase, steps, ETA, error, warnings."""
         with self._lock:
-            return self._status.read().to_dict()
+            # A run that has ended changes only with its record; a page lists hundreds of them every other second.
+            mark = _changed_at(self.run.record_path)
+            if self._ended is not None and self._ended[0] == mark:
+                return self._ended[1]
+            status = self._status.read()
+            told = status.to_dict()
+            self._ended = None if status.active else (mark, told)
+            return told
 
     def facts(self) -> tuple[dict[str, Any], str]:
         """Plan, validation, samples, files, recompiles and breaks, and a mark that changes when they do."""
@@ -43,8 +53,8 @@ class RunWatch:
             for event in events:
                 self._take(event)
             facts = dict(self._facts)
-        facts["checkpoints"] = self._files()
-        facts["samples"] = self._samples()
+            facts["checkpoints"] = self._once("checkpoint", self.run.checkpoints_dir, self._files)
+            facts["samples"] = self._once("sample", self.run.samples_dir, self._samples)
         mark = f"{offset}:{len(facts['checkpoints'])}:{len(facts['samples'])}"
         return facts, mark
 
@@ -62,11 +72,21 @@ class RunWatch:
             facts["breaks"] = [*facts["breaks"], _without_frame(event)][-_MOST:]
         elif kind == "warning":
             facts["warnings"] = [*facts["warnings"], _without_frame(event)][-20:]
+        elif kind in ("sample", "checkpoint"):
+            facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
         elif kind == "done":
             facts["result"] = _without_frame(event)
         elif kind == "resumed":
             # A new process compiles anew: what the old one said about it is no longer so.
             facts["compile"], facts["recompiles"], facts["breaks"] = {}, [], []
+
+    def _once(self, kind: str, folder: Path, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """A listing, made anew only when an event spoke of it or its folder changed: it reads all events each time."""
+        mark = (self._facts["told"].get(kind), self._facts["result"] is None, _changed_at(folder))
+        held = self._listed.get(kind)
+        if held is None or held[0] != mark:
+            held = self._listed[kind] = (mark, make())
+        return held[1]
 
     def _files(self) -> list[dict[str, Any]]:
         final = Path(str((self._facts.get("result") or {}).get("lora") or "")).name
@@ -109,7 +129,15 @@ def _empty() -> dict[str, Any]:
         "breaks": [],
         "warnings": [],
         "result": None,
+        "told": {},
     }
+
+
+def _changed_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _without_frame(event: dict[str, Any]) -> dict[str, Any]:

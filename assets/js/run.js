@@ -443,6 +443,7 @@
     if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
     if (graphs > 0) return ["good", "Compiled once, no recompile since."];
     if (graphs === 0 && !live) return ["warn", "Compile was asked for and made no graph."];
+    if (live && c.compiling === null) return ["busy", "The first kernels are made; they are counted with the next step."];
     return ["calm", live ? "Nothing is compiled yet." : "This run kept no compile records."];
   };
 

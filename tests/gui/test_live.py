@@ -49,6 +49,21 @@ def test_what_did_not_change_is_not_sent_again(page: Page) -> None:
     assert later["facts"]["recompiles"][0]["reason"] == "caption length went from 128 to 256"
 
 
+def test_new_files_and_a_new_start_are_seen_at_once(page: Page) -> None:
+    run = make_run(page.runs)
+    assert live(page, run)["status"]["state"] == "done"
+    (run.samples_dir / "later.png").write_bytes(b"picture")
+    (run.checkpoints_dir / "later.safetensors").write_bytes(b"weights")
+    facts = live(page, run)["facts"]
+    assert {sample["file"] for sample in facts["samples"]} == {"step_000030_0.png", "later.png"}
+    assert {file["name"] for file in facts["checkpoints"]} == {"fox.safetensors", "later.safetensors"}
+    EventWriter(run).write("checkpoint", step=40, file="checkpoints/later.safetensors")
+    steps = {file["name"]: file["step"] for file in live(page, run)["facts"]["checkpoints"]}
+    assert steps["later.safetensors"] == 40
+    run.prepare_start(["again"])
+    assert live(page, run)["status"]["state"] == "starting"
+
+
 def test_a_long_run_is_thinned_and_keeps_its_extremes(page: Page) -> None:
     run = make_run(page.runs, steps=500)
     series = live(page, run, width=40)["series"]
