@@ -20,7 +20,7 @@ from backend.config.problems import Problem, errors
 from backend.config.schema import Config
 from backend.data.cache import LatentCache, TextCache, build_latents, build_text, wanted_latents, wanted_text
 from backend.data.identity import text_identity, vae_identity
-from backend.data.items import DatasetScan
+from backend.data.items import DatasetScan, count_of
 from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import device_name, mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
@@ -30,7 +30,7 @@ from backend.models.table import family as family_named
 from backend.optim import make_optimizer, make_scheduler
 from backend.plan.plan import Plan
 from backend.plan.shapes import make_plan
-from backend.plan.texts import token_counter
+from backend.plan.texts import CountTokens, token_counter
 from backend.refused import Refused
 from backend.runs.events import EventWriter
 from backend.runs.progress import PhaseProgress
@@ -79,9 +79,9 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     _refuse(family.check_base_model(base, cfg.model.variant), events)
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
-    counter = token_counter(base, family.facts) if cfg.compile.caption_buckets else None
-    plan = make_plan(cfg, scan, geometry, family.facts, counter)
-    _refuse(plan.problems, events)
+    counter = token_counter(base, family.facts)
+    plan = make_plan(cfg, scan, geometry, family.facts, counter if cfg.compile.caption_buckets else None)
+    _refuse([*plan.problems, *_cut_captions(plan, scan, counter)], events)
     for line in plan.lines():
         log.info(line)
     events.write("plan", **plan.to_dict())
@@ -121,6 +121,17 @@ def _scan(cfg: Config, events: EventWriter, asks: Asks) -> DatasetScan:
             log.info("%s: %s", name, line)
     _refuse(scan.problems, events)
     return scan
+
+
+def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None) -> list[Problem]:
+    """A warning when the text encoder will not see the end of some captions."""
+    if counter is None:
+        return []
+    long = [caption for caption in scan.captions() if counter(caption) > plan.text_length]
+    if not long:
+        return []
+    text = f"{count_of(len(long), 'caption')} longer than {plan.text_length} tokens, cut there: {long[0][:60]!r} ..."
+    return [Problem("model.text_length", None, text, "Shorten them, or raise text_length.", "warning")]
 
 
 def _refuse(problems: list[Problem], events: EventWriter) -> None:

@@ -67,12 +67,23 @@ class Trained:
         return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
 
 
+@dataclass
+class Surroundings:
+    """Where a run's records go, and what a person asks of it. stack: closes all that has to be closed at its end."""
+
+    run: Run
+    events: EventWriter
+    asks: Asks
+    stack: ExitStack
+    started: float
+
+
 def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool, stack: ExitStack) -> Job:
     """Everything up to the first step. stack: closes what has to be closed when the run ends, whatever the end.
 
     Refused, with problem and remedy, when something of it can't be done.
     """
-    started = time.time()
+    around = Surroundings(run, events, asks, stack, time.time())
     state = latest_state(run.state_dir) if resume else None
     if resume and state is None:
         raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
@@ -90,45 +101,61 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         cfg.optimizer.optimizer,
         inputs.data_digest,
     )
-    parts = trained.parts(accelerator)
-    position = load_state(state, trained.lora, parts, fingerprint) if state else Position()
+    position = Position()
+    if state:
+        position = load_state(state, trained.lora, trained.parts(accelerator), fingerprint)
     generation = run.begin_generation(position.step)
     if state:
         events.write("resumed", step=position.step, generation=generation)
         log.info("Going on at step %d, generation %d", position.step, generation)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
-
     telemetry, report = _compile(inputs, trained.denoiser, cache, stack)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
-    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, compute_dtype(cfg, inputs.device, inputs.dtype))
+    total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
+    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned)
+    return _assemble(around, inputs, trained, accelerator, position, fingerprint, metrics, watch)
+
+
+def _assemble(
+    around: Surroundings,
+    inputs: Inputs,
+    trained: Trained,
+    accelerator: Accelerator,
+    position: Position,
+    fingerprint: Fingerprint,
+    metrics: MetricsWriter,
+    watch: Watch,
+) -> Job:
+    """Put the job together: forward, data, records, saving, duties."""
+    cfg, run, lora = inputs.cfg, around.run, trained.lora
+    dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
+    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     total = inputs.plan.steps.steps
-    planned = inputs.plan.planned_graphs
-    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned)
-    write = row_writer(run, metrics, cfg.logging.tensorboard, stack)
+    write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
-    loader = stack.enter_context(Loader(inputs.plan, inputs.latents, inputs.texts, cfg.dataset.loader_workers))
+    loader = around.stack.enter_context(Loader(inputs.plan, inputs.latents, inputs.texts, cfg.dataset.loader_workers))
     saver = Saver(
         run,
-        events,
+        around.events,
         cfg.saving,
-        trained.lora,
+        lora,
         position,
-        parts,
+        trained.parts(accelerator),
         fingerprint,
-        lambda step: _metadata(inputs, trained.lora, position, step, started),
+        lambda step: _metadata(inputs, lora, position, step, around.started),
         metrics.flush,
     )
-    sampler = _sampler(run, events, asks, inputs, forward, trained.lora, loader) if cfg.sampling.prompts else None
+    sampler = _sampler(around, inputs, forward, lora, loader) if cfg.sampling.prompts else None
     duties = Duties(
         cfg,
         position,
         total,
         records,
         saver,
-        asks,
-        events,
+        around.asks,
+        around.events,
         {name: _examples(loader, name) for name in inputs.plan.validation},
         lambda examples: _measure(inputs, forward, examples),
         sampler.draw if sampler else None,
@@ -139,7 +166,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         cfg,
         accelerator,
         forward,
-        trained.lora,
+        lora,
         trained.optimizer,
         trained.scheduler,
         loader,
@@ -149,7 +176,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         records,
         saver,
         duties,
-        asks,
+        around.asks,
         watch,
     )
 
@@ -244,18 +271,16 @@ def _compile(
     return telemetry, report
 
 
-def _sampler(
-    run: Run, events: EventWriter, asks: Asks, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader
-) -> Sampler:
+def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader) -> Sampler:
     def text(prompt: Any) -> PromptText:
         negative = loader.text(prompt.negative_prompt, prompt.text_length) if uses_negative(prompt) else None
         return PromptText(loader.text(prompt.prompt, prompt.text_length), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(
-        run,
-        events,
-        asks,
+        around.run,
+        around.events,
+        around.asks,
         prompts,
         [text(prompt) for prompt in prompts],
         forward,

@@ -33,7 +33,6 @@ def test_captions_are_encoded_as_the_pipeline_does(tiny_flux: Path) -> None:
         assert torch.allclose(ours[index]["pooled"], pooled[index], atol=1e-6)
     assert ours[0]["prompt_embeds"].shape[0] == 64
     assert [int(said["length"]) for said in ours] == [len(stack.t5_tokenizer(c).input_ids) for c in CAPTIONS[:2]] + [64]
-    assert stack.cut(CAPTIONS[2], 64) > 0 and stack.cut(CAPTIONS[0], 64) == 0
 
 
 def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux: Path) -> None:

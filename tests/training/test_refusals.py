@@ -52,6 +52,13 @@ def test_a_base_model_that_lacks_a_part(
     assert code == 2 and said in refused(run)
 
 
+def test_captions_that_are_cut_are_counted(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    (image_folder / "picture_0.txt").write_text("a long tale " * 20)
+    run, code = train_here(config(tiny_flux, image_folder, tmp_path, model={"text_length": 100}))
+    said = [event["text"] for event in events(run, "warning") if "tokens" in event["text"]]
+    assert code == 0 and len(said) == 1 and said[0].startswith("1 caption longer than 100 tokens")
+
+
 def test_an_empty_and_a_missing_folder(tiny_flux: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):

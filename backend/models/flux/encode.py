@@ -56,10 +56,6 @@ class TextStack:
         out = self.clip(tokens.input_ids.to(self.clip.device), output_hidden_states=False).pooler_output
         return out.to(self.clip.dtype)
 
-    def cut(self, caption: str, text_length: int) -> int:
-        """Tokens of `caption` that T5 does not get to see at this text length (0 for nearly all)."""
-        return max(0, len(self.t5_tokenizer(caption).input_ids) - text_length)
-
 
 @dataclass
 class VaeStack:
