@@ -12,10 +12,10 @@ from backend import flow
 from backend.bench.variants import SIZES, Size, Spec
 from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.lora.inject import find_targets, inject
-from backend.models.flux.facts import FACTS
-from backend.models.spec import Geometry
+from backend.models.table import family
 
-GEOMETRY = Geometry(downscale=8, patch=2, latent_channels=16)
+FAMILY = family("flux")
+GEOMETRY = FAMILY.facts.default_geometry
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -54,7 +54,7 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, list[nn.Paramete
         torch.set_default_dtype(before)
     lora = inject(
         model,
-        find_targets(model, FACTS.default_targets),
+        find_targets(model, FAMILY.facts.default_targets),
         rank=spec.rank,
         alpha=spec.rank,
         dropout=0.0,

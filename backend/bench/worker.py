@@ -82,14 +82,14 @@ def measure(spec: Spec) -> dict[str, Any]:
 
 def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
     """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
+    from backend.bench.work import FAMILY
     from backend.compile.helper import compile_model
-    from backend.models.flux.denoise import block_lists
 
     if chosen.compile is None:
         return None
     report = compile_model(
         model,
-        block_lists(model),
+        FAMILY.load_denoise().block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(chosen.dynamic),
@@ -145,12 +145,12 @@ class _Step:
         """Mean squared error of the velocity over the batch, float32."""
         import torch
 
-        from backend.models.flux.denoise import predict
+        from backend.bench.work import FAMILY
 
         levels = batch.sigma.reshape(-1, 1, 1, 1)
         noisy = [(1 - s) * x + s * n for s, x, n in zip(levels, batch.latents, batch.noise, strict=True)]
         with self.autocast:
-            out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
+            out = FAMILY.load_denoise().predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
         errors = [(o - (n - x)).square().mean() for o, n, x in zip(out, batch.noise, batch.latents, strict=True)]
         return torch.stack(errors).mean()
 
