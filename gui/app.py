@@ -117,7 +117,7 @@ def build(actions: Actions) -> gr.Blocks:
     widgets: fields.Widgets = {}
     with gr.Blocks(title="Monotile", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(
-            html_template='<div id="bar-root"></div>',
+            html_template='<div id="bar-root" class="own"></div>',
             js_on_load=None,
             apply_default_css=False,
             elem_classes="bar-block",

@@ -84,7 +84,7 @@ EXCEPTIONS: dict[str, Placed] = {
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
     "training.mixed_precision": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
-    # Gradio takes a choice called "blocks" for the key of a translation.
+    # Gradio takes a value "blocks" for the key of a translation, and complains.
     "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),
     "compile.compile_cache_dir": Placed(wide=True),
     "saving.output_dir": Placed(wide=True),
@@ -188,7 +188,7 @@ def panel(title: str, slot_id: str, note: str = "") -> None:
 
 def slot(slot_id: str, css: str = "") -> None:
     """An empty place on the page for one of our scripts; its template is constant, so Gradio never touches it again."""
-    gr.HTML(html_template=f'<div id="{slot_id}" class="{css}"></div>', js_on_load=None, apply_default_css=False)
+    gr.HTML(html_template=f'<div id="{slot_id}" class="own {css}"></div>', js_on_load=None, apply_default_css=False)
 
 
 def _draw_grid(chosen: Iterable[Setting], widgets: Widgets) -> None:
@@ -216,7 +216,7 @@ def widget(setting: Setting) -> gr.components.Component:
     if offered:
         # Free text is taken here and refused by the schema, beside the field: a refusal by Gradio's own check would
         # block every button that reads the form.
-        choices = [(how.names.get(name, name), name) for name in offered]
+        choices = [(how.names.get(name, name), how.names.get(name, name)) for name in offered]
         if setting.nullable:
             choices = [("not set", ""), *choices]
         return gr.Dropdown(choices, value=value, allow_custom_value=True, interactive=True, **shared)
@@ -256,6 +256,8 @@ def to_widget(setting: Setting, value: Any) -> Any:
         return bool(value)
     if value is None:
         return ""
+    if setting.kind == "choice":
+        return EXCEPTIONS.get(setting.path, _PLAIN).names.get(value, value)
     if setting.kind in ("int_list", "float_list"):
         return ", ".join(number_text(item) for item in value)
     if setting.kind == "str_list":
@@ -265,6 +267,12 @@ def to_widget(setting: Setting, value: Any) -> Any:
     if setting.kind in _NUMBERS:
         return number_text(value)
     return str(value)
+
+
+def choice_of(setting: Setting, shown: str) -> str:
+    """The choice behind the name that the widget shows; what is no choice stays as it is, for the schema to refuse."""
+    names = EXCEPTIONS.get(setting.path, _PLAIN).names
+    return next((choice for choice, name in names.items() if name == shown), shown)
 
 
 def number_text(value: float) -> str:

@@ -81,7 +81,7 @@ def from_widget(setting: Setting, raw: Any) -> Any:
     if setting.kind in ("int_list", "float_list", "str_list", "table"):
         return _collection(setting, text)
     if text:
-        return text
+        return fields.choice_of(setting, text) if setting.kind == "choice" else text
     if setting.nullable:
         return _UNSET
     raise ValueError(f"{setting.label} is empty.")

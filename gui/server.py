@@ -119,6 +119,9 @@ def _serve(given: argparse.Namespace, listener: socket.socket, remote: bool, pas
     say("Opening the page…")
     import uvicorn
 
+    # Nobody is told that the page was opened, or that there is one.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_OFFLINE"] = "1"
     from gui.app import Home, make_app
 
     home = Home.at(given.data.absolute()) if given.data else Home()

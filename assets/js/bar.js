@@ -51,7 +51,7 @@
     presetBox = dialog("Presets", el("div", { class: "presets" }, el("div", { class: "preset-list", role: "listbox", "aria-label": "Presets" }), el("div", { class: "preset-side" })));
     presetBox.classList.add("wide-dialog");
     drawPresets();
-    if (chosen !== null) m.act("compare", { name: chosen });
+    if (chosen !== null) pick(chosen);
   };
   const drawPresets = () => {
     if (!presetBox?.isConnected) return;
@@ -72,7 +72,7 @@
               class: "preset",
               "data-preset": p.name,
               "aria-selected": p.name === chosen ? "true" : "false",
-              onclick: () => ((chosen = p.name), drawPresets(), m.act("compare", { name: p.name })),
+              onclick: () => pick(p.name),
               ondblclick: () => load(p.name),
             },
             el("strong", {}, p.name || "Defaults", p.name && p.name === m.state.desk.preset ? el("span", { class: "tag" }, "loaded") : null),
@@ -82,6 +82,13 @@
       ]),
     );
     if (chosen === null) fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Choose a preset to see what loading it would change."));
+  };
+  // What is on the right belongs to what is chosen on the left, or is empty: its Load button must never load another.
+  const pick = (name) => {
+    chosen = name;
+    drawPresets();
+    fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Comparing…"));
+    m.act("compare", { name });
   };
   const load = (name) => {
     presetBox?.close();
@@ -328,6 +335,14 @@
     setTheme(kept || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
   });
 
+  const command = mac ? "⌘" : "Ctrl";
+  const KEYS = [
+    [`${command} Enter`, "Start training"],
+    [`${command} S`, "Save the preset"],
+    ["/", "Search settings"],
+    ["Esc", "Leave a field, close a dialog"],
+    ["?", "Show these keys"],
+  ];
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
@@ -336,6 +351,8 @@
     } else if (event.key === "s" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
       event.preventDefault();
       save();
+    } else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) {
+      dialog("Keys", el("table", { class: "facts" }, el("tbody", {}, KEYS.map(([key, what]) => el("tr", {}, el("th", {}, el("kbd", {}, key)), el("td", {}, what))))));
     } else if (event.key === "/" && !typing && !document.querySelector("dialog[open]")) {
       event.preventDefault();
       document.getElementById("search")?.focus();

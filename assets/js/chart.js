@@ -14,6 +14,7 @@
     let columns = {};
     let zoomed = null;
     let last = "";
+    let logarithmic = false;
 
     const lines = () =>
       series.flatMap((s) => {
@@ -47,6 +48,7 @@
 
     const range = (u, low, high) => {
       if (low === null || high === null || low === undefined) return [0, 1];
+      if (logarithmic) return uPlot.rangeLog(low > 0 ? low : 1e-6, high > 0 ? high : 1, 10, false);
       const pad = (high - low || Math.abs(high) || 1) * 0.08;
       return [zeroBased ? 0 : low - pad, high + pad];
     };
@@ -59,12 +61,12 @@
           height,
           cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 }, focus: { prox: 24 } },
           legend: { show: true, live: true },
-          scales: { x: { time: false, range: (u, low, high) => (zoomed ? [zoomed.since, zoomed.until] : low === high ? [low - 0.5, low + 0.5] : [low, high]) }, y: { range } },
+          scales: { x: { time: false, range: (u, low, high) => (zoomed ? [zoomed.since, zoomed.until] : low === high ? [low - 0.5, low + 0.5] : [low, high]) }, y: { range, distr: logarithmic ? 3 : 1 } },
           series: [{ label: "Step", value: (u, v) => (v === null ? "–" : Math.round(v).toLocaleString("en")) }, ...lines()],
           bands: bands(),
           axes: [
             { ...axis, size: 32, space: 60, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 50000, 100000] },
-            { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => format(v)), ...(powers ? { incrs: Array.from({ length: 50 }, (_, i) => 2 ** i) } : {}) },
+            { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v === null ? "" : format(v))), ...(powers ? { incrs: Array.from({ length: 50 }, (_, i) => 2 ** i) } : {}) },
           ],
           hooks: {
             setSelect: [
@@ -120,6 +122,10 @@
         api.set([], {});
       },
       rebuild: () => plot && build(),
+      log(on) {
+        logarithmic = on;
+        api.rebuild();
+      },
     };
     new ResizeObserver(() => plot && root.clientWidth > 0 && plot.setSize({ width: Math.max(240, root.clientWidth), height })).observe(root);
     m.on("theme", () => setTimeout(api.rebuild, 50));

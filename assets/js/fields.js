@@ -6,31 +6,27 @@
 
   const input = (field) => field.querySelector("input:not([type=hidden]), textarea");
 
-  const appears = (id, then, left = 60) => {
-    const node = document.getElementById(id);
-    if (node) return then(node);
-    if (left > 0) setTimeout(() => appears(id, then, left - 1), 50);
-  };
-  // Tabs and folded panels are drawn only when they are opened: open them from the outside in, then go to the field.
-  m.goToField = (id, tab) => {
+  // Tabs and folded panels are drawn only when they are opened, in Gradio's own time, and one that has just been drawn
+  // may fold itself again: so look, open the outermost thing that is still shut, and look again.
+  let jump = 0;
+  m.goToField = async (id, tab) => {
+    const mine = ++jump;
     const setting = m.state.settings.find((s) => s.id === id);
-    if (tab || setting) m.openTab(tab || setting.tab);
-    const unfold = (folds) => {
-      if (!folds.length) return appears(id, arrive);
-      appears(folds[0], (panel) => {
-        const head = panel.querySelector(".label-wrap");
-        if (head && !head.classList.contains("open")) head.click();
-        unfold(folds.slice(1));
-      });
-    };
-    const arrive = (field) =>
-      setTimeout(() => {
-        field.scrollIntoView({ block: "center", behavior: m.calm() ? "auto" : "smooth" });
-        (field.querySelector("[aria-invalid=true]") || input(field) || field.querySelector("button") || field).focus({ preventScroll: true });
-        field.classList.add("found");
-        setTimeout(() => field.classList.remove("found"), 1600);
-      }, 80);
-    unfold(setting ? setting.folds : []);
+    const title = tab || setting?.tab;
+    for (const end = performance.now() + 20000; performance.now() < end && mine === jump; ) {
+      if (title) m.openTab(title);
+      const shut = (setting?.folds || []).map((fold) => document.getElementById(fold)?.querySelector(".label-wrap")).find((head) => !head?.classList.contains("open"));
+      const field = document.getElementById(id);
+      if (shut === undefined && field?.offsetParent) return arrive(field);
+      shut?.click();
+      await new Promise((resolve) => setTimeout(resolve, 120));
+    }
+  };
+  const arrive = (field) => {
+    field.scrollIntoView({ block: "center", behavior: m.calm() ? "auto" : "smooth" });
+    (field.querySelector("[aria-invalid=true]") || input(field) || field.querySelector("button") || field).focus({ preventScroll: true });
+    field.classList.add("found");
+    setTimeout(() => field.classList.remove("found"), 1600);
   };
   m.calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 

@@ -79,7 +79,8 @@
       "Loss",
       ui.loss,
     );
-    lossCard.firstChild.append(el("div", { class: "card-tools" }, ui.resetZoom, el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue)));
+    const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => lossChart.log(log.checked) });
+    lossCard.firstChild.append(el("div", { class: "card-tools" }, ui.resetZoom, el("label", { class: "smooth" }, log, "Log scale"), el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue)));
     const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNote);
     const compileCard = card(
       "card-compile",

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 from backend.config.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
@@ -32,6 +32,7 @@ ARGUMENTS = [
 ]
 # Two cores are shared with a trainer that compiles: nothing here is about speed.
 PATIENCE_MS = 60_000
+expect.set_options(timeout=30_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -29,6 +30,19 @@ def test_the_search_finds_a_setting_by_another_trainers_name(page: Page) -> None
     page.keyboard.press("Enter")
     page.wait_for_function("window.monotile.currentTab() === 'Dataset'")
     page.wait_for_function("document.activeElement?.closest('#f-dataset-no_upscale')")
+
+
+def test_the_server_speaks_to_nobody_but_the_browser(watched: Watched) -> None:
+    assert watched.server.process is not None
+    found = psutil.Process(watched.server.process.pid).net_connections(kind="inet")
+    assert {c.raddr.ip for c in found if c.raddr} <= {"127.0.0.1", "::1"}
+
+
+def test_the_keys_are_listed(page: Page) -> None:
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Start training")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_slash_in_a_field_is_a_slash(page: Page) -> None:
