@@ -95,7 +95,7 @@
           { class: "stats" },
           tile(c.images.toLocaleString("en"), c.images === 1 ? "picture" : "pictures"),
           tile(c.with_caption.toLocaleString("en"), "with a caption", c.with_caption < c.images ? "warn" : "good"),
-          tile(c.validation.toLocaleString("en"), "held out"),
+          tile(c.validation.toLocaleString("en"), "for validation"),
           tile(c.sizes.toLocaleString("en"), "sizes"),
           tile(c.ignored.toLocaleString("en"), "files ignored"),
           tile(c.problems.toLocaleString("en"), "problems", c.problems ? "bad" : "good"),

@@ -47,6 +47,7 @@ def page(application: FastAPI, tmp_path: Path) -> Page:
 
 def make_run(root: Path, name: str = "fox", steps: int = 30) -> Run:
     """A finished run with real records, as the trainer writes them."""
+    root.mkdir(parents=True, exist_ok=True)
     config = parse({"saving": {"output_dir": str(root), "output_name": name}}).config
     assert config is not None
     run = Run.create(config)
