@@ -47,15 +47,17 @@ _RESTART = "(window.monotileReady ||= []).push(m => m.{call});window.monotileFlu
 
 @dataclass(frozen=True)
 class Home:
-    """Where the page keeps its own files. presets: a person's presets; desk: the draft and thumbnails."""
+    """Where the page keeps its own files. presets: a person's presets; desk: the draft and thumbnails; first: the
+    preset that the very first page shows."""
 
     presets: Path = presets.USER_PRESETS
     desk: Path = PROJECT_ROOT / "runs" / ".page"
+    first: str | None = "demo"
 
     @classmethod
     def at(cls, folder: Path) -> Home:
-        """Everything below one folder."""
-        return cls(folder / "presets", folder / "page")
+        """Everything below one folder, with an empty form to begin with."""
+        return cls(folder / "presets", folder / "page", first=None)
 
 
 def make_app(
@@ -73,6 +75,8 @@ def make_app(
     places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")))
     actions = Actions(desk, places, presets.Shelf(user=home.presets))
     checks = Checks(desk, places, actions.shelf)
+    if home.first:
+        actions.lay_out(home.first)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> Any:

@@ -41,6 +41,7 @@ class Desk:
         self.now = Snapshot(form.defaults())
         self.past: list[Snapshot] = []
         self.future: list[Snapshot] = []
+        self.is_new = not self.path.exists()  # nobody has been here yet
         self._restore()
 
     @property

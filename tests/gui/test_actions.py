@@ -161,3 +161,14 @@ def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -
     file = image_folder / "picture_0.png"
     wrong = parse(whole | {"dataset": {"folders": [{"path": str(file)}]}}).config
     assert wrong is not None and "not a folder" in start_problems(wrong)[0].text
+
+
+def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_path: Path) -> None:
+    from gui.app import Home, make_app
+
+    home = Home(presets=tmp_path / "presets", desk=tmp_path / "desk")
+    desk = make_app(home).state.desk
+    assert desk.now.preset == "demo" and desk.facts()["changed"] == []
+    assert not start_problems(form.read(desk.now.values).config)
+    assert desk.undo() and desk.now.values == form.defaults()
+    assert make_app(home).state.desk.now.values == form.defaults()
