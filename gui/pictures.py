@@ -12,7 +12,7 @@ from backend.config.sections.training import TimestepsSection
 _WIDTH, _HEIGHT = 720, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 34
 _PLOT_W, _PLOT_H = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-_SAMPLES = 8192
+_SAMPLES_A_BIN = 137
 
 
 def curve(
@@ -111,8 +111,10 @@ def timestep_density(cfg: TimestepsSection, image_tokens: int, bins: int) -> lis
     draw = _sigma_of(cfg, image_tokens)
     low, high = cfg.min_timestep / 1000, cfg.max_timestep / 1000
     found = [0.0] * bins
-    for index in range(_SAMPLES):
-        sigma = low + draw((index + 0.5) / _SAMPLES) * (high - low)
+    # A whole number a bin, so that an even distribution is drawn as an even line.
+    samples = bins * _SAMPLES_A_BIN
+    for index in range(samples):
+        sigma = low + draw((index + 0.5) / samples) * (high - low)
         found[min(bins - 1, int(sigma * bins))] += _weight(cfg.weighting_scheme, sigma)
     total = sum(found) or 1.0
     return [value / total for value in found]

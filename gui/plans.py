@@ -29,7 +29,7 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
     plan = plan_for(config, scan)
     return {
         "headline": headline(plan),
-        "steps": plan.steps.sentence(),
+        "steps": _typeset(plan.steps.sentence()),
         "modes": [_mode(plan, mode) for mode in plan.modes.values()],
         "recommended": messages.sentence(f"Recommended: {plan.recommended}. {plan.reason}"),
         "lines": plan.lines(),
@@ -44,12 +44,17 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
 
 
 def headline(plan: Plan) -> str:
-    """The plan in one line, e.g. ``23 shapes -> 1 graph x 2 block classes``."""
+    """The plan in one line, e.g. ``23 shapes → 1 graph × 2 block classes``."""
     if plan.chosen.impossible is not None:
         return messages.sentence(plan.chosen.impossible)
     if not plan.compile:
         return "Compile is off: no graphs are made."
-    return plan.graphs.words()
+    return _typeset(plan.graphs.words())
+
+
+def _typeset(line: str) -> str:
+    """A line made for a terminal, with the signs that a page can show."""
+    return line.replace("->", "→").replace(" x ", " × ")
 
 
 def _mode(plan: Plan, mode: ModePlan) -> dict[str, Any]:

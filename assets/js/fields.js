@@ -126,7 +126,7 @@
           ),
         ),
       );
-      const width = Math.min(Math.max(place.width, 320), window.innerWidth - 16);
+      const width = Math.min(Math.max(place.width, 440), window.innerWidth - 16);
       const left = Math.max(8, Math.min(place.left, window.innerWidth - width - 8));
       list.style.cssText = `left:${left + window.scrollX}px;top:${place.bottom + window.scrollY + 4}px;width:${width}px`;
       // A dialog lies above everything: a list that belongs to it has to live inside.
