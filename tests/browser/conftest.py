@@ -149,6 +149,12 @@ class Watched:
         """Wait until the form is filled."""
         self.page.wait_for_selector("#f-model-base_model .mt-help")
 
+    def start_over(self) -> None:
+        """Bring the form to the defaults: the draft outlives a page, and so a test."""
+        self.page.evaluate("window.monotile.act('load', {name: ''})")
+        self.page.locator(".toast").get_by_text("Loaded the defaults").wait_for()
+        self.page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
+
     def foreign(self) -> list[str]:
         """Requests to anything but our own server."""
         own = (self.server.url, "data:", "blob:")
@@ -161,10 +167,7 @@ def watched(chromium: Browser, server: Server) -> Iterator[Watched]:
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     held = Watched(context.new_page(), server)
     held.open()
-    # The draft outlives a page, and so a test: begin with the defaults.
-    held.page.evaluate("window.monotile.act('load', {name: ''})")
-    held.page.locator(".toast").get_by_text("Loaded the defaults").wait_for()
-    held.page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
+    held.start_over()
     yield held
     assert held.said == []
     assert held.foreign() == []

@@ -1,0 +1,105 @@
+"""The Run panel over runs with known records: its verdicts, its zoom, its pictures, and text that is never code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
+from tests.browser.conftest import Server, Watched, tab, type_in
+from tests.gui.conftest import make_run
+
+
+@pytest.fixture
+def panel(chromium: Browser, server: Server, tmp_path: Path) -> Iterator[tuple[Page, Run]]:
+    """The Run tab of a page that looks into a folder with one finished run."""
+    run = make_run(tmp_path / "runs", steps=400)
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    held = Watched(context.new_page(), server)
+    page = held.open()
+    type_in(page, "saving.output_dir", str(tmp_path / "runs"))
+    tab(page, "Run")
+    expect(page.locator("#run-picker")).to_have_value(run.name)
+    yield page, run
+    assert held.said == []
+    held.start_over()
+    context.close()
+
+
+def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    over = page.locator("#loss-plot .u-over")
+    expect(over).to_be_visible()
+    box = over.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.25, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=5)
+    with page.expect_request(lambda request: "since=" in request.url) as asked:
+        page.mouse.up()
+    since, until = (int(asked.value.url.split(f"{name}=")[1].split("&")[0]) for name in ("since", "until"))
+    assert 80 <= since <= 120 and 180 <= until <= 220
+    whole = page.get_by_text("Whole run")
+    expect(whole).to_be_visible()
+    with MetricsWriter(run, generation=1, start_step=400) as metrics:
+        metrics.add(401, loss=0.5, loss_smooth=0.5)
+    with page.expect_request(lambda request: "/live" in request.url and f"since={since}" in request.url):
+        pass
+    expect(page.locator("#stat-step .stat-value")).to_contain_text("40")
+    with page.expect_request(lambda request: "/live" in request.url and "since=" not in request.url):
+        whole.click()
+    expect(whole).to_be_hidden()
+    page.locator("#log-scale").check()
+    page.locator("#smoothing").fill("0")
+    expect(page.locator("#loss-plot canvas")).to_have_count(1)
+
+
+def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    verdict = page.locator("#compile-verdict")
+    events = EventWriter(run)
+    events.write("compile", state="compiled", reason=None, planned=4)
+    expect(verdict).to_have_class("verdict good")
+    expect(page.locator("#stat-graphs .stat-value")).to_have_text("4 / 4")
+    expect(page.locator("#stat-recompiles")).to_have_class("stat good")
+    events.write("compile", state="fallback", reason="No C compiler was found.", planned=4)
+    expect(verdict).to_have_class("verdict warn")
+    expect(verdict).to_contain_text("Asked for, but fell back to eager. No C compiler was found.")
+    events.write("compile", state="compiled", reason=None, planned=4)
+    reason = "caption length went from 128 to 256 ${1+1} {{x}} <i>"
+    events.write("recompile", reason=reason, block="double", setting="caption_buckets")
+    with MetricsWriter(run, generation=1, start_step=400) as metrics:
+        metrics.add(401, loss=0.5, graphs=5, recompiles=1, breaks=0)
+    expect(verdict).to_have_class("verdict bad")
+    expect(verdict).to_contain_text(reason)
+    expect(page.locator("#compile-reasons")).to_contain_text("Ends it: caption_buckets")
+    expect(page.locator("#stat-recompiles")).to_have_class("stat bad")
+
+
+def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    from PIL import Image
+
+    for step in (0, 400):
+        Image.new("RGB", (64, 64), (step % 255, 80, 90)).save(run.samples_dir / f"s{step}.png")
+        EventWriter(run).write(
+            "sample", step=step, prompt_index=1, file=f"samples/s{step}.png", prompt="a <b>bold</b> fox"
+        )
+    strip = page.locator(".sample-row").filter(has_text="a <b>bold</b> fox")
+    expect(strip.locator("img")).to_have_count(2)
+    expect(strip.locator("figcaption").first).to_have_text("before")
+    strip.locator("button").first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Before training")
+    page.keyboard.press("ArrowRight")
+    expect(dialog).to_contain_text("Step 400")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.locator("#run-files").get_by_text("Copy path").first.click()
+    expect(page.locator(".toast").last).to_contain_text("Copied")
