@@ -16,6 +16,7 @@ SCRIPTS = (
     "rows.js",
     "bar.js",
     "chart.js",
+    "panels.js",
     "run.js",
     "dataset.js",
     "checks.js",

@@ -1,0 +1,228 @@
+// The panels of the Run tab under its charts: compile, warnings, validation, samples, files.
+(() => {
+  "use strict";
+  const m = window.monotile;
+  const { el, fill, text } = m;
+
+  const picture = (run, file) => `/image?${new URLSearchParams({ run, file })}`;
+  m.samplePicture = picture;
+
+  // ui: the elements to draw into. setStat(id, value, tone): fills a tile. live: the states of a run at work.
+  m.panels = (ui, setStat, live) => {
+    const compile = (last, status, facts) => {
+      const c = facts.compile || {};
+      const planned = c.planned ?? facts.plan?.graphs?.planned;
+      const graphs = last.graphs ?? c.graphs ?? null;
+      const recompiles = last.recompiles ?? null;
+      const breaks = last.breaks ?? null;
+      const known = (value) => (value === null || value === undefined ? "–" : String(value));
+      setStat("graphs", graphs === null ? "–" : planned ? `${graphs} / ${planned}` : String(graphs), planned && graphs > planned ? "bad" : "");
+      text(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
+      setStat("recompiles", known(recompiles), recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad");
+      setStat("breaks", known(breaks), breaks ? "warn" : "");
+      setStat("compile", last.compile_seconds === null || last.compile_seconds === undefined ? "–" : m.duration(last.compile_seconds));
+      setStat("hits", known(last.cache_hits));
+      setStat("misses", known(last.cache_misses));
+      const [tone, words] = verdict(c, facts, status, graphs, recompiles);
+      ui.compile.className = `verdict ${tone}`;
+      text(ui.compile, words);
+      const list = [
+        ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
+        ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
+      ];
+      const shown = JSON.stringify([list, c.made || []]);
+      if (ui.reasons.dataset.shown === shown) return;
+      ui.reasons.dataset.shown = shown;
+      fill(
+        ui.reasons,
+        list.length
+          ? el(
+              "ul",
+              { class: "reasons" },
+              list.slice(-20).reverse().map((r) =>
+                el(
+                  "li",
+                  {},
+                  el("strong", {}, [r.what, r.block && `${r.block} blocks`].filter(Boolean).join(" · ")),
+                  el("span", {}, r.reason || "no reason given"),
+                  r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
+                  r.setting ? el("span", { class: "remedy" }, `Ends it: ${r.setting}`) : null,
+                ),
+              ),
+            )
+          : null,
+        (c.made || []).length ? graphTable(c.made) : null,
+      );
+    };
+    const graphTable = (made) =>
+      el(
+        "details",
+        {},
+        el("summary", {}, `${m.count(made.length, "graph")}, one by one`),
+        el(
+          "div",
+          { class: "scroll" },
+          el(
+            "table",
+            { class: "facts numbers" },
+            el("thead", {}, el("tr", {}, ["Graph", "Blocks", "Tokens", "Batch", "For", "Seconds", "From cache"].map((t) => el("th", {}, t)))),
+            el(
+              "tbody",
+              {},
+              made.map((g) =>
+                el(
+                  "tr",
+                  {},
+                  [
+                    g.graph,
+                    g.block,
+                    g.image_tokens ? `${g.image_tokens} + ${g.text_tokens}` : "–",
+                    g.batch ?? "–",
+                    g.gradients ? "training" : "no gradient",
+                    m.number(g.seconds, 3),
+                    g.cached ? "yes" : "no",
+                  ].map((v) => el("td", {}, String(v))),
+                ),
+              ),
+            ),
+          ),
+        ),
+      );
+    const verdict = (c, facts, status, graphs, recompiles) => {
+      const going = live.has(status.state);
+      const last = (facts.recompiles || []).slice(-1)[0];
+      if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
+      if (c.state === "fallback") return ["warn", `Asked for, but fell back to eager. ${c.reason || ""}`];
+      if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
+      if (going && c.compiling) return ["busy", `Compiling ${c.compiling}`];
+      if (going && status.phase === "compile") return ["busy", c.graphs ? `Compiling: ${m.count(c.graphs, "graph")} so far.` : "Compiling the first graphs. Steps begin when they are made."];
+      if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
+      if (graphs > 0) return ["good", "Compiled once, no recompile since."];
+      if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
+      if (going && c.compiling === null) return ["busy", "The first kernels are made; they are counted with the next step."];
+      return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
+    };
+
+    const warnings = (list = []) =>
+      fill(
+        ui.warnings,
+        list.slice(-6).map((w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null)),
+      );
+
+    const validation = (rows = []) => {
+      if (!rows.length) return fill(ui.validation, el("p", { class: "note" }, "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab."));
+      const sets = [...new Set(rows.map((r) => r.set))];
+      fill(
+        ui.validation,
+        el(
+          "table",
+          { class: "facts numbers" },
+          el("thead", {}, el("tr", {}, ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)))),
+          el(
+            "tbody",
+            {},
+            sets.map((name) => {
+              const mine = rows.filter((r) => r.set === name);
+              const first = mine[0];
+              const latest = mine[mine.length - 1];
+              const lowest = mine.reduce((a, b) => (b.loss < a.loss ? b : a));
+              const change = mine.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
+              return el(
+                "tr",
+                { "data-set": name },
+                el("td", {}, name),
+                el("td", {}, m.number(first.loss)),
+                el("td", { "data-value": latest.loss }, m.number(latest.loss)),
+                el("td", { class: change === null ? "" : change <= 0 ? "good" : "warn" }, change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`),
+                el("td", {}, m.number(lowest.loss)),
+                el("td", {}, String(lowest.step)),
+              );
+            }),
+          ),
+        ),
+        sigmaTable(rows),
+      );
+    };
+    const sigmaTable = (rows) => {
+      const first = rows[0];
+      const latest = rows.filter((r) => r.set === first.set).pop();
+      const sigmas = Object.keys(latest.sigma_losses || {});
+      if (!sigmas.length) return null;
+      return el(
+        "details",
+        {},
+        el("summary", {}, `By noise level (${latest.set})`),
+        el(
+          "table",
+          { class: "facts numbers" },
+          el("thead", {}, el("tr", {}, ["Sigma", `Step ${first.step}`, `Step ${latest.step}`].map((t) => el("th", {}, t)))),
+          el("tbody", {}, sigmas.map((s) => el("tr", {}, el("td", {}, s), el("td", {}, m.number((first.sigma_losses || {})[s])), el("td", {}, m.number(latest.sigma_losses[s]))))),
+        ),
+      );
+    };
+
+    const samples = (list = [], status) => {
+      if (!list.length) return fill(ui.samples, el("p", { class: "note" }, "No samples yet. Prompts are on the Sampling tab; Sample now draws them at once."));
+      const prompts = new Map();
+      for (const s of list) {
+        if (!prompts.has(s.prompt_index)) prompts.set(s.prompt_index, []);
+        prompts.get(s.prompt_index).push(s);
+      }
+      fill(
+        ui.samples,
+        [...prompts.values()].map((mine) =>
+          el(
+            "div",
+            { class: "sample-row" },
+            el("p", { class: "prompt" }, mine[mine.length - 1].prompt || "(no prompt)"),
+            el(
+              "div",
+              { class: "strip" },
+              mine.map((s) =>
+                el(
+                  "figure",
+                  {},
+                  el("button", { class: "picture", onclick: () => lightbox(mine, s, status.name) }, el("img", { src: picture(status.name, s.file), alt: `${s.prompt || "sample"}, step ${s.step}`, loading: "lazy" })),
+                  el("figcaption", {}, s.step === 0 ? "before" : `step ${s.step.toLocaleString("en")}`),
+                ),
+              ),
+            ),
+          ),
+        ),
+      );
+      ui.samples.querySelectorAll(".strip").forEach((strip) => (strip.scrollLeft = strip.scrollWidth));
+    };
+    const lightbox = (pictures, shown, run) => {
+      let at = pictures.indexOf(shown);
+      const image = el("img", { alt: "" });
+      const caption = el("p", { class: "note" });
+      const show = (index) => {
+        at = (index + pictures.length) % pictures.length;
+        image.src = picture(run, pictures[at].file);
+        image.alt = pictures[at].prompt || "sample";
+        text(caption, `${pictures[at].step === 0 ? "Before training" : `Step ${pictures[at].step}`} · ${pictures[at].prompt || ""}`);
+      };
+      const box = m.dialog("Sample", el("div", { class: "lightbox" }, image), caption, el("div", { class: "buttons" }, el("button", { onclick: () => show(at - 1) }, "← Earlier"), el("button", { onclick: () => show(at + 1) }, "Later →")));
+      box.classList.add("wide-dialog");
+      box.addEventListener("keydown", (e) => (e.key === "ArrowLeft" ? show(at - 1) : e.key === "ArrowRight" ? show(at + 1) : null));
+      show(at);
+    };
+
+    const files = (facts, status) => {
+      const list = facts.checkpoints || [];
+      if (!list.length) return fill(ui.files, el("p", { class: "note" }, "No file saved yet. The end of the run and a stop always save one; Save now does it at once."));
+      fill(
+        ui.files,
+        list.slice().reverse().map((f) =>
+          el(
+            "div",
+            { class: `file ${f.final ? "final" : ""}` },
+            el("div", { class: "file-head" }, el("strong", {}, f.name, f.final ? el("span", { class: "tag good" }, "final") : null), el("span", { class: "note" }, [f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "", m.bytes(f.size)].filter(Boolean).join(" · "))),
+            m.pathLine(f.path, el("a", { class: "button small", href: `/download?${new URLSearchParams({ run: status.name, file: f.name })}`, download: f.name }, "Download")),
+          ),
+        ),
+      );
+    };
+    return { compile, warnings, validation, samples, files };
+  };
+})();
