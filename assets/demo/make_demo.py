@@ -3,7 +3,7 @@
     python assets/demo/make_demo.py --out build/demo --minutes 8.5
 
 runs on a GPU if there is one, else on the CPU (slowly: the default counts are meant for a GPU). `--stage pictures`
-draws only the concept and held-out folders, in seconds. The record of a run is `demo.json`.
+draws only the folders of pictures, in seconds. The record of a run is `demo.json`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("make_demo")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--out", type=Path, default=HERE, help="folder for base/, concept/, held-out-*/, demo.json and look.png")
+    add("--out", type=Path, default=HERE, help="folder for base/, concept/, world/, held-out-*/, demo.json, look.png")
     add("--stage", choices=("all", "pictures", "warm", "look"), default="all", help="warm is for the script's own use")
     add("--minutes", type=float, help="whole time to take; without it, --steps decides")
     add("--steps", type=int, default=24000, help="steps of the base")
@@ -52,6 +52,8 @@ def draw_folders(out: Path, seed: int) -> None:
     write_folder(out / "concept", "concept", 30, HELD_OUT_SEED + seed)
     write_folder(out / "held-out-concept", "concept", 8, HELD_OUT_SEED + seed + 1)
     write_folder(out / "held-out-base", "world", 12, HELD_OUT_SEED + seed + 2)
+    # Trained beside the concept, these keep the base from forgetting its world.
+    write_folder(out / "world", "world", 90, HELD_OUT_SEED + seed + 3)
 
 
 def make_tokenizers(args: argparse.Namespace, texts: list[str]):  # noqa: ANN201 (types need transformers)
