@@ -20,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from maker.pictures import TOKENS, draw_sets, write_folder
+from maker.pictures import CONCEPT_SIZES, TOKENS, draw_sets, write_folder
 
 HERE = Path(__file__).resolve().parent
 RESERVE = 45.0  # seconds kept for validation, saving and looking
@@ -49,8 +49,8 @@ def arguments() -> argparse.Namespace:
 
 def draw_folders(out: Path, seed: int) -> None:
     """The concept to train on, and what is kept to measure by. Their seeds are their own: the base never sees them."""
-    write_folder(out / "concept", "concept", 30, HELD_OUT_SEED + seed)
-    write_folder(out / "held-out-concept", "concept", 8, HELD_OUT_SEED + seed + 1)
+    write_folder(out / "concept", "concept", 30, HELD_OUT_SEED + seed, CONCEPT_SIZES)
+    write_folder(out / "held-out-concept", "concept", 10, HELD_OUT_SEED + seed + 1, CONCEPT_SIZES)
     write_folder(out / "held-out-base", "world", 12, HELD_OUT_SEED + seed + 2)
     # Trained beside the concept, these keep the base from forgetting its world.
     write_folder(out / "world", "world", 90, HELD_OUT_SEED + seed + 3)

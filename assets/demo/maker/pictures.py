@@ -17,6 +17,8 @@ from .world import draw_pattern, draw_story
 # All of 240 tokens of 16 x 16 px, so that one compiled graph serves all of the training.
 TOKENS = 240
 BUCKETS = ((256, 240), (240, 256), (320, 192), (192, 320), (384, 160), (160, 384))
+# The concept comes in ten, four of them of 238 and 234 tokens, as photographs would: work for the shape plan.
+CONCEPT_SIZES = (*BUCKETS, (272, 224), (224, 272), (288, 208), (208, 288))
 CAPTIONS_A_PICTURE = 3
 CHUNK = 64
 
