@@ -53,7 +53,7 @@ def draw_folders(out: Path, seed: int) -> None:
     write_folder(out / "held-out-concept", "concept", 10, HELD_OUT_SEED + seed + 1, CONCEPT_SIZES)
     write_folder(out / "held-out-base", "world", 12, HELD_OUT_SEED + seed + 2)
     # Trained beside the concept, these keep the base from forgetting its world.
-    write_folder(out / "world", "world", 90, HELD_OUT_SEED + seed + 3)
+    write_folder(out / "world", "world", 180, HELD_OUT_SEED + seed + 3)
 
 
 def make_tokenizers(args: argparse.Namespace, texts: list[str]):  # noqa: ANN201 (types need transformers)
