@@ -6,7 +6,7 @@ import gc
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import device_name, mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
 from backend.memory import fit
+from backend.models.loading import Loading
 from backend.models.spec import Family, Geometry
 from backend.models.table import family as family_named
 from backend.optim import make_optimizer, make_scheduler
@@ -60,7 +61,12 @@ class Inputs:
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
         where = resolve(self.cfg.model.vae) if self.cfg.model.vae else self.base
-        return self.code.load_vae(where, self.cfg.model.variant, self.dtype, torch.device("cpu"))
+        return self.code.load_vae(where, replace(self.loading, device=torch.device("cpu")))
+
+    @property
+    def loading(self) -> Loading:
+        """How a part of the base model is loaded that is neither quantised nor swapped."""
+        return Loading(self.dtype, self.device, self.cfg.model.variant)
 
     @property
     def data_digest(self) -> str:
@@ -224,7 +230,7 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
         return inputs.load_vae().to(inputs.device)
 
     def load_text() -> Any:
-        return inputs.code.load_text(inputs.base, cfg.model.variant, inputs.dtype, inputs.device)
+        return inputs.code.load_text(inputs.base, inputs.loading)
 
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, wanted_latents(inputs.plan), load_vae, _watched(progress, asks))

@@ -207,7 +207,7 @@ def _seed(cfg: Config) -> None:
 def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trained:
     """Order: load, LoRA, checkpointing, prepare."""
     cfg = inputs.cfg
-    denoiser = inputs.code.load_denoiser(inputs.base, cfg.model.variant, inputs.dtype, inputs.device)
+    denoiser = inputs.code.load_denoiser(inputs.base, inputs.loading)
     network = cfg.network
     autocast = inputs.precision != "no"
     lora = inject(

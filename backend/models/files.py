@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,14 @@ _KINDS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 @dataclass(frozen=True)
 class Header:
-    """A safetensors header: tensor name -> (dtype as written, shape), and whether the file is as long as it says."""
+    """A safetensors header: tensor name -> (dtype as written, shape), and whether the file is as long as it says.
+
+    spans: tensor name -> first byte and end of its numbers in the file.
+    """
 
     tensors: dict[str, tuple[str, tuple[int, ...]]]
     missing_bytes: int
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
@@ -66,11 +70,13 @@ def read_header(path: Path) -> Header:
     try:
         table = json.loads(raw)
         tensors = {k: (v["dtype"], tuple(v["shape"])) for k, v in table.items() if k != "__metadata__"}
-        end = max((v["data_offsets"][1] for k, v in table.items() if k != "__metadata__"), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        first = 8 + length
+        spans = {k: (first + table[k]["data_offsets"][0], first + table[k]["data_offsets"][1]) for k in tensors}
+        end = max((span[1] for span in spans.values()), default=first)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         cut = len(raw) < length
         raise ValueError("is cut short" if cut else "is not a safetensors file") from None
-    return Header(tensors, max(0, 8 + length + end - path.stat().st_size))
+    return Header(tensors, max(0, end - path.stat().st_size), spans)
 
 
 def kind_of(names: Iterable[str]) -> str | None:

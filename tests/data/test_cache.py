@@ -22,6 +22,7 @@ from backend.data.items import Item
 from backend.data.scan import FolderSpec, scan, scan_dataset
 from backend.models.flux import code
 from backend.models.flux.facts import FACTS, geometry
+from backend.models.loading import Loading
 from backend.plan.shapes import make_plan
 from backend.refused import Refused
 from tests.data.pictures import BLUE, RED, picture, with_caption
@@ -43,12 +44,12 @@ class Counted:
 
 @pytest.fixture
 def vae(tiny_flux: Path) -> Counted:
-    return Counted(lambda: code.load_vae(tiny_flux, None, torch.float32, CPU))
+    return Counted(lambda: code.load_vae(tiny_flux, Loading(torch.float32, CPU)))
 
 
 @pytest.fixture
 def encoders(tiny_flux: Path) -> Counted:
-    return Counted(lambda: code.load_text(tiny_flux, None, torch.float32, CPU))
+    return Counted(lambda: code.load_text(tiny_flux, Loading(torch.float32, CPU)))
 
 
 def latents(folder: Path, **changes: object) -> LatentCache:
@@ -180,7 +181,7 @@ def overflowing(tiny_flux: Path, factor: float, dtype: torch.dtype) -> Counted:
     """The real VAE whose first sums leave the range of float16 (`factor` 3e4) or are NaN everywhere."""
 
     def load() -> object:
-        stack = code.load_vae(tiny_flux, None, torch.float32, CPU)
+        stack = code.load_vae(tiny_flux, Loading(torch.float32, CPU))
         with torch.no_grad():
             stack.vae.encoder.conv_in.weight.fill_(factor)
         return stack.to(dtype=dtype)
@@ -286,7 +287,7 @@ def test_bfloat16_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_text_without_finite_values_is_refused(tmp_path: Path, tiny_flux: Path) -> None:
     def broken() -> object:
-        stack = code.load_text(tiny_flux, None, torch.float32, CPU)
+        stack = code.load_text(tiny_flux, Loading(torch.float32, CPU))
         with torch.no_grad():
             stack.t5.shared.weight.fill_(float("nan"))
         return stack

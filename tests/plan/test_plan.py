@@ -13,6 +13,7 @@ from backend.config.schema import Config
 from backend.data.items import DatasetScan, Scan
 from backend.models.flux import code
 from backend.models.flux.facts import FACTS
+from backend.models.loading import Loading
 from backend.plan.report import bucket_rows, render
 from backend.plan.shapes import fitting_size, plan_for
 from backend.plan.texts import token_counter
@@ -200,7 +201,7 @@ def test_token_counts_are_the_encoders_own(tiny_flux: Path) -> None:
     count = token_counter(tiny_flux, FACTS)
     assert count is not None
     captions = ["", "a red ring", "two blue squares and a dot", "Größe, 猫!", "a " * 40]
-    stack = code.load_text(tiny_flux, None, torch.float32, torch.device("cpu"))
+    stack = code.load_text(tiny_flux, Loading(torch.float32, torch.device("cpu")))
     lengths = [int(encoded["length"]) for encoded in stack.encode(captions, 128)]
     assert [count(caption) for caption in captions] == lengths
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5TokenizerFast
 
 from backend.models.flux import facts
+from backend.models.loading import Loading
 from backend.models.local import load_part
 from backend.refused import Refused
 
@@ -104,24 +105,21 @@ class VaeStack:
         return self.vae.config.scaling_factor
 
 
-def load_text(base: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> TextStack:
+def load_text(base: Path, loading: Loading) -> TextStack:
     """T5 and CLIP of the model at `base` with their tokenizers. Refused when a part is missing or broken, named."""
-    clip = load_part(CLIPTextModel, base, facts.FACTS.part("text_encoder"), variant, dtype)
-    t5 = load_part(T5EncoderModel, base, facts.FACTS.part("text_encoder_2"), variant, dtype)
-    for model in (clip, t5):
-        model.to(device).requires_grad_(False).eval()
     return TextStack(
-        clip, _tokenizer(CLIPTokenizer, base, "tokenizer"), t5, _tokenizer(T5TokenizerFast, base, "tokenizer_2")
+        load_part(CLIPTextModel, base, facts.FACTS.part("text_encoder"), loading).eval(),
+        _tokenizer(CLIPTokenizer, base, "tokenizer"),
+        load_part(T5EncoderModel, base, facts.FACTS.part("text_encoder_2"), loading).eval(),
+        _tokenizer(T5TokenizerFast, base, "tokenizer_2"),
     )
 
 
-def load_vae(path: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> VaeStack:
+def load_vae(path: Path, loading: Loading) -> VaeStack:
     """The VAE of the model at `path`, or the VAE folder `path` itself. Refused when it is missing or broken, named."""
     part = facts.FACTS.part("vae")
     alone = path if not (path / part.folder).is_dir() and (path / "config.json").is_file() else None
-    vae = load_part(AutoencoderKL, path, part, variant, dtype, folder=alone)
-    vae.to(device).requires_grad_(False).eval()
-    return VaeStack(vae)
+    return VaeStack(load_part(AutoencoderKL, path, part, loading.plain(), folder=alone).eval())
 
 
 def _tokenizer(cls: Any, base: Path, name: str) -> Any:

@@ -9,18 +9,17 @@ from diffusers import FluxTransformer2DModel
 
 from backend.models import files
 from backend.models.flux import facts
+from backend.models.loading import Loading
 from backend.models.local import load_part
 from backend.refused import Refused
 
 
-def load_denoiser(base: Path, variant: str | None, dtype: torch.dtype, device: torch.device) -> FluxTransformer2DModel:
-    """The transformer of the model at `base`, frozen, in train mode, all weights in `dtype` on `device`.
+def load_denoiser(base: Path, loading: Loading) -> FluxTransformer2DModel:
+    """The transformer of the model at `base`, frozen, in train mode, in the format and place that `loading` says.
 
-    variant: of the weight files (``fp16`` for ``diffusion_pytorch_model.fp16.safetensors``); a part without files of
-    that variant is read from its plain ones. Refused when files are missing or broken, all of them named.
+    Refused when files are missing or broken, all of them named.
     """
-    denoiser = load_part(FluxTransformer2DModel, base, facts.FACTS.part("transformer"), variant, dtype)
-    return denoiser.to(device).requires_grad_(False).train()
+    return load_part(FluxTransformer2DModel, base, facts.FACTS.part("transformer"), loading).train()
 
 
 def empty_denoiser(base: Path) -> FluxTransformer2DModel:

@@ -1,0 +1,34 @@
+"""How a part of a base model is to be loaded: number format, place, quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What `backend.models.local.load_part` makes of a part's weights.
+
+    dtype: of all weights that are not quantised (the model's own float32 exceptions aside). device: where they go.
+    variant: of the weight files, as diffusers names it ("fp16"). quantize: "fp8", "int8" or "nf4" for the linear layers
+    of the blocks, None for none. compute: what quantised layers multiply in, "bf16" (dequantised to `dtype`), "int8" or
+    "fp8". host: tells by a module's path whether its weights stay in memory of the host, for block swap.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    variant: str | None = None
+    quantize: str | None = None
+    compute: str = "bf16"
+    host: Callable[[str], bool] | None = None
+
+    def on_host(self, path: str) -> bool:
+        """Whether the weights of the module at `path` stay in memory of the host."""
+        return self.host is not None and self.host(path)
+
+    def plain(self) -> Loading:
+        """The same for a part that is neither quantised nor swapped, such as the VAE."""
+        return replace(self, quantize=None, compute="bf16", host=None)

@@ -1,0 +1,172 @@
+"""Loading a part tensor by tensor: equal to ``from_pretrained``, never two models in memory, wrong names are told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from diffusers import AutoencoderKL, FluxTransformer2DModel
+from transformers import CLIPTextModel, T5EncoderModel
+
+from backend.models.flux.facts import FACTS
+from backend.models.loading import Loading
+from backend.models.local import load_part
+from backend.models.sources import file_tensors
+from backend.refused import Refused
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
+CLASSES = {
+    "transformer": FluxTransformer2DModel,
+    "vae": AutoencoderKL,
+    "text_encoder": CLIPTextModel,
+    "text_encoder_2": T5EncoderModel,
+}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def load(base: Path, name: str, dtype: torch.dtype = torch.float32, **how: Any) -> Any:
+    return load_part(CLASSES[name], base, FACTS.part(name), Loading(dtype, CPU, **how))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_part_is_what_from_pretrained_makes_bit_by_bit(tiny_flux: Path, name: str, dtype: torch.dtype) -> None:
+    keyword = "dtype" if name.startswith("text") else "torch_dtype"
+    theirs = CLASSES[name].from_pretrained(tiny_flux / name, **{keyword: dtype})
+    ours = load(tiny_flux, name, dtype)
+    for kind in ("named_parameters", "named_buffers"):
+        one, other = dict(getattr(ours, kind)()), dict(getattr(theirs, kind)())
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert value.dtype == other[key].dtype and torch.equal(value, other[key]), key
+    assert not any(p.is_meta or p.requires_grad for p in ours.parameters())
+
+
+def test_t5_keeps_its_ties_and_the_layer_that_must_not_be_fp16(tiny_flux: Path) -> None:
+    t5 = load(tiny_flux, "text_encoder_2", torch.float16)
+    assert t5.shared.weight is t5.encoder.embed_tokens.weight
+    kept = {name.split(".")[-2] for name, p in t5.named_parameters() if p.dtype == torch.float32}
+    assert kept == {"wo"}
+
+
+@pytest.fixture
+def copied(tiny_flux: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_flux, tmp_path / "base"))
+
+
+def rewrite(base: Path, name: str, change: Any) -> None:
+    part = FACTS.part(name)
+    path = base / part.folder / f"{part.weights}.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(change(tensors), path, {"format": "pt"})
+
+
+def test_older_names_of_a_text_encoder_are_understood(tiny_flux: Path, copied: Path) -> None:
+    def older(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        named = {f"text_model.{name.removeprefix('text_model.')}": value for name, value in tensors.items()}
+        return named | {"text_model.embeddings.position_ids": torch.arange(77)[None]}
+
+    rewrite(copied, "text_encoder", older)
+    rewrite(
+        copied, "text_encoder_2", lambda t: {n.replace("shared.", "encoder.embed_tokens."): v for n, v in t.items()}
+    )
+    for name in ("text_encoder", "text_encoder_2"):
+        one, other = load(copied, name).state_dict(), load(tiny_flux, name).state_dict()
+        assert all(torch.equal(one[key], other[key]) for key in other)
+
+
+def test_missing_foreign_and_misshapen_weights_are_all_named_at_once(copied: Path) -> None:
+    def spoil(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        del tensors["proj_out.bias"]
+        tensors["x_embedder.weight"] = tensors["x_embedder.weight"][:, 1:].contiguous()
+        return tensors | {"transformer_blocks.0.extra.weight": torch.zeros(1)}
+
+    rewrite(copied, "transformer", spoil)
+    with pytest.raises(Refused) as refused:
+        load(copied, "transformer")
+    for said in (
+        "proj_out.bias",
+        "x_embedder.weight [32, 15] instead of [32, 16]",
+        "transformer_blocks.0.extra.weight",
+    ):
+        assert said in refused.value.text
+
+
+def test_weights_that_another_program_quantised_are_refused(copied: Path) -> None:
+    path = copied / "transformer" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"quantization_config": {"quant_method": "bitsandbytes"}}), encoding="utf-8")
+    with pytest.raises(Refused, match="already quantised"):
+        load(copied, "transformer")
+
+
+def test_a_tensor_is_read_from_any_place_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "odd.safetensors"
+    # a header that is no multiple of eight bytes leaves the numbers unaligned
+    table = {"a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}
+    table |= {"b": {"dtype": "F32", "shape": [2], "data_offsets": [3, 11]}}
+    table |= {"none": {"dtype": "F32", "shape": [0, 4], "data_offsets": [11, 11]}}
+    header = json.dumps(table).encode()
+    numbers = bytes([1, 2, 3]) + torch.tensor([1.5, -2.0]).numpy().tobytes()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
+    found = file_tensors(path)
+    assert found["a"].read().tolist() == [1, 2, 3] and found["b"].read().tolist() == [1.5, -2.0]
+    assert found["none"].read().shape == (0, 4)
+    found["b"].read().fill_(0)
+    assert found["b"].read().tolist() == [1.5, -2.0], "the file was changed through a view of it"
+
+
+_PEAK = """
+import sys, resource, torch
+from pathlib import Path
+from diffusers import FluxTransformer2DModel
+from backend.models.flux.facts import FACTS
+from backend.models.loading import Loading
+from backend.models.local import load_part
+base, dtype, quantize = Path(sys.argv[1]), getattr(torch, sys.argv[2]), sys.argv[3] or None
+load = lambda base: load_part(
+    FluxTransformer2DModel, base, FACTS.part("transformer"), Loading(dtype, torch.device("cpu"), quantize=quantize))
+load(Path(sys.argv[4]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = load(base)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+print((peak - before) * 1024, size)
+"""
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A FLUX transformer of about 340 MB in bf16, in its folder."""
+    folder = tmp_path_factory.mktemp("big") / "transformer"
+    size = {"num_layers": 3, "num_single_layers": 6, "attention_head_dim": 64, "num_attention_heads": 16}
+    with torch.device("meta"):
+        model = FluxTransformer2DModel(
+            **size, joint_attention_dim=64, pooled_projection_dim=64, axes_dims_rope=(16, 24, 24)
+        )
+    folder.mkdir()
+    (folder / "config.json").write_text(model.to_json_string(), encoding="utf-8")
+    tensors = {name: torch.zeros(p.shape, dtype=torch.bfloat16) for name, p in model.state_dict().items()}
+    safetensors.torch.save_file(tensors, folder / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+    return folder.parent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in kilobytes on Linux only")
+@pytest.mark.parametrize(("dtype", "quantize"), [("bfloat16", ""), ("float32", "")])
+def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path, dtype: str, quantize: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(big), dtype, quantize, str(tiny_flux)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    peak, size = (int(part) for part in done.stdout.split())
+    largest = 1024 * 6 * 1024 * 4 * 2
+    assert size > 300_000_000 >> (quantize != "")
+    assert peak < size + largest + 20_000_000, f"peak {peak / 1e6:.0f} MB for a model of {size / 1e6:.0f} MB"
