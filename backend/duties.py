@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from backend.asks import Asks
@@ -27,7 +28,8 @@ def due(step: int, epochs_done: Iterable[int], every_steps: int | None, every_ep
 class Duties:
     """validation: set -> its examples. measure: examples -> losses. draw: draws all prompts; None without prompts.
 
-    back: told when something was done between two steps, and training goes on.
+    back: told when something was done between two steps, and training goes on. to_use: holds the LoRA at the weights
+    that are measured and drawn with, where these are not the trained ones.
     """
 
     cfg: Config
@@ -41,6 +43,7 @@ class Duties:
     measure: Callable[[Iterable[Example]], Measured]
     draw: Callable[[int], None] | None
     back: Callable[[], None] = lambda: None
+    to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def at_start(self) -> None:
@@ -89,7 +92,8 @@ class Duties:
             if self.asks.stop:
                 return
             self.events.write("phase", phase="validate", done=0, total=None, eta_s=None)
-            found = self.measure(examples())
+            with self.to_use():
+                found = self.measure(examples())
             sigmas = self.cfg.validation.validation_sigmas
             losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, found.sigma_losses, strict=True)}
             self.events.write("validation", step=self.position.step, set=name, sigma_losses=losses, loss=found.loss)
@@ -98,7 +102,8 @@ class Duties:
 
     def _sample(self, asked: bool = False) -> None:
         if self.draw is not None:
-            self.draw(self.position.step)
+            with self.to_use():
+                self.draw(self.position.step)
         elif asked:
             text = "A sample was asked for, but there are no sample prompts"
             self.events.write("warning", text=text, remedy="Add a prompt on the Sampling tab before the next run.")

@@ -23,6 +23,7 @@ from backend.devices import text_to_device, to_device, to_host
 from backend.duties import Duties
 from backend.lora.inject import Lora
 from backend.models.spec import Geometry
+from backend.optim_state import rate
 from backend.records import StepRecords
 from backend.saver import Saver
 from backend.watch import Watch
@@ -151,7 +152,7 @@ class Job:
         """Shorten the summed gradients to max_grad_norm (0 = leave them), and keep their length for the step's row."""
         most = self.cfg.optimizer.max_grad_norm or math.inf
         self._grad_norm = self.accelerator.clip_grad_norm_(self.lora.parameters(), most)
-        self._rate = float(self.optimizer.param_groups[0]["lr"])
+        self._rate = rate(self.optimizer)
 
     def count_batch(self, loss: Tensor) -> None:
         """A batch is done: its loss joins the step's, and the position moves on."""

@@ -24,8 +24,26 @@ OPTIMIZERS = {
     "adafactor": "torch.optim.Adafactor",
     "sgd": "torch.optim.SGD",
     "rmsprop": "torch.optim.RMSprop",
+    "lion": "pytorch_optimizer.Lion",
+    "came": "pytorch_optimizer.CAME",
+    "prodigy": "pytorch_optimizer.Prodigy",
+    "adamw_schedulefree": "pytorch_optimizer.ScheduleFreeAdamW",
+    "radam_schedulefree": "pytorch_optimizer.ScheduleFreeRAdam",
+    "adamw8bit": "bitsandbytes.optim.AdamW8bit",
+    "lion8bit": "bitsandbytes.optim.Lion8bit",
+    "paged_adamw": "bitsandbytes.optim.PagedAdamW",
+    "paged_adamw8bit": "bitsandbytes.optim.PagedAdamW8bit",
+    "paged_lion8bit": "bitsandbytes.optim.PagedLion8bit",
 }
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
+
+_PACKAGES = {
+    "pytorch_optimizer": "pytorch-optimizer",
+    "prodigyplus": "prodigy-plus-schedule-free",
+    "came_pytorch": "came-pytorch",
+    "lion_pytorch": "lion-pytorch",
+}
+"""What pip calls a package whose module has another name."""
 
 _USUAL = {"weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
 """What the settings give when nobody chose; only another value deserves a word when it has no effect."""
@@ -64,10 +82,14 @@ def make_optimizer(
         chosen["fused"] = True
     chosen.update({key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
     try:
-        return cls(params, **chosen)
+        made = cls(params, **chosen)
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"{cls.__name__} does not take these arguments: {error}"
         raise Refused(text, "Correct or remove the arguments of the optimizer.", "optimizer.optimizer_args") from error
+    if callable(getattr(made, "train", None)):
+        # schedule-free classes know two points, and some refuse to step before they are told which one is trained
+        made.train()
+    return made
 
 
 def make_scheduler(
@@ -157,7 +179,10 @@ def _class(name: str, known: Mapping[str, str], base: type, setting: str) -> Cal
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        remedy = f"Install the package that has it, or use one of {', '.join(known)}."
+        root = module.partition(".")[0]
+        lacking = isinstance(error, ModuleNotFoundError) and error.name == root
+        first = f"Install it: pip install {_PACKAGES.get(root, root)}" if lacking else "Check the name and the version"
+        remedy = f"{first}; or use one of {', '.join(known)}."
         raise Refused(f"{path} can't be imported: {error}", remedy, setting) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         remedy = f"Name a class of this kind, or use one of {', '.join(known)}."

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
 from backend.memory.meter import Meter
+from backend.optim_state import ExactState, weights_to_use
 from backend.pulse import CompilePulse
 from backend.records import StepRecords
 from backend.refused import Refused
@@ -63,8 +64,12 @@ class Trained:
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
-        found = {"optimizer": self.optimizer.optimizer, "scheduler": self.scheduler.scheduler}
+        found = {"optimizer": ExactState(self.optimizer.optimizer), "scheduler": self.scheduler.scheduler}
         return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
+
+    def to_use(self) -> AbstractContextManager[None]:
+        """Holds the LoRA at the weights that files, validation and samples take."""
+        return weights_to_use(self.optimizer.optimizer, self.lora.parameters())
 
 
 @dataclass
@@ -146,6 +151,7 @@ def _assemble(
         fingerprint,
         lambda step: _metadata(inputs, lora, position, step, around.started),
         metrics.flush,
+        to_use=trained.to_use,
     )
     sampler = _sampler(around, inputs, forward, lora, loader) if cfg.sampling.prompts else None
     duties = Duties(
@@ -160,6 +166,7 @@ def _assemble(
         lambda examples: _measure(inputs, forward, examples),
         sampler.draw if sampler else None,
         watch.resume_training,
+        trained.to_use,
     )
     free_memory()
     return Job(

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class Saver:
 
     metadata: step -> what the file says about itself. parts: what the state holds beside the LoRA. flush: brings the
     rows of all steps so far to the disk, so that a state never knows more steps than the metrics.
-    wait_s: how long an end that can't be saved waits for somebody to free space before it gives up.
+    wait_s: how long an end that can't be saved waits for somebody to free space before it gives up. to_use: holds the
+    LoRA at the weights that files take, while the state keeps those that are trained.
     """
 
     run: Run
@@ -51,6 +53,7 @@ class Saver:
     metadata: Callable[[int], dict[str, str]]
     flush: Callable[[], object]
     wait_s: float = field(default_factory=lambda: WAIT_S)
+    to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     final: Path | None = None
     _again_at: float | None = None
     _saved_step: int | None = None
@@ -128,7 +131,8 @@ class Saver:
     def _write(self, name: str) -> Path:
         self.events.write("phase", phase="save", done=self.position.step, total=None, eta_s=None)
         # The LoRA first: a state without its file would make a resume believe that it was written.
-        path = self._write_lora(name, self.position.step)
+        with self.to_use():
+            path = self._write_lora(name, self.position.step)
         if self.settings.save_state:
             self.flush()
             save_state(self.run.state_dir, self.position, self.lora, self.parts, self.fingerprint)

@@ -13,6 +13,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.rule import Rule, When, longer_than_run, needs_pictures, no_effect
 from backend.config.schema import Config, by_path
+from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE
 from backend.config.sections.training import step_limit
 from backend.models.table import FAMILIES
 
@@ -159,6 +160,27 @@ RULES: tuple[Rule, ...] = (
         lambda rate: rate == 0,
         "at a learning rate of 0 nothing is learnt",
         "Set learning_rate to 1e-4, or to what your optimizer wants",
+        "warning",
+    ),
+    Rule(
+        ("optimizer.learning_rate", "optimizer.optimizer"),
+        lambda rate, name: name in OWN_RATE and 0 < rate < 0.1,
+        "{optimizer} finds the rate by itself and multiplies it by learning_rate: {learning_rate:g} all but stops it",
+        "Set learning_rate to 1",
+        "warning",
+    ),
+    Rule(
+        ("optimizer.learning_rate", "optimizer.optimizer"),
+        lambda rate, name: rate >= 0.1 and name in OPTIMIZERS and name not in (*OWN_RATE, "sgd"),
+        "a learning rate of {learning_rate:g} is far too high for {optimizer}",
+        "Set learning_rate to 1e-4, or choose the optimizer prodigy, which wants 1",
+        "warning",
+    ),
+    Rule(
+        ("optimizer.lr_scheduler", "optimizer.optimizer"),
+        lambda scheduler, name: name in SCHEDULE_FREE and scheduler != "constant",
+        "{optimizer} takes the place of a falling rate, and the scheduler {lr_scheduler} slows it down twice",
+        "Set lr_scheduler to constant",
         "warning",
     ),
     Rule(

@@ -9,7 +9,25 @@ from pydantic import AfterValidator, Field
 from backend.config.declare import Section, setting
 from backend.config.sections.values import keyword_table, name_or_class_path
 
-OPTIMIZERS = ("adamw", "adam", "adafactor", "sgd", "rmsprop")
+OPTIMIZERS = (
+    "adamw",
+    "adamw8bit",
+    "paged_adamw8bit",
+    "paged_adamw",
+    "adafactor",
+    "came",
+    "lion",
+    "lion8bit",
+    "paged_lion8bit",
+    "prodigy",
+    "adamw_schedulefree",
+    "radam_schedulefree",
+    "adam",
+    "sgd",
+    "rmsprop",
+)
+SCHEDULE_FREE = ("adamw_schedulefree", "radam_schedulefree")
+OWN_RATE = ("prodigy",)
 SCHEDULERS = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -23,7 +41,10 @@ class OptimizerSection(Section):
         suggestions=OPTIMIZERS,
         label="Optimizer",
         help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is "
-        "the safe choice; adafactor holds less state.",
+        "the safe choice. adamw8bit keeps a quarter of its state, adafactor and came next to none; paged ones move "
+        "theirs to the host when the card is full. prodigy finds the rate by itself: give it a learning rate of 1. The "
+        "schedulefree ones need no falling rate: use the scheduler constant. Lion wants a third to a tenth of AdamW's "
+        "rate. Names are taken in any letter case.",
         aliases=("optimizer_type", "optim", "optimizer_name"),
     )
     optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
@@ -40,7 +61,7 @@ class OptimizerSection(Section):
         le=1000,
         label="Learning rate",
         help="How far each step moves the weights. 1e-4 suits most LoRAs; halve it when samples fall apart, double "
-        "it when nothing is learnt. Optimizers that find their own rate want 1.0.",
+        "it when nothing is learnt. prodigy finds its own rate and wants 1.",
         aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
     )
     weight_decay: float = setting(

@@ -32,17 +32,25 @@ def one_of(names: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def name_or_class_path(names: tuple[str, ...], what: str) -> Callable[[str], str]:
-    """Accept these names or an import path such as ``package.module.Class``."""
+    """Accept these names, however they are cased and joined (``PagedAdamW8bit``), or a path ``package.Class``."""
+    by_letters = {_letters(name): name for name in names}
 
     def check(value: str) -> str:
-        if value in names or CLASS_PATH.fullmatch(value):
+        if CLASS_PATH.fullmatch(value):
             return value
+        if _letters(value) in by_letters:
+            return by_letters[_letters(value)]
         raise refuse(
             f'"{value}" is no {what} known by name',
             f"Use one of {', '.join(names)}, or a class path such as package.Class",
         )
 
     return check
+
+
+def _letters(name: str) -> str:
+    """The letters and digits of a name, in lower case."""
+    return re.sub(r"[\s_-]", "", name).lower()
 
 
 def block_range(value: str) -> str:

@@ -1,0 +1,74 @@
+"""What belongs to an optimizer besides its steps: its exact state, its other point, and the rate it really uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class ExactState:
+    """An optimizer as the resume state sees it: what was saved comes back in the format it was saved in.
+
+    torch casts state to the format of its weight while loading, which is not what an optimizer that keeps bf16 or 8-bit
+    numbers beside float32 weights had.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set the optimizer to what `state_dict` gave. ValueError or KeyError when it belongs to other weights."""
+        self.optimizer.load_state_dict(state_dict)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        for parameter, number in zip(parameters, saved, strict=True):
+            live = self.optimizer.state.get(parameter, {})
+            for name, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor) and live[name].dtype != value.dtype:
+                    live[name] = value.to(live[name].device, copy=True)
+
+
+def has_two_points(optimizer: Optimizer) -> bool:
+    """True for schedule-free optimizers: the weights they train at are not those to use (Defazio, arXiv 2405.15682)."""
+    return callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
+
+
+@contextmanager
+def weights_to_use(
+    optimizer: Optimizer, parameters: Sequence[Tensor], changed: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Within the block, the weights that files, validation and samples take; mostly those that are trained.
+
+    Afterwards the trained ones are back bit by bit, so that training does not depend on how often it was looked at.
+    changed: called whenever values of `parameters` were set.
+    """
+    if not has_two_points(optimizer):
+        yield
+        return
+    kept = [parameter.detach().clone() for parameter in parameters]
+    optimizer.eval()
+    changed()
+    try:
+        yield
+    finally:
+        optimizer.train()
+        with torch.no_grad():
+            for parameter, before in zip(parameters, kept, strict=True):
+                parameter.copy_(before)
+        changed()
+
+
+def rate(optimizer: Optimizer) -> float:
+    """The learning rate of the next step; Prodigy's own estimate (``d``) multiplied in where there is one."""
+    group = optimizer.param_groups[0]
+    own = group.get("d", 1.0)
+    return float(group["lr"]) * (own if isinstance(own, int | float) else 1.0)
