@@ -9,6 +9,7 @@ from typing import Any
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
+from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
@@ -46,6 +47,7 @@ SECTIONS: dict[str, type[Section]] = {
     "training": TrainingSection,
     "timesteps": TimestepsSection,
     "compile": CompileSection,
+    "memory": MemorySection,
     "sampling": SamplingSection,
     "validation": ValidationSection,
     "saving": SavingSection,
@@ -70,6 +72,9 @@ class Config(Section):
     )
     compile: CompileSection = setting(
         CompileSection, label="Torch Compile Settings", help="What is compiled, and how many different shapes reach it."
+    )
+    memory: MemorySection = setting(
+        MemorySection, label="Memory", help="How a model that is larger than the card is trained on it."
     )
     sampling: SamplingSection = setting(
         SamplingSection, label="Sampling", help="Pictures drawn with the LoRA as it is."
