@@ -10,6 +10,7 @@ from backend.config.declare import Bounds, Section, Setting, read_section, setti
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
 from backend.config.sections.memory import MemorySection
+from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
@@ -48,6 +49,7 @@ SECTIONS: dict[str, type[Section]] = {
     "timesteps": TimestepsSection,
     "compile": CompileSection,
     "memory": MemorySection,
+    "memory": MemorySection,
     "sampling": SamplingSection,
     "validation": ValidationSection,
     "saving": SavingSection,
@@ -75,6 +77,9 @@ class Config(Section):
     )
     memory: MemorySection = setting(
         MemorySection, label="Memory", help="How a model that is larger than the card is trained on it."
+    )
+    memory: MemorySection = setting(
+        MemorySection, label="Memory", help="What a base model larger than the card needs, and what it costs."
     )
     sampling: SamplingSection = setting(
         SamplingSection, label="Sampling", help="Pictures drawn with the LoRA as it is."
