@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 
 from backend.asks import Asks
-from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
 from backend.data.cache import LatentCache, TextCache, build_latents, build_text, wanted_latents, wanted_text
@@ -25,6 +23,7 @@ from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import device_name, mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
 from backend.memory import fit
+from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, Geometry
 from backend.models.table import family as family_named
@@ -47,7 +46,7 @@ class Inputs:
     cfg: Config
     family: Family
     code: ModuleType
-    base: Path
+    base: Base
     device: torch.device
     dtype: torch.dtype
     precision: str
@@ -60,8 +59,7 @@ class Inputs:
 
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
-        where = resolve(self.cfg.model.vae) if self.cfg.model.vae else self.base
-        return self.code.load_vae(where, replace(self.loading, device=torch.device("cpu")))
+        return self.code.load_vae(self.base, replace(self.loading, device=torch.device("cpu")))
 
     @property
     def loading(self) -> Loading:
@@ -81,8 +79,8 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     Refused with every problem of a stage at once. StopAsked when a stop is asked for in the middle.
     """
     family = family_named(cfg.model.family)
-    base = resolve(cfg.model.base_model or "")
-    _refuse(family.check_base_model(base, cfg.model.variant), events)
+    base = Base.of(cfg.model)
+    _refuse(family.check_base_model(base), events)
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
     counter = token_counter(base, family.facts)
@@ -205,8 +203,8 @@ def _check_fit(inputs: Inputs, empty: nn.Module) -> None:
     if inputs.device.type != "cuda":
         return
     width = inputs.dtype.itemsize
-    facts, variant = inputs.family.facts, inputs.cfg.model.variant
-    weights = {p.name: fit.weight_bytes(inputs.base, p, variant, width) for p in facts.parts if p.weights}
+    facts = inputs.family.facts
+    weights = {p.name: fit.weight_bytes(inputs.base, p, width) for p in facts.parts if p.weights}
     denoiser = next(part.name for part in facts.parts if facts.denoiser_class in part.class_names)
     weights[denoiser] = sum(p.numel() for p in empty.parameters()) * width
     modules = dict(empty.named_modules())

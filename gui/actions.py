@@ -17,6 +17,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.schema import Config
 from backend.data.images import EXTENSIONS
+from backend.models.base import Base
 from backend.models.table import family
 from backend.refused import Refused
 from backend.runs import supervise
@@ -263,8 +264,7 @@ def start_problems(config: Config) -> list[Problem]:
     """What a run needs beside a valid config: a whole base model, folders with pictures. Nothing heavy is loaded."""
     problems = [*load.ready(config)]
     if config.model.base_model is not None:
-        found = family(config.model.family).check_base_model(resolve(config.model.base_model), config.model.variant)
-        problems += [Problem("model.base_model", None, p.text, p.remedy, p.severity) for p in found]
+        problems += family(config.model.family).check_base_model(Base.of(config.model))
     for index, folder in enumerate(config.dataset.folders):
         problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
     for index, row in enumerate(config.validation.validation_folders):

@@ -20,6 +20,7 @@ from backend.config.paths import resolve
 from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
+from backend.models.base import Base, Place
 from backend.models.table import FAMILIES, family
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
@@ -221,40 +222,45 @@ def model_facts(config: Config | None) -> dict[str, Any]:
     if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
         return empty
     chosen = family(config.model.family)
-    path = resolve(config.model.base_model)
-    problems = chosen.check_base_model(path, config.model.variant)
+    base = Base.of(config.model)
+    problems = chosen.check_base_model(base)
     sizes = _sizes(config)
     parts = [
         {
             "name": part.title,
-            "folder": part.folder,
-            "bytes": sizes.get(part.name) if (path / part.folder).is_dir() else None,
+            "folder": _lies(base.place(part), part.folder),
+            "bytes": sizes.get(part.name) or None,
         }
         for part in chosen.facts.parts
         if part.weights
     ]
     facts = []
     if not any(problem.severity == "error" for problem in problems):
-        geometry = chosen.geometry(path)
+        geometry = chosen.geometry(base)
         facts = [
             f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
             f"text of {config.model.text_length or chosen.facts.text_length} tokens",
         ]
     return {
-        "path": str(path),
+        "path": str(base.path),
         "title": chosen.facts.title,
         "problems": messages.all_problem_facts(problems),
-        "parts": parts if path.is_dir() else [],
+        "parts": parts if base.path is not None and base.path.exists() else [],
         "facts": facts,
         "total": sum(sizes.values()),
     }
+
+
+def _lies(place: Place | None, folder: str) -> str:
+    """Where a part lies, for the list of parts: its folder's or file's name."""
+    return folder if place is None else place.path.name
 
 
 def _sizes(config: Config) -> dict[str, int]:
     if config.model.base_model is None:
         return {}
     try:
-        return family(config.model.family).sizes(resolve(config.model.base_model), config.model.variant)
+        return family(config.model.family).sizes(Base.of(config.model))
     except (OSError, ValueError, KeyError):
         # A folder that is no model yet: the check beside it says why.
         return {}

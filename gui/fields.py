@@ -75,7 +75,11 @@ GROUPS = {group.key: group for group in _GROUPS}
 
 EXCEPTIONS: dict[str, Placed] = {
     "model.base_model": Placed(first=True, wide=True, placeholder="/path/to/FLUX.1-dev"),
-    "model.vae": Placed(wide=True),
+    "model.text_encoder": Placed(wide=True, placeholder="clip_l.safetensors, only if the base model lacks it"),
+    "model.text_encoder_2": Placed(wide=True, placeholder="t5xxl_fp16.safetensors, only if the base model lacks it"),
+    "model.tokenizer": Placed(wide=True, placeholder="the folder tokenizer, for single files"),
+    "model.tokenizer_2": Placed(wide=True, placeholder="the folder tokenizer_2, for single files"),
+    "model.vae": Placed(wide=True, placeholder="ae.safetensors, only if the base model lacks it"),
     "model.weight_dtype": Placed(group="memory"),
     "network.network_weights": Placed(wide=True),
     "network.targets_include": Placed(wide=True, lines=3),

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.config.paths import resolve
-from backend.models import files
+from backend.models.base import Base
 from backend.models.spec import Part
 from backend.models.table import family
 
@@ -30,19 +29,15 @@ _CHUNK = 1 << 20
 def vae_identity(cfg: Config) -> str:
     """Identity (hex) of the VAE that `cfg` encodes with: its own `model.vae`, or the base model's."""
     facts = family(cfg.model.family).facts
-    part = facts.part("vae")
-    base = resolve(cfg.model.vae or cfg.model.base_model or "")
-    # A VAE may be given as its own folder or as the model that holds it.
-    folder = base / part.folder if (base / part.folder).is_dir() else base
-    return identity([_part_files(folder, part, cfg.model.variant)])
+    return identity([_part_files(Base.of(cfg.model), facts.part("vae"))])
 
 
 def text_identity(cfg: Config) -> str:
     """Identity (hex) of the text encoders and tokenizers that `cfg` encodes captions with."""
     facts = family(cfg.model.family).facts
-    base = resolve(cfg.model.base_model or "")
+    base = Base.of(cfg.model)
     parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer"))]
-    return identity(_part_files(base / part.folder, part, cfg.model.variant) for part in parts)
+    return identity(_part_files(base, part) for part in parts)
 
 
 def identity(groups: Iterable[Iterable[Path]]) -> str:
@@ -87,10 +82,13 @@ def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
     return [(8 + length + begin, 8 + length + end) for begin, end in spans] or None
 
 
-def _part_files(folder: Path, part: Part, variant: str | None) -> list[Path]:
+def _part_files(base: Base, part: Part) -> list[Path]:
     """The files that decide what a part computes: its weights, or all plain files of a tokenizer, and its config."""
+    place = base.place(part)
+    if place is None:
+        return []
+    folder = place.path
     if part.weights:
-        weights = files.weight_files(folder, part.weights, variant)
         config = folder / "config.json"
-        return [*([config] if config.is_file() else []), *weights]
+        return [*([config] if config.is_file() else []), *base.weight_files(part)]
     return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in (".json", ".txt", ".model"))

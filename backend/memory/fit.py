@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.config.problems import Problem
-from backend.models.files import part_tensors
+from backend.models.base import Base
 from backend.models.spec import Part
 from backend.runs.files import human_bytes
 
@@ -32,9 +32,9 @@ class Need:
         return sum(self.parts.values()) + RESERVE
 
 
-def weight_bytes(base: Path, part: Part, variant: str | None, width: int) -> int:
+def weight_bytes(base: Base | Path, part: Part, width: int) -> int:
     """Bytes of the weights of `part` held with `width` bytes a number, whatever they are kept in on disk."""
-    shapes = (shape for _, shape in part_tensors(base, part, variant).values())
+    shapes = (shape for _, shape in Base.at(base).tensors(part).values())
     return sum(math.prod(shape) for shape in shapes) * width
 
 

@@ -20,20 +20,43 @@ SETTING = "model.base_model"
 # No published model has a header near this; a larger number means that the file is no safetensors file.
 _MAX_HEADER_BYTES = 100_000_000
 
-# (tensor names that must all be there as prefix or infix, what the file is); the first match wins.
+# (parts of tensor names that must all be there, what the file is); the first match wins.
 _KINDS: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".lora_",), "a LoRA"),
     (("lora_unet_",), "a LoRA"),
+    (("lora_te",), "a LoRA of a text encoder"),
+    ((".lokr_w",), "a LoKr"),
+    ((".hada_w",), "a LoHa"),
+    (("controlnet_blocks.",), "a ControlNet"),
+    (("control_model.",), "a ControlNet"),
+    (("input_hint_block.",), "a ControlNet"),
+    (("double_blocks.", "single_blocks.", "text_encoders.", "vae."), "a whole FLUX checkpoint"),
+    (("double_blocks.", "distilled_guidance_layer."), "a Chroma transformer"),
+    (("double_stream_modulation_img.",), "a FLUX.2 transformer"),
     (("double_blocks.", "single_blocks."), "a FLUX transformer in Black Forest Labs' own layout"),
     (("single_transformer_blocks.", "x_embedder."), "a FLUX transformer in diffusers layout"),
-    (("transformer_blocks.", "img_in."), "a Qwen-Image transformer"),
-    (("input_blocks.", "first_stage_model."), "a whole Stable Diffusion checkpoint"),
+    (("transformer_blocks.", "txt_norm.", "img_in."), "a Qwen-Image transformer"),
+    (("joint_blocks.", "x_embedder.proj."), "an SD3 transformer"),
+    (("llm_adapter.", "blocks.0.adaln_modulation"), "an Anima transformer"),
+    (("blocks.0.adaln_modulation", "t_embedder."), "a Cosmos transformer"),
+    (("blocks.0.cross_attn.k_img", "patch_embedding."), "a Wan image-to-video transformer"),
+    (("blocks.0.cross_attn.", "patch_embedding."), "a Wan transformer"),
+    (("input_blocks.", "first_stage_model.", "conditioner."), "a whole SDXL checkpoint"),
+    (("input_blocks.", "first_stage_model.", "cond_stage_model."), "a whole Stable Diffusion checkpoint"),
+    (("input_blocks.", "first_stage_model."), "a Stable Diffusion checkpoint without its text encoders"),
+    (("input_blocks.", "middle_block."), "a Stable Diffusion UNet in latent diffusion's layout"),
     (("down_blocks.", "time_embedding."), "a Stable Diffusion UNet"),
+    (("encoder.downsamples.", "decoder.upsamples."), "the VAE of Wan or Qwen-Image"),
     (("decoder.conv_in.", "encoder.conv_in."), "a VAE"),
     (("decoder.conv_in.",), "a VAE decoder"),
+    (("visual.", "layers.0.self_attn."), "a language model that sees, such as Qwen2.5-VL"),
     (("embed_tokens.", "layers.0.self_attn."), "a language model, such as Qwen's"),
+    (("block.1.layer.0.SelfAttention.relative_attention_bias",), "a umT5 text encoder"),
     (("SelfAttention.",), "a T5 text encoder"),
     (("vision_model.",), "a whole CLIP model with its vision part"),
+    (("visual.", "transformer.resblocks."), "a whole open_clip model with its vision part"),
+    (("transformer.resblocks.",), "a CLIP text encoder in open_clip's layout"),
+    (("text_model.encoder.layers.12.", "text_projection."), "the larger CLIP text encoder (bigG)"),
     (("text_model.",), "a CLIP text encoder"),
     (("embeddings.token_embedding.",), "a CLIP text encoder"),
 )
@@ -126,47 +149,38 @@ def weight_files(folder: Path, stem: str, variant: str | None = None) -> list[Pa
     return []
 
 
-def part_bytes(base: Path, part: Part, variant: str | None = None) -> int:
-    """Bytes on disk of the weights of `part`; 0 for a part without weights or with missing files."""
+def folder_bytes(folder: Path, part: Part, variant: str | None = None) -> int:
+    """Bytes on disk of the weights of `part` in its `folder`; 0 for a part without weights or with missing files."""
     if not part.weights:
         return 0
     try:
-        files = weight_files(base / part.folder, part.weights, variant)
+        files = weight_files(folder, part.weights, variant)
     except ValueError:
         return 0
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def part_tensors(base: Path, part: Part, variant: str | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Tensor names of `part` with dtype and shape, over all its shards; unreadable files are left out."""
+def folder_tensors(folder: Path, part: Part, variant: str | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Tensor names of `part` in its `folder` with dtype and shape, over all its shards.
+
+    ValueError or OSError when a file can't be read.
+    """
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
-    try:
-        for path in weight_files(base / part.folder, part.weights, variant):
-            tensors |= read_header(path).tensors
-    except (ValueError, OSError):
-        return tensors
+    for path in weight_files(folder, part.weights, variant):
+        tensors |= read_header(path).tensors
     return tensors
+
+
+def part_tensors(base: Path, part: Part, variant: str | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The same for a whole model's folder; what can't be read is left out."""
+    try:
+        return folder_tensors(base / part.folder, part, variant)
+    except (ValueError, OSError):
+        return {}
 
 
 def _problem(text: str, remedy: str) -> Problem:
     return Problem(path=SETTING, line=None, text=text, remedy=remedy)
-
-
-def check_single_file(path: Path, family_title: str) -> list[Problem]:
-    """Problem for a file where a folder is needed, naming what the file is."""
-    kind = None
-    if path.suffix == ".safetensors":
-        try:
-            kind = kind_of(read_header(path).names)
-        except (ValueError, OSError):
-            kind = None
-    what = f" ({kind})" if kind else ""
-    return [
-        _problem(
-            f"{path} is a single file{what}, but a folder is needed",
-            f"Choose the folder of a {family_title} model in diffusers layout: the one that holds model_index.json.",
-        )
-    ]
 
 
 def _check_class(base: Path, part: Part) -> list[Problem]:
@@ -241,7 +255,7 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
     return problems
 
 
-def check_part(base: Path, part: Part, variant: str | None) -> list[Problem]:
+def check_folder(base: Path, part: Part, variant: str | None) -> list[Problem]:
     """Everything that is wrong with one part folder."""
     folder = base / part.folder
     if not folder.is_dir():

@@ -1,6 +1,8 @@
 """Where a part's config and tensors come from: files that are mapped, of which one tensor at a time is read.
 
-A source gives the names that diffusers and transformers use, whatever the files call them.
+A family's loader asks `open_part(base, part)` and hands what it gets to `backend.models.local.load_part`. A source has
+the names that diffusers and transformers use, whatever the files call them: `FolderSource` reads a folder in diffusers
+layout, `FileSource` a single file through the rules of its layout (`backend.models.layouts`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import torch
 from torch import Tensor
 
 from backend.models import files
+from backend.models.base import Base, header_of
+from backend.models.check import check_part
+from backend.models.layouts import Piece
 from backend.models.spec import Part
 from backend.refused import Refused
 
@@ -106,7 +111,7 @@ class FolderSource:
     @classmethod
     def checked(cls, folder: Path, part: Part, variant: str | None = None) -> FolderSource:
         """The source, once its files are seen to be whole and of the right kind."""
-        problems = files.check_part(folder.parent, replace(part, folder=folder.name), variant)
+        problems = files.check_folder(folder.parent, replace(part, folder=folder.name), variant)
         if problems:
             raise Refused.of(problems)
         return cls(folder, part, variant)
@@ -130,7 +135,7 @@ class FolderSource:
 
 def file_tensors(path: Path) -> dict[str, FileTensor]:
     """The tensors of one safetensors file by name; ValueError, in words, when it is none or holds an unknown format."""
-    header = files.read_header(path)
+    header = header_of(path)
     found = {}
     for name, (kind, shape) in header.tensors.items():
         if kind not in DTYPES:
@@ -138,3 +143,103 @@ def file_tensors(path: Path) -> dict[str, FileTensor]:
         start, end = header.spans[name]
         found[name] = FileTensor(path, shape, DTYPES[kind], start, end)
     return found
+
+
+@dataclass(frozen=True)
+class PieceTensor:
+    """A tensor made out of one in another layout: some rows of it, turned, and scaled where it is kept in 8 bits."""
+
+    stored: FileTensor
+    piece: Piece
+    scale: FileTensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.piece.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.scale is not None else self.stored.dtype
+
+    def read(self) -> Tensor:
+        """The tensor; a view of the file where nothing but names and rows differ."""
+        value = self.stored.read()
+        if self.scale is not None:
+            value = value.float() * self._factors(value.shape)
+        if self.piece.turn == "matrix":
+            return value.reshape(self.shape)
+        if self.piece.turn == "transpose":
+            return value.T
+        if self.piece.turn == "swap_halves":
+            first, second = value.chunk(2)
+            return torch.cat([second, first])
+        return value
+
+    def _factors(self, shape: torch.Size) -> Tensor:
+        """The scale, float32: one number, or one a row of which these rows have their share."""
+        assert self.scale is not None
+        factors = self.scale.read().float()
+        if factors.numel() == 1:
+            return factors.reshape(())
+        rows = factors.reshape(-1)[self.piece.start : self.piece.end]
+        if rows.numel() != shape[0]:
+            raise ValueError(f"the scale of {self.piece.source} has {factors.numel()} values for {shape[0]} rows")
+        return rows.reshape(-1, *[1] * (len(shape) - 1))
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A part in a single file of another layout, or of diffusers' own."""
+
+    base: Base
+    part: Part
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """Where it lies, for messages."""
+        return str(self.path)
+
+    def config(self) -> dict[str, Any]:
+        """The shipped config, corrected by the file's shapes; ValueError, in words, where it can't be made."""
+        return self.base.config(self.part)
+
+    def tensors(self) -> dict[str, PieceTensor]:
+        """All tensors of the part by diffusers' name; ValueError, in words, for a broken file."""
+        stored = file_tensors(self.path)
+        return {name: _piece_tensor(piece, stored) for name, piece in self.base.pieces(self.part).items()}
+
+
+def _piece_tensor(piece: Piece, stored: Mapping[str, FileTensor]) -> PieceTensor:
+    whole = stored[piece.source]
+    if piece.start is not None and piece.end is not None:
+        row = (whole.end - whole.start) // whole.shape[0]
+        whole = replace(
+            whole,
+            shape=(piece.end - piece.start, *whole.shape[1:]),
+            start=whole.start + piece.start * row,
+            end=whole.start + piece.end * row,
+        )
+    return PieceTensor(whole, piece, stored[piece.scale] if piece.scale else None)
+
+
+def open_part(base: Base, part: Part) -> PartSource:
+    """Where `part` of the base model comes from. Refused with every problem of its files."""
+    problems = check_part(base, part)
+    if problems:
+        raise Refused.of(problems)
+    place = base.place(part)
+    assert place is not None, "checked"
+    if place.layout is None:
+        return FolderSource(place.path, part, base.variant)
+    return FileSource(base, part, place.path)
+
+
+def tokenizer_folder(base: Base, part: Part) -> Path:
+    """The folder of a tokenizer. Refused with every problem of it."""
+    problems = check_part(base, part)
+    if problems:
+        raise Refused.of(problems)
+    place = base.place(part)
+    assert place is not None, "checked"
+    return place.path

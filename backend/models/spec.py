@@ -54,11 +54,15 @@ class BlockClass:
 
 @dataclass(frozen=True)
 class Part:
-    """One folder of a base model in diffusers layout.
+    """One part of a base model: a folder of the diffusers layout, or what a single file holds of it.
 
     `class_names` are those that model_index.json or the part's own config may give; `files` lists alternatives: of each
     inner tuple at least one must be there. `weights` is the stem of its safetensors ("" for a part without weights);
     `markers` are tensor names that the weights must hold, so that a mixed-up file is seen before anything loads.
+    `setting` is the [model] setting that may give this part alone ("" for none). `layouts` are the layouts of single
+    files that it is read from (names in `backend.models.layouts`), and `shipped` the config that goes with them, a file
+    below backend/models; a part without layouts comes from folders only. `where` says what a person takes for it: a
+    published file's name, or which folder of which model.
     """
 
     name: str
@@ -68,6 +72,10 @@ class Part:
     files: tuple[tuple[str, ...], ...]
     weights: str = ""
     markers: tuple[str, ...] = ()
+    setting: str = ""
+    layouts: tuple[str, ...] = ()
+    shipped: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,9 @@ class FamilyFacts:
 class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
-    `facts_module` offers `check_base_model(path, variant)`, `geometry(path)` and `sizes(path, variant)`; `code` all
-    that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the loaders.
+    `facts_module` offers `check_base_model(base)`, `geometry(base)` and `sizes(base)`, of a `backend.models.base.Base`
+    or a path; `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`),
+    without the loaders.
     """
 
     facts: FamilyFacts
@@ -124,14 +133,18 @@ class Family:
     def _torch_free(self) -> ModuleType:
         return importlib.import_module(self.facts_module)
 
-    def check_base_model(self, path: Any, variant: str | None = None) -> list[Any]:
-        """All problems of the base model at `path`; empty when it can be loaded."""
-        return self._torch_free().check_base_model(path, variant)
+    def check_base_model(self, base: Any, variant: str | None = None) -> list[Any]:
+        """All problems of a base model; empty when it can be loaded. variant: of its files, where `base` is a path."""
+        return self._torch_free().check_base_model(*_with(base, variant))
 
-    def geometry(self, path: Any) -> Geometry:
+    def geometry(self, base: Any) -> Geometry:
         """Geometry read from the base model's own configs."""
-        return self._torch_free().geometry(path)
+        return self._torch_free().geometry(base)
 
-    def sizes(self, path: Any, variant: str | None = None) -> dict[str, int]:
+    def sizes(self, base: Any, variant: str | None = None) -> dict[str, int]:
         """Bytes on disk of each part's weights."""
-        return self._torch_free().sizes(path, variant)
+        return self._torch_free().sizes(*_with(base, variant))
+
+
+def _with(base: Any, variant: str | None) -> tuple[Any, ...]:
+    return (base,) if variant is None else (base, variant)

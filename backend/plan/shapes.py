@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backend.config.paths import resolve
 from backend.data.buckets import SHAPE_MODES
 from backend.data.items import DatasetScan, Finding
+from backend.models.base import Base
 from backend.models.spec import FamilyFacts, Geometry
 from backend.models.table import family
 from backend.plan.findings import plan_findings, recommend
@@ -68,7 +68,7 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     """
     row = family(cfg.model.family)
     geometry, said = row.facts.default_geometry, None
-    base = None if cfg.model.base_model is None else resolve(cfg.model.base_model)
+    base = None if cfg.model.base_model is None else Base.of(cfg.model)
     if base is not None:
         try:
             geometry = row.geometry(base)

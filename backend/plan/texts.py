@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.models.base import Base
 from backend.models.spec import FamilyFacts
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,14 @@ class TextPlan:
         return min(length, next((bucket for bucket in self.buckets if bucket >= real), length))
 
 
-def token_counter(base: Path, facts: FamilyFacts) -> CountTokens | None:
+def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
     """Counts the real tokens of a caption with the model's own tokenizer.json; None where there is none to read.
 
     The tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
     """
-    folders = [part.folder for part in facts.parts if part.name.startswith("tokenizer")]
-    file = base / folders[-1] / "tokenizer.json" if folders else None
+    parts = [part for part in facts.parts if part.name.startswith("tokenizer")]
+    place = Base.at(base).place(parts[-1]) if parts else None
+    file = None if place is None else place.path / "tokenizer.json"
     if file is None or not file.is_file():
         return None
     # Only here: caption buckets alone need it, and it is no small import.

@@ -122,7 +122,7 @@ def test_variant_files_are_found_and_counted(base: Path) -> None:
 
 def test_single_file_is_told_what_it_is(base: Path) -> None:
     said = texts(base / "vae/diffusion_pytorch_model.safetensors")
-    assert "is a single file (a VAE), but a folder is needed" in said
+    assert said == "diffusion_pytorch_model.safetensors is a VAE, not the FLUX transformer"
 
 
 def test_folder_that_is_no_model(tmp_path: Path) -> None:

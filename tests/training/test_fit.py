@@ -42,5 +42,5 @@ def test_every_stage_that_can_not_fit_is_told_at_once() -> None:
 def test_weights_are_counted_by_number_and_not_by_file(tiny_flux: Path) -> None:
     part = FACTS.part("vae")
     on_disk = sum(path.stat().st_size for path in (tiny_flux / "vae").glob("*.safetensors"))
-    full, half = fit.weight_bytes(tiny_flux, part, None, 4), fit.weight_bytes(tiny_flux, part, None, 2)
+    full, half = fit.weight_bytes(tiny_flux, part, 4), fit.weight_bytes(tiny_flux, part, 2)
     assert full == 2 * half and 0.8 * on_disk < full <= on_disk

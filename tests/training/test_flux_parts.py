@@ -14,6 +14,7 @@ from diffusers import FluxPipeline
 from PIL import Image
 
 from backend.config.schema import SamplePrompt
+from backend.models.base import Base
 from backend.models.flux import code, facts
 from backend.models.flux.load import empty_denoiser
 from backend.models.loading import Loading
@@ -46,7 +47,8 @@ def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux:
         decoded = vae.decode(mode).sample
     assert torch.allclose(latents, (mode - vae.config.shift_factor) * vae.config.scaling_factor, atol=1e-6)
     assert torch.allclose(stack.decode(latents), decoded, atol=1e-5)
-    assert torch.equal(code.load_vae(tiny_flux / "vae", Loading(torch.float32, CPU)).encode(pixels), latents)
+    alone = Base(None, {"vae": tiny_flux / "vae"})
+    assert torch.equal(code.load_vae(alone, Loading(torch.float32, CPU)).encode(pixels), latents)
 
 
 @pytest.mark.parametrize("true_cfg", [1.0, 2.5])

@@ -29,19 +29,54 @@ class ModelSection(Section):
         kind="path",
         min_length=1,
         label="Base model",
-        help="Folder of the base model in diffusers layout: the one that holds model_index.json, transformer/, "
-        "vae/, the text encoders and tokenizers. Nothing is downloaded; the folder must be on this machine.",
+        help="Folder of the base model in diffusers layout (the one that holds model_index.json), or a single "
+        "safetensors file as its makers or ComfyUI publish it: flux1-dev.safetensors, or a whole SDXL or SD 1.5 "
+        "checkpoint. What the file does not hold is given below. Nothing is downloaded.",
         aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
+    )
+    text_encoder: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Text encoder",
+        help="The text encoder when the base model does not hold it, or another one: a single file (for FLUX "
+        "clip_l.safetensors) or its folder in diffusers layout.",
+        aliases=("clip_l", "clip", "text_encoder_path", "text_encoder1", "qwen_vl"),
+    )
+    text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Second text encoder",
+        help="The second text encoder when the base model does not hold it, or another one: for FLUX "
+        "t5xxl_fp16.safetensors or an fp8 form of it, for SDXL the larger CLIP; or its folder.",
+        aliases=("t5xxl", "t5", "clip_g", "text_encoder2"),
+    )
+    tokenizer: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Tokenizer",
+        help="Folder of the text encoder's tokenizer. Needed when the base model is a single file, since no file "
+        "holds it: it is the small folder tokenizer of the model's repository.",
+        aliases=("tokenizer_path", "tokenizer_1", "tokenizer_cache_dir"),
+    )
+    tokenizer_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Second tokenizer",
+        help="Folder of the second text encoder's tokenizer: tokenizer_2 of the model's repository.",
+        aliases=("t5_tokenizer",),
     )
     vae: Annotated[str, AfterValidator(clean_path)] | None = setting(
         None,
         kind="path",
         min_length=1,
-        label="Other VAE",
-        help="Folder of another VAE in diffusers layout, used in place of the base model's own. Leave it empty "
-        "unless you know that the model was trained with a different one.",
+        label="VAE",
+        help="The VAE when the base model does not hold it, or another one in its place: a single file (for FLUX "
+        "ae.safetensors) or its folder in diffusers layout.",
         aliases=("vae_path", "ae", "vae_override"),
-        advanced=True,
     )
     variant: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,

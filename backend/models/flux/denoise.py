@@ -16,7 +16,8 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
-from backend.models.flux.facts import FACTS, PATCH
+from backend.models.base import Base
+from backend.models.flux.facts import FACTS, PATCH, scheduler_config
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
 
@@ -275,13 +276,13 @@ def _caption(shapes: ShapeRuntime, text: dict[str, Tensor]) -> Tensor:
     return rows[:kept]
 
 
-def sampling_sigmas(steps: int, image_tokens: int, base: str | Path) -> list[float]:
+def sampling_sigmas(steps: int, image_tokens: int, base: Base | Path) -> list[float]:
     """The model's own noise levels for `steps` sampling steps, `steps` + 1 of them, descending to 0.
 
     As `FluxPipeline` calls its scheduler: sigmas from 1 to 1/steps, shifted by the image's tokens where the scheduler's
     config says `use_dynamic_shifting` (FLUX.1-dev), else by its fixed shift (FLUX.1-schnell).
     """
-    scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(Path(base) / "scheduler", local_files_only=True)
+    scheduler = FlowMatchEulerDiscreteScheduler.from_config(scheduler_config(base))
     config = scheduler.config
     slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
     mu = image_tokens * slope + config.base_shift - slope * config.base_image_seq_len

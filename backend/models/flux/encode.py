@@ -13,9 +13,11 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5TokenizerFast
 
+from backend.models.base import Base
 from backend.models.flux import facts
 from backend.models.loading import Loading
 from backend.models.local import load_part
+from backend.models.sources import open_part, tokenizer_folder
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -105,30 +107,34 @@ class VaeStack:
         return self.vae.config.scaling_factor
 
 
-def load_text(base: Path, loading: Loading) -> TextStack:
-    """T5 and CLIP of the model at `base` with their tokenizers. Refused when a part is missing or broken, named."""
+def load_text(base: Base | Path, loading: Loading) -> TextStack:
+    """T5 and CLIP of the model with their tokenizers. Refused when a part is missing or broken, named."""
+    base = Base.at(base, loading.variant)
+
+    def encoder(cls: Any, name: str) -> Any:
+        part = facts.FACTS.part(name)
+        return load_part(cls, open_part(base, part), part, loading).eval()
+
     return TextStack(
-        load_part(CLIPTextModel, base, facts.FACTS.part("text_encoder"), loading).eval(),
+        encoder(CLIPTextModel, "text_encoder"),
         _tokenizer(CLIPTokenizer, base, "tokenizer"),
-        load_part(T5EncoderModel, base, facts.FACTS.part("text_encoder_2"), loading).eval(),
+        encoder(T5EncoderModel, "text_encoder_2"),
         _tokenizer(T5TokenizerFast, base, "tokenizer_2"),
     )
 
 
-def load_vae(path: Path, loading: Loading) -> VaeStack:
-    """The VAE of the model at `path`, or the VAE folder `path` itself. Refused when it is missing or broken, named."""
+def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
+    """The VAE of the model. Refused when it is missing or broken, named."""
     part = facts.FACTS.part("vae")
-    alone = path if not (path / part.folder).is_dir() and (path / "config.json").is_file() else None
-    return VaeStack(load_part(AutoencoderKL, path, part, loading.plain(), folder=alone).eval())
+    source = open_part(Base.at(base, loading.variant), part)
+    return VaeStack(load_part(AutoencoderKL, source, part, loading.plain()).eval())
 
 
-def _tokenizer(cls: Any, base: Path, name: str) -> Any:
+def _tokenizer(cls: Any, base: Base, name: str) -> Any:
     part = facts.FACTS.part(name)
-    folder = base / part.folder
+    folder = tokenizer_folder(base, part)
     try:
         return cls.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, TypeError, KeyError) as error:
         text = f"{part.title} in {folder} can't be loaded: {error}"
-        raise Refused(
-            text, f"Copy the folder {part.folder} again from where the model came from.", "model.base_model"
-        ) from error
+        raise Refused(text, f"Copy it again: {part.where}.", f"model.{part.setting}") from error

@@ -5,16 +5,20 @@ Widths and class names: diffusers `FluxPipeline` and `FluxTransformer2DModel` (t
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from backend.config.problems import Problem
 from backend.models import files
+from backend.models.base import SHIPPED, Base
+from backend.models.check import check_files
 from backend.models.spec import BlockClass, FamilyFacts, Geometry, Part
 
 # A FLUX token is 2x2 latent cells: the patch is packed outside the transformer (its own patch_size is 1).
 PATCH = 2
+
+# The other FLUX pipelines hold the same parts (image to image, inpainting); Fill and Control do not.
+SAME_PARTS = ("FluxImg2ImgPipeline", "FluxInpaintPipeline")
 
 PARTS = (
     Part(
@@ -25,6 +29,9 @@ PARTS = (
         (("config.json",),),
         "diffusion_pytorch_model",
         ("x_embedder.weight", "transformer_blocks.0.attn.to_q.weight", "single_transformer_blocks.0.proj_mlp.weight"),
+        layouts=("flux_bfl",),
+        shipped="flux/configs/transformer.json",
+        where="flux1-dev.safetensors or another FLUX.1 transformer",
     ),
     Part(
         "vae",
@@ -34,6 +41,10 @@ PARTS = (
         (("config.json",),),
         "diffusion_pytorch_model",
         ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+        setting="vae",
+        layouts=("ldm_vae",),
+        shipped="flux/configs/vae.json",
+        where="FLUX's ae.safetensors, or a VAE's folder",
     ),
     Part(
         "text_encoder",
@@ -43,6 +54,10 @@ PARTS = (
         (("config.json",),),
         "model",
         ("embeddings.token_embedding.weight",),
+        setting="text_encoder",
+        layouts=("hf_clip",),
+        shipped="flux/configs/text_encoder.json",
+        where="clip_l.safetensors, or the folder text_encoder of a FLUX.1 model",
     ),
     Part(
         "text_encoder_2",
@@ -52,6 +67,10 @@ PARTS = (
         (("config.json",),),
         "model",
         ("SelfAttention.q.weight",),
+        setting="text_encoder_2",
+        layouts=("t5",),
+        shipped="flux/configs/text_encoder_2.json",
+        where="t5xxl_fp16.safetensors (or fp8), or the folder text_encoder_2 of a FLUX.1 model",
     ),
     Part(
         "tokenizer",
@@ -59,6 +78,8 @@ PARTS = (
         "tokenizer",
         ("CLIPTokenizer", "CLIPTokenizerFast"),
         (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json")),
+        setting="tokenizer",
+        where="the folder tokenizer of black-forest-labs/FLUX.1-dev (or of openai/clip-vit-large-patch14)",
     ),
     Part(
         "tokenizer_2",
@@ -66,6 +87,8 @@ PARTS = (
         "tokenizer_2",
         ("T5TokenizerFast", "T5Tokenizer"),
         (("tokenizer_config.json",), ("tokenizer.json", "spiece.model")),
+        setting="tokenizer_2",
+        where="the folder tokenizer_2 of black-forest-labs/FLUX.1-dev (or of google/t5-v1_1-xxl)",
     ),
     Part(
         "scheduler",
@@ -73,6 +96,7 @@ PARTS = (
         "scheduler",
         ("FlowMatchEulerDiscreteScheduler",),
         (("scheduler_config.json",),),
+        shipped="flux/configs/scheduler.json",
     ),
 )
 
@@ -116,58 +140,17 @@ def _number(config: dict[str, Any], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _config(base: Path, part: str) -> dict[str, Any]:
-    """Config of a part, or {} where it can't be read: `check_part` has said so already."""
+def _config(base: Base, part: str) -> dict[str, Any]:
+    """Config of a part, or {} where it is missing or can't be read: the check has said so already."""
+    if base.place(FACTS.part(part)) is None:
+        return {}
     try:
-        return files.read_json(base / FACTS.part(part).folder / "config.json")
+        return base.config(FACTS.part(part))
     except (OSError, ValueError):
         return {}
 
 
-def _check_index(base: Path) -> list[Problem]:
-    index = base / "model_index.json"
-    if not index.is_file():
-        hint = "a transformer alone" if (base / "config.json").is_file() else "no model_index.json in it"
-        return [
-            Problem(
-                files.SETTING,
-                None,
-                f"{base} is not a model in diffusers layout ({hint})",
-                "Choose the folder that holds model_index.json and the folders transformer, vae, text_encoder, ...",
-            )
-        ]
-    try:
-        data = files.read_json(index)
-    except ValueError as error:
-        return [Problem(files.SETTING, None, f"model_index.json {error}", "Copy the file again.")]
-    found = data.get("_class_name")
-    problems = []
-    # The other FLUX pipelines (image to image, inpainting) hold the same parts; Kontext, Fill and Control do not.
-    if found not in {FACTS.pipeline_class, "FluxImg2ImgPipeline", "FluxInpaintPipeline"}:
-        problems.append(
-            Problem(
-                files.SETTING,
-                None,
-                f"model_index.json says {found or 'nothing'}, but this family needs {FACTS.pipeline_class}",
-                f"Choose a {FACTS.title} model, or the family that {found or 'the model'} belongs to.",
-            )
-        )
-    for part in FACTS.parts:
-        entry = data.get(part.name)
-        name = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
-        if name is not None and name not in part.class_names:
-            problems.append(
-                Problem(
-                    files.SETTING,
-                    None,
-                    f"model_index.json gives {name} as {part.name}, but {part.title} must be {part.class_names[0]}",
-                    "Use the model's own model_index.json and parts; this one was put together from two models.",
-                )
-            )
-    return problems
-
-
-def _check_fit(base: Path) -> list[Problem]:
+def _check_fit(base: Base) -> list[Problem]:
     """Parts that are each whole but don't belong together: widths that must agree."""
     transformer, vae = _config(base, "transformer"), _config(base, "vae")
     clip, t5 = _config(base, "text_encoder"), _config(base, "text_encoder_2")
@@ -203,48 +186,44 @@ def _check_fit(base: Path) -> list[Problem]:
     ]
 
 
-def check_base_model(path: str | os.PathLike[str], variant: str | None = None) -> list[Problem]:
-    """Every problem of the base model folder at `path`; empty when it can be loaded.
+def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
+    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only.
 
-    Reads configs and safetensors headers only. `variant` is the file variant as in diffusers ("fp16").
+    variant: of the weight files ("fp16"), where `base` is a path.
     """
-    base = Path(path)
-    if base.is_file():
-        return files.check_single_file(base, FACTS.title)
-    if not base.is_dir():
-        return [
-            Problem(
-                files.SETTING,
-                None,
-                f"the base model folder {base} does not exist",
-                f"Give the folder of a {FACTS.title} model in diffusers layout.",
-            )
-        ]
-    problems = _check_index(base)
-    if not (base / "model_index.json").is_file():
-        return problems
-    for part in FACTS.parts:
-        problems += files.check_part(base, part, variant)
-    return problems + _check_fit(base)
+    base = Base.at(base, variant)
+    problems = check_files(base, FACTS, SAME_PARTS)
+    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
 
 
-def geometry(path: str | os.PathLike[str]) -> Geometry:
-    """Geometry of the model at `path`, from vae/config.json and transformer/config.json.
+def geometry(base: Base | Path) -> Geometry:
+    """Geometry of the model, from the configs of its VAE and transformer.
 
-    Raises ValueError when the configs can't be read or don't agree.
+    Raises ValueError when they can't be read or don't agree.
     """
-    base = Path(path)
+    base = Base.at(base)
     vae, transformer = _config(base, "vae"), _config(base, "transformer")
     levels, channels = vae.get("block_out_channels"), _number(vae, "latent_channels")
     if not isinstance(levels, list) or not levels or channels is None:
-        raise ValueError(f"{base / 'vae' / 'config.json'} gives no block_out_channels and latent_channels")
+        raise ValueError(f"the config of the VAE of {base.path} gives no block_out_channels and latent_channels")
     wanted = _number(transformer, "in_channels")
     if wanted is not None and wanted != channels * PATCH * PATCH:
         raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels * PATCH * PATCH}")
     return Geometry(downscale=2 ** (len(levels) - 1), patch=PATCH, latent_channels=channels)
 
 
-def sizes(path: str | os.PathLike[str], variant: str | None = None) -> dict[str, int]:
+def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
     """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-    base = Path(path)
-    return {part.name: files.part_bytes(base, part, variant) for part in FACTS.parts if part.weights}
+    base = Base.at(base, variant)
+    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
+
+
+def scheduler_config(base: Base | Path) -> dict[str, Any]:
+    """The scheduler's config: the folder's own, or for single files that of dev or schnell, told by the guidance input.
+
+    ValueError when the folder's can't be read.
+    """
+    base = Base.at(base)
+    if base.place(FACTS.part("scheduler")) is None and _config(base, "transformer").get("guidance_embeds") is False:
+        return files.read_json(SHIPPED / "flux/configs/scheduler_schnell.json")
+    return base.config(FACTS.part("scheduler"))

@@ -1,4 +1,4 @@
-"""The FLUX transformer, from a folder in diffusers layout on this machine; nothing is ever downloaded."""
+"""The FLUX transformer, from files on this machine; nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ import torch
 from diffusers import FluxTransformer2DModel
 
 from backend.models import files
+from backend.models.base import Base
 from backend.models.flux import facts
 from backend.models.loading import Loading
 from backend.models.local import load_part
+from backend.models.sources import open_part
 from backend.refused import Refused
 
 
-def load_denoiser(base: Path, loading: Loading) -> FluxTransformer2DModel:
-    """The transformer of the model at `base`, frozen, in train mode, in the format and place that `loading` says.
+def load_denoiser(base: Base | Path, loading: Loading) -> FluxTransformer2DModel:
+    """The transformer of the model, frozen, in train mode, in the format and place that `loading` says.
 
     Refused when files are missing or broken, all of them named.
     """
-    return load_part(FluxTransformer2DModel, base, facts.FACTS.part("transformer"), loading).train()
+    part = facts.FACTS.part("transformer")
+    return load_part(FluxTransformer2DModel, open_part(Base.at(base, loading.variant), part), part, loading).train()
 
 
-def empty_denoiser(base: Path) -> FluxTransformer2DModel:
-    """The transformer of the model at `base` without weights (on torch's meta device), for names and sizes.
+def empty_denoiser(base: Base | Path) -> FluxTransformer2DModel:
+    """The transformer of the model without weights (on torch's meta device), for names and sizes.
 
     Refused when its config can't be used.
     """
+    base = Base.at(base)
     try:
-        config = files.read_json(base / facts.FACTS.part("transformer").folder / "config.json")
+        config = base.config(facts.FACTS.part("transformer"))
         with torch.device("meta"):
             return FluxTransformer2DModel.from_config(config)
     except (OSError, ValueError, TypeError) as error:
-        text = f"transformer/config.json of {base} can't be used: {error}"
-        raise Refused(text, "Copy the file again from where the model came from.", files.SETTING) from error
+        text = f"The config of the transformer of {base.path} can't be used: {error}"
+        raise Refused(text, "Copy the model again from where it came from.", files.SETTING) from error

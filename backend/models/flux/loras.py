@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend.models.files import read_json
+from backend.models.base import Base
+from backend.models.flux.facts import FACTS
 
 LORA_LAYERS: tuple[str, ...] = (
     r"transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj|to_out\.0|to_add_out)",
@@ -23,10 +24,10 @@ BASE_MODEL_VERSION = "flux1"
 """``ss_base_model_version``, as sd-scripts writes it for FLUX.1."""
 
 
-def architecture(base: Path) -> str:
-    """``modelspec.architecture`` of a LoRA for the model at `base`: told by its guidance embedding, dev or schnell."""
+def architecture(base: Base | Path) -> str:
+    """``modelspec.architecture`` of a LoRA for the model: told by its guidance embedding, dev or schnell."""
     try:
-        guided = read_json(base / "transformer" / "config.json").get("guidance_embeds")
+        guided = Base.at(base).config(FACTS.part("transformer")).get("guidance_embeds")
     except (OSError, ValueError):
         return "flux-1/lora"
     return "flux-1-dev/lora" if guided else "flux-1-schnell/lora"

@@ -1,0 +1,179 @@
+"""What is wrong with the files of a base model, named at the setting that gave them, before anything heavy loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from backend.config.problems import Problem
+from backend.models import files
+from backend.models.base import PLACES, Base, Place, header_of
+from backend.models.layouts import UnknownNames
+from backend.models.spec import FamilyFacts, Part
+
+_UNSAFE = {".ckpt", ".pt", ".pth", ".bin"}
+
+
+def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -> list[Problem]:
+    """Every problem of the files of `base` as a model of the family; empty when its parts can be loaded.
+
+    pipelines: classes that model_index.json may name beside the family's own.
+    """
+    if base.path is None:
+        return [Problem(files.SETTING, None, "no base model is chosen", _wanted(facts))]
+    if not base.path.exists():
+        return [Problem(files.SETTING, None, f"the base model {base.path} does not exist", _wanted(facts))]
+    if base.path.is_file():
+        problems = _check_main_file(base, base.path, facts)
+        wrong = bool(problems)
+    else:
+        problems = _check_index(base.path, facts, pipelines)
+        wrong = not (base.path / "model_index.json").is_file()
+    problems += _check_unused(base, facts)
+    for part in facts.parts:
+        # What a wrong base model lacks goes without saying.
+        if not wrong or part.setting in base.given:
+            problems += check_part(base, part)
+    return problems
+
+
+def check_part(base: Base, part: Part) -> list[Problem]:
+    """Everything that is wrong with one part, wherever it lies."""
+    place = base.place(part)
+    if place is None:
+        return _missing(base, part)
+    if place.path.is_file() and part.weights:
+        return _check_file(place, part)
+    if place.path.is_file():
+        text = f"{place.path.name} is a file, but {part.title} is a folder"
+        return [Problem(place.setting, None, text, f"Choose {_folder_of(part)}.")]
+    if not place.path.is_dir() and place.setting != files.SETTING:
+        return [Problem(place.setting, None, f"{place.path} does not exist", f"Choose {_source_of(part)}.")]
+    found = files.check_folder(place.path.parent, replace(part, folder=place.path.name), base.variant)
+    return [replace(problem, path=place.setting) for problem in found]
+
+
+def _wanted(facts: FamilyFacts) -> str:
+    single = " or its single file" if any(part.layouts for part in facts.parts) else ""
+    return f"Give the folder of a {facts.title} model in diffusers layout{single}."
+
+
+def _check_main_file(base: Base, path: Path, facts: FamilyFacts) -> list[Problem]:
+    """A base model that is a file must hold the denoiser; what it holds instead is named."""
+    denoiser = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
+    if path.suffix.lower() in _UNSAFE:
+        text = f"{path.name} is a pickle file, which can run code when it is opened"
+        return [Problem(files.SETTING, None, text, "Only safetensors are read; most models are published in both.")]
+    if not denoiser.layouts:
+        kind = _kind(path)
+        text = f"{path} is a single file{f' ({kind})' if kind else ''}, but a folder is needed"
+        remedy = f"Choose the folder of a {facts.title} model in diffusers layout: the one that holds model_index.json."
+        return [Problem(files.SETTING, None, text, remedy)]
+    if base.place(denoiser) is None:
+        return [_not_this(path, denoiser, files.SETTING)]
+    return []
+
+
+def _check_file(place: Place, part: Part) -> list[Problem]:
+    """One part in a single file: readable, whole, the right kind, every name known."""
+    path, shown = place.path, place.path.name
+    if path.suffix.lower() in _UNSAFE:
+        text = f"{shown} is a pickle file, which can run code when it is opened"
+        return [Problem(place.setting, None, text, "Only safetensors are read; most models are published in both.")]
+    again = "Copy the file again from where the model came from."
+    try:
+        header = header_of(path)
+    except (ValueError, OSError) as error:
+        said = error if isinstance(error, ValueError) else f"can't be read: {error.strerror or error}"
+        return [Problem(place.setting, None, f"{shown} {said}", again)]
+    if header.missing_bytes:
+        text = f"{shown} is cut short: {header.missing_bytes} bytes are missing"
+        return [Problem(place.setting, None, text, "Copy the file again; the download broke off.")]
+    if place.layout is None:
+        return [_not_this(path, part, place.setting)]
+    try:
+        place.layout.pieces(header.tensors, place.prefix)
+    except UnknownNames as error:
+        return [Problem(place.setting, None, f"{shown} {error}", "Take the file as its makers published it.")]
+    except ValueError as error:
+        return [Problem(place.setting, None, f"{shown} can't be used as {part.title}: {error}", again)]
+    return []
+
+
+def _not_this(path: Path, part: Part, setting: str) -> Problem:
+    kind = _kind(path)
+    if not part.layouts:
+        text = f"{path.name} is a single file{f' ({kind})' if kind else ''}, but {part.title} is read from a folder"
+    else:
+        text = f"{path.name} is {kind or 'none that is known here'}, not {part.title}"
+    return Problem(setting, None, text, f"Choose {_source_of(part)}.")
+
+
+def _missing(base: Base, part: Part) -> list[Problem]:
+    """A part that nothing gives: fine where its config is all there is to it, and shipped."""
+    if not part.weights and part.shipped:
+        return []
+    if not part.setting:
+        # the denoiser; what the base model's file holds instead has been said
+        return []
+    text = f"{part.title} is missing: {base.path.name if base.path else 'the base model'} does not hold it"
+    return [Problem(f"model.{part.setting}", None, text, f"Set {part.setting} to {_source_of(part)}.")]
+
+
+def _source_of(part: Part) -> str:
+    return part.where or (f"the file or folder of {part.title}" if part.layouts else _folder_of(part))
+
+
+def _folder_of(part: Part) -> str:
+    return part.where or f"the folder {part.folder} of the model"
+
+
+def _kind(path: Path) -> str | None:
+    try:
+        return files.kind_of(header_of(path).names)
+    except (ValueError, OSError):
+        return None
+
+
+def _check_unused(base: Base, facts: FamilyFacts) -> list[Problem]:
+    """Settings that give a part which the family does not have."""
+    known = {part.setting for part in facts.parts}
+    return [
+        Problem(
+            f"model.{name}",
+            None,
+            f"{facts.title} has no part that {name} could give",
+            "Leave it empty, or choose the family that the file belongs to.",
+        )
+        for name in PLACES
+        if name in base.given and name not in known
+    ]
+
+
+def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> list[Problem]:
+    """model_index.json against the family: its pipeline, and the class of each part."""
+    index = base / "model_index.json"
+    if not index.is_file():
+        hint = "a part alone" if (base / "config.json").is_file() else "no model_index.json in it"
+        text = f"{base} is not a model in diffusers layout ({hint})"
+        folders = ", ".join(part.folder for part in facts.parts[:3])
+        return [Problem(files.SETTING, None, text, f"Choose the folder that holds model_index.json, {folders}, ...")]
+    try:
+        data = files.read_json(index)
+    except ValueError as error:
+        return [Problem(files.SETTING, None, f"model_index.json {error}", "Copy the file again.")]
+    found = data.get("_class_name")
+    problems = []
+    if found not in {facts.pipeline_class, *pipelines}:
+        text = f"model_index.json says {found or 'nothing'}, but this family needs {facts.pipeline_class}"
+        remedy = f"Choose a {facts.title} model, or the family that {found or 'the model'} belongs to."
+        problems.append(Problem(files.SETTING, None, text, remedy))
+    for part in facts.parts:
+        entry = data.get(part.name)
+        name = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
+        if name is not None and name not in part.class_names:
+            text = f"model_index.json gives {name} as {part.name}, but {part.title} must be {part.class_names[0]}"
+            remedy = "Use the model's own model_index.json and parts; this one was put together from two models."
+            problems.append(Problem(files.SETTING, None, text, remedy))
+    return problems
