@@ -35,6 +35,7 @@ from backend.lora.inject import Lora, inject
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
+from backend.memory import checkpointing
 from backend.memory.meter import Meter
 from backend.optim_state import ExactState, weights_to_use
 from backend.pulse import CompilePulse
@@ -233,8 +234,11 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
     if network.network_weights:
         for said in continue_from(lora, read_lora(resolve(network.network_weights))):
             events.write("warning", text=said, remedy="")
-    if cfg.training.gradient_checkpointing:
-        denoiser.enable_gradient_checkpointing()
+    kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
+    checkpointing.apply(denoiser, kind)
+    if kind == "offload" and inputs.device.type == "cpu":
+        text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
+        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
     optimizer = optimizer_of(cfg, lora.parameters())
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
@@ -252,6 +256,7 @@ def _compile(
     stack.callback(telemetry.stop)
     # the shape mode rules over compile_dynamic where it decides by itself which axes change
     dynamic = {"exact_buckets": "false", "dynamic": "auto"}.get(chosen.shape_mode, chosen.compile_dynamic)
+    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget)
     rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
     try:
         report = compile_model(

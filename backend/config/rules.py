@@ -264,6 +264,32 @@ RULES: tuple[Rule, ...] = (
         "nothing would be compiled",
         "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
     ),
+    no_effect(
+        "memory.checkpointing_kind",
+        "training.gradient_checkpointing",
+        (True,),
+        "gradient checkpointing is off",
+    ),
+    Rule(
+        ("memory.activation_memory_budget", "compile.compile"),
+        lambda budget, on: budget is not None and not on,
+        "activation_memory_budget needs compile: it is the compiler that chooses what to keep",
+        "Turn compile.compile on, or take activation_memory_budget out and use training.gradient_checkpointing",
+    ),
+    Rule(
+        ("memory.activation_memory_budget", "compile.compile", "training.gradient_checkpointing"),
+        lambda budget, on, checkpointing: budget is not None and on and checkpointing,
+        "activation_memory_budget saves next to nothing under gradient checkpointing, which keeps no activations",
+        "Turn training.gradient_checkpointing off, or take activation_memory_budget out",
+        "warning",
+    ),
+    Rule(
+        ("memory.activation_memory_budget", "compile.compile", "compile.compile_backend"),
+        lambda budget, on, backend: budget is not None and on and backend != "inductor",
+        "activation_memory_budget has no effect: {compile_backend} keeps what the model keeps",
+        "Set compile.compile_backend to inductor, or take activation_memory_budget out",
+        "warning",
+    ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
     Rule(
         ("compile.compile_blocks", "model.family"),

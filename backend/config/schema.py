@@ -10,7 +10,6 @@ from backend.config.declare import Bounds, Section, Setting, read_section, setti
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
 from backend.config.sections.memory import MemorySection
-from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
@@ -49,7 +48,6 @@ SECTIONS: dict[str, type[Section]] = {
     "timesteps": TimestepsSection,
     "compile": CompileSection,
     "memory": MemorySection,
-    "memory": MemorySection,
     "sampling": SamplingSection,
     "validation": ValidationSection,
     "saving": SavingSection,
@@ -74,9 +72,6 @@ class Config(Section):
     )
     compile: CompileSection = setting(
         CompileSection, label="Torch Compile Settings", help="What is compiled, and how many different shapes reach it."
-    )
-    memory: MemorySection = setting(
-        MemorySection, label="Memory", help="How a model that is larger than the card is trained on it."
     )
     memory: MemorySection = setting(
         MemorySection, label="Memory", help="What a base model larger than the card needs, and what it costs."

@@ -102,6 +102,30 @@ BROKEN: list[tuple[Values, str, str]] = [
     ),
     ({"compile.compile_scope": "model"}, "compile.compile_scope", "nothing would be compiled"),
     (
+        {"memory.checkpointing_kind": "offload", "training.gradient_checkpointing": False},
+        "memory.checkpointing_kind",
+        "is off",
+    ),
+    (
+        {
+            "memory.activation_memory_budget": 0.5,
+            "compile.compile": False,
+            "training.gradient_checkpointing": False,
+        },
+        "memory.activation_memory_budget",
+        "needs compile",
+    ),
+    ({"memory.activation_memory_budget": 0.5}, "memory.activation_memory_budget", "next to nothing"),
+    (
+        {
+            "memory.activation_memory_budget": 0.5,
+            "compile.compile_backend": "aot_eager",
+            "training.gradient_checkpointing": False,
+        },
+        "memory.activation_memory_budget",
+        "no effect",
+    ),
+    (
         {
             "compile.compile_scope": "model",
             "training.gradient_checkpointing": False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from backend.config.declare import Section, setting
 
 
@@ -40,5 +42,52 @@ class MemorySection(Section):
         "ordinary memory, and which no other program can use meanwhile. Empty: 80 % of the machine's memory, half of "
         "it on Windows, which allows no more. What is beyond is streamed from ordinary memory, and the log says so.",
         aliases=("pinned_memory_limit", "max_pinned_memory_gb"),
+        advanced=True,
+    )
+    vram_limit_gb: float | None = setting(
+        None,
+        gt=0,
+        le=4096,
+        unit="GB",
+        label="VRAM limit",
+        help="The most video memory that the run may take; the rest is left to the desktop and other programs. A run "
+        "that needs more ends as if the card were that small. Empty: all that is free.",
+        aliases=("vram_limit", "max_vram", "gpu_memory_fraction", "memory_fraction"),
+    )
+    offload_by_turns: Literal["auto", "on", "off"] = setting(
+        "auto",
+        label="Offload by turns",
+        help="While a sample picture is decoded, the denoiser's weights wait in RAM, so that the VAE has the card to "
+        "itself. auto does it where the two would not fit together; on always; off never. Encoders always take "
+        "turns: each leaves before the next one comes.",
+        aliases=("cpu_offload", "model_offload", "sequential_offload", "lowram_sampling", "offload_denoiser"),
+        advanced=True,
+    )
+    vae_tiling: Literal["auto", "on", "off"] = setting(
+        "auto",
+        label="VAE tiling",
+        help="Encodes and decodes large pictures in overlapping tiles: far less memory, and tiny differences where "
+        "tiles meet. auto does it only where a whole picture would not fit the card.",
+        aliases=("enable_vae_tiling", "vae_tiled", "tiled_vae", "vae_spatial_tile_sample_min_size"),
+        advanced=True,
+    )
+    checkpointing_kind: Literal["block", "offload", "selective"] = setting(
+        "block",
+        label="Checkpointing kind",
+        help="What gradient checkpointing does. block computes every block a second time. offload also keeps the "
+        "blocks' inputs in RAM, copied beside the work: the least video memory, for long sequences and many blocks. "
+        "selective computes every second block a second time: half of the saving for half of the time.",
+        aliases=("gradient_checkpointing_cpu_offload", "cpu_offload_checkpointing", "unsloth_offload_checkpointing"),
+    )
+    activation_memory_budget: float | None = setting(
+        None,
+        ge=0,
+        le=1,
+        unit="share",
+        label="Activation budget",
+        help="Without gradient checkpointing, the share of its activations that a compiled block may keep; what is "
+        "cheapest to compute again is dropped. 0.5 saves about a quarter of the memory for a few percent of time. "
+        "Empty keeps what is fastest. Only inductor uses it.",
+        aliases=("memory_budget", "activation_budget"),
         advanced=True,
     )

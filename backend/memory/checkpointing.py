@@ -1,0 +1,85 @@
+"""Which blocks are computed a second time in the backward pass, and where their inputs wait until then.
+
+One hook serves every family: diffusers' ``_gradient_checkpointing_func``, called with a function and its arguments. A
+family's core must do three things:
+
+- take it as ``checkpoint = self._gradient_checkpointing_func if self.gradient_checkpointing else None``, and call a
+  block as ``checkpoint(function, *arguments)`` while gradients are made (``torch.is_grad_enabled()``), plainly
+  otherwise;
+- pass the block (an ``nn.Module``) as that function or among its arguments, and every tensor that depends on trained
+  weights as an argument (tuples are looked into), never through a closure;
+- let go of the tensors it passed in: what it keeps a name for stays on the device.
+
+The hook sits outside of the compiled block, so that forward and recompute run the graph that training without
+checkpointing runs: no kind costs a graph. Random numbers (LoRA dropout) are the same in both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch._functorch.config
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from backend.compile.everywhere import set_everywhere
+from backend.memory.activation_offload import Offload
+
+log = logging.getLogger(__name__)
+
+KINDS = ("block", "offload", "selective")
+"""What `training.gradient_checkpointing` can mean; off is its absence."""
+
+Hook = Callable[..., Any]
+
+
+def apply(denoiser: nn.Module, kind: str) -> Offload | None:
+    """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
+
+    block: every block is recomputed from its input. offload: as block, with the inputs on the host. selective: every
+    second block is recomputed, the others keep their insides: half of the saving for half of the time. ValueError for
+    an unknown kind, and for a model that has no checkpointing.
+    """
+    if kind not in ("off", *KINDS):
+        raise ValueError(f"checkpointing kind {kind!r} is unknown; known: off, {', '.join(KINDS)}")
+    if kind == "off":
+        denoiser.disable_gradient_checkpointing()
+        return None
+    offload = Offload() if kind == "offload" else None
+    hook: Hook = {"block": recomputed, "selective": Selective()}.get(kind) or offload
+    denoiser.enable_gradient_checkpointing(hook)
+    return offload
+
+
+def recomputed(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """`function` of its arguments, of which only these are kept; the rest is computed again in the backward pass."""
+    return checkpoint(function, *arguments, use_reentrant=False, **named)
+
+
+class Selective:
+    """Recomputes the blocks with an even number and leaves the others alone.
+
+    Operators inside of a compiled block can't be chosen from outside of it (that is the activation budget's work), so
+    the choice is between blocks, which works eager and compiled, and makes no difference to any graph.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        # Blocks are numbered as they first come: the order of a forward never changes.
+        key = next((id(each) for each in (function, *arguments) if isinstance(each, nn.Module)), id(function))
+        if self._numbers.setdefault(key, len(self._numbers)) % 2:
+            return function(*arguments, **named)
+        return recomputed(function, *arguments, **named)
+
+
+def set_activation_budget(share: float | None) -> None:
+    """Share of a compiled block's activations that may be kept, 0 to 1; None keeps what torch finds fastest.
+
+    The partitioner of torch.compile then recomputes the cheapest operators. It counts for blocks compiled afterwards,
+    in all threads.
+    """
+    set_everywhere(torch._functorch.config, "activation_memory_budget", 1.0 if share is None else share)
