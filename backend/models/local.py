@@ -15,6 +15,7 @@ import torch
 import transformers.utils.logging
 from torch import Tensor, nn
 
+from backend.memory.quantized import quantize_layer, quantized_layers
 from backend.models import files, skeleton
 from backend.models.loading import Loading
 from backend.models.sources import FolderSource, LazyTensor, PartSource
@@ -45,8 +46,9 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
             )
         model = skeleton.empty_model(cls, config, loading.dtype)
         tensors = _matched(model, skeleton.by_model_names(model, source.tensors()), part, source.title)
+        quantized = _quantized(model, loading)
         for name, lazy in tensors.items():
-            _put(model, name, lazy, loading)
+            _put(model, name, lazy, loading, name in quantized)
     except (Refused, torch.OutOfMemoryError):
         raise
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
@@ -83,11 +85,24 @@ def _matched(model: nn.Module, found: Mapping[str, LazyTensor], part: Part, titl
     return {name: found[name] for name in wanted if name in found}
 
 
-def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: Loading) -> None:
+def _quantized(model: nn.Module, loading: Loading) -> set[str]:
+    """Names of the weights to quantise; what the model's class wants in float32 is none of them."""
+    if loading.quantize is None:
+        return set()
+    names = (f"{path}.weight" for path in quantized_layers(model))
+    return {name for name in names if not skeleton.keeps_float32(model, name, loading.dtype)}
+
+
+def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: Loading, quantized: bool) -> None:
     """Read one tensor and put it into the model, in its format and place."""
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
     device = torch.device("cpu") if loading.on_host(path) else loading.device
+    if quantized:
+        # on the device, which does it fastest, whether the result stays there or not
+        layer = quantize_layer(model, path, lazy.read().to(loading.device), loading.quantize, loading.compute)
+        layer.weight.data, layer.scale = layer.weight.data.to(device), layer.scale.to(device)
+        return
     dtype = torch.float32 if skeleton.keeps_float32(model, name, loading.dtype) else loading.dtype
     value = _converted(lazy, dtype, device)
     if leaf in owner._parameters:

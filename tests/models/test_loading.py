@@ -13,8 +13,11 @@ import pytest
 import safetensors.torch
 import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
+from torch import nn
 from transformers import CLIPTextModel, T5EncoderModel
 
+from backend.memory.formats import quantize
+from backend.memory.quantized import QuantizedLinear
 from backend.models.flux.facts import FACTS
 from backend.models.loading import Loading
 from backend.models.local import load_part
@@ -160,7 +163,9 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in kilobytes on Linux only")
-@pytest.mark.parametrize(("dtype", "quantize"), [("bfloat16", ""), ("float32", "")])
+@pytest.mark.parametrize(
+    ("dtype", "quantize"), [("bfloat16", ""), ("float32", ""), ("bfloat16", "int8"), ("bfloat16", "fp8")]
+)
 def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path, dtype: str, quantize: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, str(big), dtype, quantize, str(tiny_flux)],
@@ -170,3 +175,46 @@ def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path, dty
     largest = 1024 * 6 * 1024 * 4 * 2
     assert size > 300_000_000 >> (quantize != "")
     assert peak < size + largest + 20_000_000, f"peak {peak / 1e6:.0f} MB for a model of {size / 1e6:.0f} MB"
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8", "nf4"])
+def test_blocks_are_quantised_while_loading_and_nothing_else(tiny_flux: Path, kind: str) -> None:
+    plain = load(tiny_flux, "transformer", torch.bfloat16)
+    ours = load(tiny_flux, "transformer", torch.bfloat16, quantize=kind)
+    layers = {path: layer for path, layer in ours.named_modules() if isinstance(layer, QuantizedLinear)}
+    assert layers.keys() == {p for p, m in plain.named_modules() if isinstance(m, nn.Linear) and "blocks." in p}
+    weights = file_tensors(tiny_flux / "transformer" / "diffusion_pytorch_model.safetensors")
+    for path, layer in layers.items():
+        numbers, scale = quantize(weights[f"{path}.weight"].read(), kind)
+        assert torch.equal(layer.weight.view(torch.int8), numbers.view(torch.int8)) and torch.equal(layer.scale, scale)
+        real = plain.get_submodule(path)
+        assert real.bias is None or torch.equal(layer.bias, real.bias)
+    rest = {name: value for name, value in plain.state_dict().items() if name.rpartition(".")[0] not in layers}
+    assert all(torch.equal(ours.state_dict()[name], value) for name, value in rest.items())
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_quantised_text_encoders_say_nearly_the_same(tiny_flux: Path, kind: str, dtype: torch.dtype) -> None:
+    tokens = torch.arange(3, 40)[None]
+    plain, ours = load(tiny_flux, "text_encoder_2"), load(tiny_flux, "text_encoder_2", dtype, quantize=kind)
+    layers = {path.rpartition(".")[2] for path, m in ours.named_modules() if isinstance(m, QuantizedLinear)}
+    # transformers wants wo in float32 where the model is fp16: there it is left alone
+    assert layers == {"q", "k", "v", "o", "wi_0", "wi_1"} | ({"wo"} if dtype == torch.float32 else set())
+    with torch.no_grad():
+        one, other = plain(tokens)[0], ours(tokens)[0].float()
+    assert (one - other).norm() / one.norm() < {"int8": 0.05, "nf4": 0.25}[kind]
+
+
+def test_what_swap_keeps_on_the_host_is_told_by_module_path(tiny_flux: Path) -> None:
+    asked: set[str] = set()
+
+    def host(path: str) -> bool:
+        asked.add(path)
+        return path.startswith("transformer_blocks.1.")
+
+    loading = Loading(torch.float32, torch.device("meta"), quantize=None, host=host)
+    model = load_part(FluxTransformer2DModel, tiny_flux, FACTS.part("transformer"), loading)
+    on_host = {name for name, value in model.named_parameters() if not value.is_meta}
+    assert on_host == {n for n, _ in model.named_parameters() if n.startswith("transformer_blocks.1.")}
+    assert "transformer_blocks.1.attn.to_q" in asked
