@@ -1,0 +1,60 @@
+"""What a block keeps for its backward pass, as data: the words in which a family says it. Without torch.
+
+The figures of a family are counted from what autograd really saves (tests/plan/test_activations.py counts again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Stream = Literal["image", "text", "joint", "row"]
+"""Which tokens a layer sees: those of the picture, of the text, both in one sequence, or one a picture."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one stream keeps a token beside the inputs of trained layers, in widths of the model.
+
+    full: copies in float32 under mixed precision (inputs of norms). half: in the format of the arithmetic (queries,
+    keys, values and the attention's result, of which each counts one).
+    """
+
+    full: float = 0.0
+    half: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockActivations:
+    """What a block of the class `block` keeps.
+
+    probe: end of the path of a linear layer whose input is as wide as the model. stream: what its layers see, unless a
+    pattern of `others` (a regular expression searched in the layer's path within the block) says otherwise. kept: by
+    stream. outputs: patterns of layers whose result is kept too, as what goes into a nonlinearity. shared: patterns of
+    layers whose input is kept anyway, so that training them costs no further copy.
+    """
+
+    block: str
+    probe: str
+    stream: Stream = "image"
+    others: tuple[tuple[str, Stream], ...] = ()
+    kept: Mapping[Stream, Kept] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VaeActivations:
+    """Numbers a pixel that the VAE holds beside its weights at the worst moment, in widths of its first convolution."""
+
+    encode: float
+    decode: float
+
+
+@dataclass(frozen=True)
+class FamilyMemory:
+    """The memory of a family. blocks: one entry a block class."""
+
+    blocks: tuple[BlockActivations, ...]
+    vae: VaeActivations

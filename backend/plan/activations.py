@@ -1,0 +1,172 @@
+"""Bytes that a training step holds beside weights: what blocks keep for the backward pass, and what it works with.
+
+The share that compiled blocks keep, and the working set, are fitted to an H100 (torch 2.11, FLUX's width, 4096 + 512
+tokens); what an eager block keeps is counted from its layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from backend.models.activations import BlockActivations, FamilyMemory, Stream
+from backend.plan.parts import Block, Denoiser
+
+COMPILED = 0.81
+"""What a compiled block keeps of what an eager one does: casts and norms are computed again."""
+
+WORKING, WORKING_COMPILED = 0.3, 0.22
+"""What the backward of one block holds in passing, as a share of what the eager block keeps."""
+
+RECOMPUTED, RECOMPUTED_COMPILED = 0.7, 0.38
+"""What a block's second forward holds beside what it keeps, as the same share."""
+
+LEAST_BUDGET = 0.28
+"""Share of a compiled block's activations that an activation memory budget of 0 leaves."""
+
+FORWARD = 0.45
+"""What the most a block holds in a forward without gradients is, as a share of what it keeps with gradients."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What goes through the denoiser at once: rows, and tokens a row, padding included."""
+
+    batch: int
+    image: int
+    text: int
+
+    def tokens(self, stream: Stream) -> int:
+        """Tokens of a stream, over all rows."""
+        each = {"image": self.image, "text": self.text, "joint": self.image + self.text, "row": 1}[stream]
+        return self.batch * each
+
+
+@dataclass(frozen=True)
+class Format:
+    """Bytes a number: of the arithmetic and of norms, which mixed precision computes in float32."""
+
+    half: int = 2
+    full: int = 4
+
+
+def block_bytes(
+    block: Block, said: BlockActivations | None, work: Work, rank: int, trained: Collection[str], number: Format
+) -> int:
+    """Bytes that autograd keeps of one eager block. trained: paths within the block that have a LoRA."""
+    said = said or _usual(block)
+    width = model_width(block, said)
+    total = 0.0
+    for stream, kept in said.kept.items():
+        total += work.tokens(stream) * width * (kept.full * number.full + kept.half * number.half)
+    for path, (inner, outer) in block.linears.items():
+        tokens = work.tokens(_stream(said, path))
+        if _any(said.outputs, path):
+            total += tokens * outer * number.half
+        if path in trained:
+            shared = _any(said.shared, path) and work.batch == 1
+            total += tokens * ((0 if shared else inner) + rank) * number.half
+    return int(total)
+
+
+def border_bytes(block: Block, said: BlockActivations | None, work: Work, number: Format) -> int:
+    """Bytes of a block's input, which checkpointing keeps."""
+    return work.tokens("joint") * model_width(block, said or _usual(block)) * number.half
+
+
+def model_width(block: Block, said: BlockActivations) -> int:
+    """Features of the stream that the block works on."""
+    for path, (inner, _) in block.linears.items():
+        if path.endswith(said.probe):
+            return inner
+    return max((min(size) for size in block.linears.values()), default=0)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of a training step's activations. kept: until the backward reaches them. passing: at the worst moment."""
+
+    kept: int
+    passing: int
+    host: int = 0
+
+    @property
+    def total(self) -> int:
+        """Both together, on the card."""
+        return self.kept + self.passing
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the blocks are run. checkpointing: off, block, offload (inputs on the host), or half (every other block)."""
+
+    compiled: bool
+    checkpointing: str = "block"
+    budget: float = 1.0
+
+
+def training_bytes(
+    denoiser: Denoiser,
+    memory: FamilyMemory | None,
+    work: Work,
+    rank: int,
+    trained: Mapping[str, Collection[str]],
+    way: Way,
+    number: Format,
+) -> Held:
+    """Activations of a step over all blocks. trained: block class -> paths within a block that have a LoRA."""
+    said = {each.block: each for each in memory.blocks} if memory else {}
+    share = COMPILED * (LEAST_BUDGET + (1 - LEAST_BUDGET) * way.budget) if way.compiled else 1.0
+    kept = largest = borders = 0
+    sizes: dict[tuple[str, int], int] = {}
+    for index, block in enumerate(denoiser.blocks):
+        key = (block.kind, block.weights)
+        if key not in sizes:
+            paths = trained.get(block.kind, ())
+            sizes[key] = block_bytes(block, said.get(block.kind), work, rank, paths, number)
+        eager = sizes[key]
+        largest = max(largest, eager)
+        border = border_bytes(block, said.get(block.kind), work, number)
+        if way.checkpointing == "off" or (way.checkpointing == "half" and index % 2):
+            kept += int(eager * share)
+        else:
+            borders += border
+    working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
+    if not borders:
+        return Held(kept, working)
+    passing = working + int(largest * (share + (RECOMPUTED_COMPILED if way.compiled else RECOMPUTED)))
+    if way.checkpointing == "offload":
+        # two inputs are on the card while they are on their way
+        return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, borders)
+    return Held(kept + borders, passing)
+
+
+def forward_bytes(denoiser: Denoiser, memory: FamilyMemory | None, work: Work, number: Format, compiled: bool) -> int:
+    """The most that a forward without gradients holds beside weights."""
+    said = {each.block: each for each in memory.blocks} if memory else {}
+    largest = {
+        (block.kind, block.weights): block_bytes(block, said.get(block.kind), work, 0, (), number)
+        for block in denoiser.blocks
+    }
+    return int(max(largest.values(), default=0) * FORWARD * (COMPILED if compiled else 1.0))
+
+
+def _stream(said: BlockActivations, path: str) -> Stream:
+    for pattern, stream in said.others:
+        if re.search(pattern, path):
+            return stream
+    return said.stream
+
+
+def _any(patterns: Collection[str], path: str) -> bool:
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
+def _usual(block: Block) -> BlockActivations:
+    """What a block of attention and feed-forward usually keeps, for a family that says nothing of its own."""
+    from backend.models.activations import Kept
+
+    widest = max((outer for _, outer in block.linears.values()), default=0)
+    grown = tuple(f"^{re.escape(path)}$" for path, (_, outer) in block.linears.items() if outer == widest)
+    return BlockActivations(block.kind, "to_q", kept={"joint": Kept(full=4, half=4)}, outputs=grown[:1])

@@ -1,0 +1,282 @@
+"""How much memory a run will need, by stage and part, before anything is loaded: arithmetic without torch.
+
+What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
+from the layers of the blocks (`backend.plan.activations`). A run holds its estimate against its own peak at its end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from backend.memory.bytes import total_bytes
+from backend.memory.optimizer_bytes import lora_shapes, trained_bytes
+from backend.models.base import Base
+from backend.models.spec import Family
+from backend.models.table import family as family_named
+from backend.plan import memory_ram
+from backend.plan.activations import Held, Work, forward_bytes, training_bytes
+from backend.plan.machine import Card
+from backend.plan.memory_settings import Chosen, chosen
+from backend.plan.memory_work import RunWork
+from backend.plan.parts import Parts, family_memory, read_parts, trained_layers
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
+
+OUTSIDE = 700_000_000
+"""Bytes on the card that torch's allocator does not count: CUDA's context, kernels, libraries' own."""
+
+WORKSPACE = 100_000_000
+"""Bytes of cuBLAS and cuDNN workspaces, inputs, embeddings and other small things in torch's allocator."""
+
+SLACK = 0.02
+"""Share of what is allocated that the allocator reserves beside it: rounding and fragments."""
+
+TIGHT = 0.93
+"""Above this share of what there is, small differences between machines decide."""
+
+VAE_WORKSPACE = 1.3
+"""What convolutions' workspaces add to the VAE's tensors."""
+
+TILE_PX = 512
+"""Side of the tiles that a tiled VAE works on."""
+
+TEXT_WORKING = 6
+"""Widest layers' results that a text encoder holds at once."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the run. parts: name -> bytes in torch's allocator. host: bytes in RAM beside the process itself."""
+
+    name: str
+    parts: Mapping[str, int]
+    host: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def allocated(self) -> int:
+        """What torch's allocator will show as its peak."""
+        return sum(self.parts.values())
+
+    @property
+    def total(self) -> int:
+        """What the card must have free: with the allocator's slack and what lies outside of it."""
+        return int(self.allocated * (1 + SLACK)) + OUTSIDE
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """stages in the order in which they run. ram: part -> bytes of the machine's memory at its worst moment.
+
+    card: what it is held against; None when nothing is known of any. limit: memory.vram_limit_gb in bytes. rough: the
+    family says nothing about its activations. given: the settings it was made from, with auto resolved.
+    """
+
+    stages: tuple[Stage, ...]
+    ram: Mapping[str, int]
+    card: Card | None = None
+    limit: int | None = None
+    rough: bool = False
+    given: Chosen | None = None
+
+    @property
+    def peak(self) -> Stage:
+        """The stage that needs most."""
+        return max(self.stages, key=lambda stage: stage.allocated)
+
+    def stage(self, name: str) -> Stage | None:
+        """The stage called `name`, if the run has it."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    @property
+    def room(self) -> int | None:
+        """Bytes of the card that the run may use."""
+        return _room(self.card, self.limit)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the worst stage fits."""
+        return verdict(self.peak.total, self.room)
+
+    @property
+    def ram_total(self) -> int:
+        """Bytes of RAM at the worst moment."""
+        return sum(self.ram.values())
+
+
+def verdict(needed: int, room: int | None) -> Verdict:
+    """Whether `needed` bytes fit into `room`."""
+    if room is None:
+        return "unknown"
+    if needed > room:
+        return "does_not_fit"
+    return "tight" if needed > TIGHT * room else "fits"
+
+
+def estimate(
+    cfg: Config,
+    work: RunWork,
+    card: Card | None,
+    *,
+    parts: Parts | None = None,
+    on_card: bool = True,
+) -> Estimate | None:
+    """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
+
+    parts: of the base model, where they were read already. on_card: False for a run on the CPU, whose RAM holds all.
+    """
+    family = family_named(cfg.model.family)
+    parts = parts or read_parts(family, Base.of(cfg.model))
+    if parts is None:
+        return None
+    given = chosen(cfg, on_card)
+    limit = int(given.limit_gb * 2**30) if given.limit_gb else None
+    room = _room(card, limit)
+    given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
+    stages = _stages(cfg, family, parts, given, work)
+    ram = memory_ram.needed(parts, given, stages, on_card)
+    return Estimate(tuple(stages), ram, card, limit, family_memory(family) is None, given)
+
+
+def _room(card: Card | None, limit: int | None) -> int | None:
+    if card is None:
+        return None
+    return min(card.free, limit) if limit else card.free
+
+
+def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Chosen], list[Stage]]) -> Chosen:
+    """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
+
+    def short(stage: str, way: Chosen) -> bool:
+        found = next((s for s in stages(way) if s.name == stage), None)
+        return room is not None and found is not None and found.total > room
+
+    memory = cfg.memory
+    if memory.vae_tiling == "auto" and short("encode_pictures", given):
+        given = replace(given, tiled_encode=True)
+    if memory.vae_tiling == "auto" and short("decode_samples", replace(given, turns=True)):
+        given = replace(given, tiled_decode=True)
+    if memory.offload_by_turns == "auto" and short("decode_samples", given):
+        given = replace(given, turns=True)
+    return given
+
+
+def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
+    trained = _trained(cfg, family, parts, given)
+    weights = _denoiser_weights(parts, given)
+    found = [
+        Stage("encode_text", _text(parts, given, work)),
+        Stage("encode_pictures", _vae(parts, given, work.largest_picture * work.encodes_pictures, decode=False)),
+        _training(family, parts, given, work.training, weights, trained),
+    ]
+    if work.validation is not None:
+        found.append(_forward("validate", family, parts, given, work.validation, weights, trained))
+    if work.sampling is not None:
+        drawing = _forward("sample", family, parts, given, work.sampling, weights, trained)
+        decode = _vae(parts, given, work.sample_pixels, decode=True)
+        beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
+        found += [drawing, Stage("decode_samples", beside | decode | _of_training(trained))]
+    return [stage for stage in found if stage.allocated]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers."""
+
+    bytes: Mapping[str, int]
+    layers: Mapping[str, frozenset[str]]
+    count: int
+
+
+def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen) -> Trained:
+    facts = family.facts
+    include = cfg.network.targets_include or list(facts.default_targets)
+    layers = trained_layers(parts.denoiser, include, cfg.network.targets_exclude or ())
+    shapes = lora_shapes(layers.values(), cfg.network.network_dim)
+    found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
+    by_class: dict[str, set[str]] = defaultdict(set)
+    for block in facts.block_classes:
+        start = f"{block.attribute}."
+        by_class[block.name] |= {n[len(start) :].partition(".")[2] for n in layers if n.startswith(start)}
+    frozen = {name: frozenset(paths) for name, paths in by_class.items()}
+    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes))
+
+
+def _of_training(trained: Trained) -> dict[str, int]:
+    """What of the LoRA stays on the card between steps."""
+    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]}
+
+
+def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
+    """Bytes of the denoiser on the card: resident weights, and the ring that swapped ones pass through."""
+    total = total_bytes(parts.shapes, given.base_format, given.weight_width)
+    swapped, ring = given.swap(parts)
+    return {"weights": total - swapped, "swap_ring": ring}
+
+
+def _training(
+    family: Family, parts: Parts, given: Chosen, work: Work, weights: Mapping[str, int], trained: Trained
+) -> Stage:
+    held = _held(family, parts, given, work, trained)
+    # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
+    copies = 2 * trained.count if given.autocast and given.way.checkpointing == "off" else 0
+    return Stage(
+        "train",
+        {
+            **weights,
+            **_of_training(trained),
+            "gradients": trained.bytes["gradients"],
+            "activations": held.total + copies,
+            "workspace": WORKSPACE,
+        },
+        {"activations": held.host} if held.host else {},
+    )
+
+
+def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
+    return training_bytes(
+        parts.denoiser, family_memory(family), work, given.rank, trained.layers, given.way, given.number
+    )
+
+
+def _forward(
+    name: str,
+    family: Family,
+    parts: Parts,
+    given: Chosen,
+    work: Work,
+    weights: Mapping[str, int],
+    trained: Trained,
+) -> Stage:
+    passing = forward_bytes(parts.denoiser, family_memory(family), work, given.number, given.way.compiled)
+    return Stage(name, {**weights, **_of_training(trained), "activations": passing, "workspace": WORKSPACE})
+
+
+def _text(parts: Parts, given: Chosen, work: RunWork) -> dict[str, int]:
+    sizes = {name: total_bytes(shapes, given.text_format, given.weight_width) for name, shapes in parts.texts.items()}
+    if not sizes or not work.encodes_text:
+        return {}
+    widest = max(
+        (max(shape) for shapes in parts.texts.values() for shape in shapes.values() if len(shape) == 2),
+        default=0,
+    )
+    # the table of words is wider than any result; results are as wide as the feed-forward
+    widest = min(widest, 16384)
+    passing = work.training.text * widest * TEXT_WORKING * given.weight_width
+    return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
+
+
+def _vae(parts: Parts, given: Chosen, pixels: int, decode: bool) -> dict[str, int]:
+    memory = given.vae
+    if not parts.vae or not pixels or memory is None:
+        return {}
+    worked = min(pixels, TILE_PX * TILE_PX) if given.tiles(decode) else pixels
+    each = memory.decode if decode else memory.encode
+    passing = int(worked * each * parts.vae_width * given.weight_width * VAE_WORKSPACE)
+    result = pixels * 3 * 4
+    return {"vae": parts.vae * given.weight_width, "pictures": passing + result}

@@ -1,0 +1,40 @@
+"""The RAM that a run takes at its worst moment, by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from backend.plan.memory_settings import Chosen
+from backend.plan.parts import Parts
+
+if TYPE_CHECKING:
+    from backend.plan.memory import Stage
+
+PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 700_000_000
+"""A trainer without a model: Python, torch and its libraries, on a card CUDA's with them."""
+
+LOADER = 200_000_000
+"""Batches ahead, latents and captions being read."""
+
+
+def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) -> Mapping[str, int]:
+    """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a card what passes through it."""
+    if not on_card:
+        worst = max(stages, key=lambda stage: stage.allocated)
+        return {"process": PROCESS_CPU, **{name: size for name, size in worst.parts.items() if size}}
+    swapped, _ = given.swap(parts)
+    found = {"process": PROCESS_CUDA, "loader": LOADER}
+    if swapped:
+        found["swapped_weights"] = swapped
+    offloaded = sum(stage.host.get("activations", 0) for stage in stages)
+    if offloaded:
+        found["activations"] = offloaded
+    if any(stage.name == "decode_samples" for stage in stages):
+        found["vae"] = parts.vae * given.weight_width
+        if given.turns:
+            whole = next(stage for stage in stages if stage.name == "train")
+            found["denoiser_while_decoding"] = whole.parts["weights"]
+    # One tensor is read at a time, copied once while it is cast.
+    found["loading"] = parts.denoiser.largest * 2 * max(2, given.weight_width)
+    return found

@@ -1,0 +1,162 @@
+"""The estimate for people and for the page: lines, a rich table, plain data, and what was really used beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from backend.plan.memory import Estimate, Stage
+from backend.plan.nearest import Nearest
+
+STAGES = {
+    "encode_text": "Encoding captions",
+    "encode_pictures": "Encoding pictures",
+    "train": "Training",
+    "validate": "Validation",
+    "sample": "Drawing samples",
+    "decode_samples": "Decoding samples",
+}
+PARTS = {
+    "weights": "model weights",
+    "swap_ring": "swap ring",
+    "lora": "LoRA",
+    "gradients": "LoRA gradients",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "vae": "VAE weights",
+    "pictures": "VAE's pictures",
+    "workspace": "workspace",
+}
+RAM_PARTS = {
+    "process": "the program itself",
+    "loader": "data being read",
+    "swapped_weights": "swapped blocks (pinned)",
+    "activations": "activations",
+    "vae": "VAE, kept for samples",
+    "denoiser_while_decoding": "denoiser while samples are decoded",
+    "loading": "loading, a tensor at a time",
+}
+VERDICTS = {"fits": "fits", "tight": "is tight", "does_not_fit": "does not fit", "unknown": "is not known to fit"}
+
+
+def gigabytes(count: float) -> str:
+    """A size of memory as cards are named: a card "of 24 GB" has 24 x 2**30 bytes."""
+    return f"{count / 2**30:.1f} GB"
+
+
+def headline(found: Estimate) -> str:
+    """The verdict in a sentence."""
+    worst = found.peak
+    needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
+    if found.card is None or found.room is None:
+        return f"{needs}; no card is known to hold that against."
+    limited = found.limit is not None and found.limit < found.card.free
+    has = "the limit set is" if limited else f"{found.card.name} has"
+    free = "" if limited or not found.card.real else " free"
+    return f"{VERDICTS[found.verdict].capitalize()}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
+
+
+def nearest_words(nearest: Nearest) -> str:
+    """What to change, in a sentence."""
+    size = gigabytes(nearest.after.peak.total)
+    words = nearest.words[0].upper() + nearest.words[1:]
+    if nearest.fits:
+        return f"{words}: then {size} are needed."
+    return f"Nothing makes it fit. Nearest: {_lower(words)}, which still needs {size}."
+
+
+def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
+    """The estimate as plain lines, for a log."""
+    lines = [headline(found)]
+    for stage in found.stages:
+        parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= 5e7)
+        lines.append(f"  {STAGES[stage.name]}: {gigabytes(stage.total)} ({parts})")
+    lines.append(f"RAM: {gigabytes(found.ram_total)}")
+    if nearest is not None:
+        lines.append(nearest_words(nearest))
+    return lines
+
+
+def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, Any]:
+    """The estimate as plain data."""
+    card = found.card
+    return {
+        "verdict": found.verdict,
+        "headline": headline(found),
+        "rough": found.rough,
+        "room": found.room,
+        "limit": found.limit,
+        "card": None if card is None else vars(card).copy(),
+        "peak": found.peak.name,
+        "needed": found.peak.total,
+        "allocated": max(stage.allocated for stage in found.stages),
+        "stages": [_stage(stage) for stage in found.stages],
+        "ram": [{"name": name, "title": RAM_PARTS.get(name, PARTS.get(name, name)), "bytes": size}
+                for name, size in found.ram.items() if size],
+        "ram_total": found.ram_total,
+        "nearest": None if nearest is None else nearest_dict(nearest),
+    }  # fmt: skip
+
+
+def nearest_dict(nearest: Nearest) -> dict[str, Any]:
+    """A change as plain data."""
+    return {
+        "words": nearest_words(nearest),
+        "values": nearest.values,
+        "costs": list(dict.fromkeys(change.cost for change in nearest.changes)),
+        "fits": nearest.fits,
+        "needed": nearest.after.peak.total,
+        "verdict": nearest.after.verdict,
+    }
+
+
+def render(found: Estimate, nearest: Nearest | None) -> RenderableType:
+    """The estimate for a terminal."""
+    table = Table(title="Memory (video memory by stage)")
+    table.add_column("stage")
+    names = [name for name in PARTS if any(stage.parts.get(name) for stage in found.stages)]
+    for name in names:
+        table.add_column(PARTS[name], justify="right")
+    table.add_column("in all", justify="right")
+    for stage in found.stages:
+        cells = [gigabytes(stage.parts[name]) if stage.parts.get(name) else "-" for name in names]
+        style = "bold" if stage is found.peak else None
+        table.add_row(STAGES[stage.name], *cells, gigabytes(stage.total), style=style)
+    colours = {"fits": "green", "tight": "yellow", "does_not_fit": "red", "unknown": "none"}
+    parts: list[RenderableType] = [table, Text(headline(found), style=colours[found.verdict])]
+    told = ", ".join(
+        f"{RAM_PARTS.get(name, PARTS.get(name, name))} {gigabytes(size)}" for name, size in found.ram.items() if size
+    )
+    parts.append(Text(f"RAM: {gigabytes(found.ram_total)} ({told})"))
+    if found.rough:
+        parts.append(Text("A rough figure: this family's activations are not measured yet.", style="yellow"))
+    if nearest is not None:
+        parts.append(Text(nearest_words(nearest)))
+    return Stack(*parts)
+
+
+def against_peak(estimated: int, peak: int) -> str:
+    """The two figures side by side, and how far the estimate is above (+) or below (-) the peak."""
+    off = 100 * (estimated - peak) / peak if peak else 0.0
+    return f"estimated {gigabytes(estimated)}, peak {gigabytes(peak)} ({off:+.0f} %)"
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "title": STAGES[stage.name],
+        "parts": [
+            {"name": name, "title": PARTS[name], "bytes": size} for name, size in stage.parts.items() if size
+        ],
+        "outside": stage.total - stage.allocated,
+        "allocated": stage.allocated,
+        "total": stage.total,
+    }  # fmt: skip
+
+
+def _lower(words: str) -> str:
+    return words[0].lower() + words[1:]

@@ -1,0 +1,98 @@
+"""The settings of a run as far as they decide over memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backend.memory.bytes import total_bytes
+from backend.models.activations import VaeActivations
+from backend.models.table import family as family_named
+from backend.plan.activations import Format, Way
+from backend.plan.parts import Parts, family_memory
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+_USUAL_VAE = VaeActivations(encode=5, decode=6)
+DEFAULT_RING = 2
+"""Blocks of weights that swapping holds on the card at once."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What of a config decides over memory, with auto resolved.
+
+    weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
+    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to.
+    """
+
+    weight_width: int
+    base_format: str | None
+    text_format: str | None
+    autocast: bool
+    number: Format
+    way: Way
+    rank: int
+    lora_dtype: str
+    vae: VaeActivations
+    blocks_to_swap: int = 0
+    ring: int = DEFAULT_RING
+    limit_gb: float | None = None
+    tiled_encode: bool = False
+    tiled_decode: bool = False
+    turns: bool = False
+
+    def tiles(self, decode: bool) -> bool:
+        """Whether the VAE works in tiles."""
+        return self.tiled_decode if decode else self.tiled_encode
+
+    def swap(self, parts: Parts) -> tuple[int, int]:
+        """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
+        count = min(self.blocks_to_swap, len(parts.denoiser.blocks))
+        if not count:
+            return 0, 0
+        sizes = [block_weights(parts, index, self) for index in range(len(parts.denoiser.blocks))]
+        return sum(sizes[-count:]), self.ring * max(sizes[-count:])
+
+
+def block_weights(parts: Parts, index: int, given: Chosen) -> int:
+    """Bytes of the linear layers of a block, which are what is swapped."""
+    block = parts.denoiser.blocks[index]
+    shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
+    return total_bytes(shapes, given.base_format, given.weight_width)
+
+
+def chosen(cfg: Config, on_card: bool) -> Chosen:
+    """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
+    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_card else 4)
+    mixed = cfg.training.mixed_precision
+    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_card)
+    said = family_memory(family_named(cfg.model.family))
+    memory = cfg.memory
+    return Chosen(
+        weight_width=width,
+        base_format=_format(getattr(memory, "base_weights", None)),
+        text_format=_format(getattr(memory, "text_weights", None)),
+        autocast=autocast,
+        number=Format(2, 4) if autocast else Format(width, width),
+        way=Way(cfg.compile.compile, _checkpointing(cfg), getattr(memory, "activation_budget", None) or 1.0),
+        rank=cfg.network.network_dim,
+        lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
+        vae=said.vae if said else _USUAL_VAE,
+        blocks_to_swap=getattr(memory, "blocks_to_swap", 0) or 0,
+        ring=getattr(memory, "swap_ring", None) or DEFAULT_RING,
+        limit_gb=memory.vram_limit_gb,
+        tiled_encode=memory.vae_tiling == "on",
+        tiled_decode=memory.vae_tiling == "on",
+        turns=memory.offload_by_turns == "on",
+    )
+
+
+def _format(setting: str | None) -> str | None:
+    return setting if setting in ("fp8", "int8", "nf4") else None
+
+
+def _checkpointing(cfg: Config) -> str:
+    return "block" if cfg.training.gradient_checkpointing else "off"

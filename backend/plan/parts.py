@@ -1,0 +1,145 @@
+"""What a base model's parts are made of, from the headers of their files: shapes, sizes, layers of blocks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backend.models.activations import FamilyMemory
+from backend.models.base import Base
+from backend.models.spec import Family, FamilyFacts, Part
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensor name -> shape."""
+
+_TEXTS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+_FIRST_OF_VAE = ("encoder.conv_in.weight", "encoder.conv1.weight")
+_USUAL_VAE_WIDTH = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block. linears: path within the block -> (in, out) features. other: numbers in everything else."""
+
+    kind: str
+    linears: Mapping[str, tuple[int, int]]
+    other: int
+
+    @property
+    def weights(self) -> int:
+        """Numbers in the weights of its linear layers."""
+        return sum(inner * outer for inner, outer in self.linears.values())
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor."""
+
+    blocks: tuple[Block, ...]
+    outside: int
+    largest: int
+    layers: Mapping[str, tuple[int, int]]
+
+    @property
+    def count(self) -> int:
+        """Numbers in all its tensors."""
+        return self.outside + sum(block.weights + block.other for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A base model's parts by size. vae: numbers. vae_width: channels of its first convolution."""
+
+    denoiser: Denoiser
+    shapes: Shapes
+    texts: Mapping[str, Shapes]
+    vae: int
+    vae_width: int
+
+
+def read_parts(family: Family, base: Base) -> Parts | None:
+    """The parts of the base model, from file headers; None where the denoiser's can't be read."""
+    facts = family.facts
+    denoiser = next((part for part in facts.parts if facts.denoiser_class in part.class_names), None)
+    shapes = _shapes(base, denoiser)
+    if not shapes:
+        return None
+    texts = {part.name: _shapes(base, part) for part in facts.parts if part.weights and part.name in _TEXTS}
+    pixels = _shapes(base, next((part for part in facts.parts if part.name == "vae"), None))
+    first = next((pixels[name] for name in _FIRST_OF_VAE if name in pixels), (_USUAL_VAE_WIDTH,))
+    return Parts(denoiser_of(shapes, facts), shapes, texts, numbers(pixels.values()), first[0])
+
+
+def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
+    """The blocks among these tensors."""
+    linears: dict[tuple[str, str, int], dict[str, tuple[int, int]]] = defaultdict(dict)
+    others: dict[tuple[str, str, int], int] = defaultdict(int)
+    outside, layers = 0, {}
+    for name, shape in shapes.items():
+        place = _place(name, facts)
+        linear = len(shape) == 2 and name.endswith(".weight")
+        if linear:
+            layers[name.removesuffix(".weight")] = (shape[1], shape[0])
+        if place is None:
+            outside += math.prod(shape)
+            continue
+        kind, attribute, number, path = place
+        key = (kind, attribute, number)
+        if linear:
+            linears[key][path.removesuffix(".weight")] = (shape[1], shape[0])
+        else:
+            others[key] += math.prod(shape)
+    order = {block.name: at for at, block in enumerate(facts.block_classes)}
+    keys = sorted(linears, key=lambda key: (order[key[0]], key[1], key[2]))
+    blocks = tuple(Block(key[0], linears[key], others[key]) for key in keys)
+    return Denoiser(blocks, outside, max((math.prod(s) for s in shapes.values()), default=0), layers)
+
+
+def trained_layers(denoiser: Denoiser, include: Sequence[str], exclude: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Layers that a LoRA goes into -> (in, out) features, chosen as `backend.lora.inject.find_targets` does."""
+
+    def fits(name: str, patterns: Iterable[str]) -> bool:
+        return any(name == p or name.endswith(f".{p}") or _whole(p, name) for p in patterns)
+
+    return {
+        name: size for name, size in denoiser.layers.items() if fits(name, include) and not fits(name, exclude or ())
+    }
+
+
+def family_memory(family: Family) -> FamilyMemory | None:
+    """What the family says about its activations; None for one that says nothing yet."""
+    package = family.facts_module.rpartition(".")[0]
+    try:
+        return importlib.import_module(f"{package}.memory").MEMORY
+    except ModuleNotFoundError:
+        return None
+
+
+def numbers(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Numbers in tensors of these shapes."""
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def _whole(pattern: str, name: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error:
+        # the schema refuses it, beside the field
+        return False
+
+
+def _place(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
+    """Block class, list, number and path within the block of a tensor; None outside of all blocks."""
+    for block in facts.block_classes:
+        found = re.match(rf"{re.escape(block.attribute)}\.(\d+)\.(.+)$", name)
+        if found:
+            return block.name, block.attribute, int(found[1]), found[2]
+    return None
+
+
+def _shapes(base: Base, part: Part | None) -> dict[str, tuple[int, ...]]:
+    return {} if part is None else {name: shape for name, (_, shape) in base.tensors(part).items()}

@@ -1,0 +1,105 @@
+"""Activations of a step: held against what autograd keeps at full size, and against what an H100 showed."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.models.flux.facts import FACTS
+from backend.models.flux.memory import MEMORY
+from backend.plan.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
+from backend.plan.parts import Denoiser, denoiser_of, trained_layers
+from tests.plan.kept import empty_flux, kept_bytes
+
+ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
+MIXED = Format(2, 4)
+
+
+def flux(double: int, single: int) -> Denoiser:
+    return denoiser_of({name: tuple(p.shape) for name, p in empty_flux(double, single).named_parameters()}, FACTS)
+
+
+def trained(denoiser: Denoiser, targets: tuple[str, ...]) -> dict[str, set[str]]:
+    layers = trained_layers(denoiser, targets, ())
+    return {
+        block.name: {name.split(".", 2)[2] for name in layers if name.startswith(f"{block.attribute}.")}
+        for block in FACTS.block_classes
+    }
+
+
+@pytest.mark.parametrize(
+    ("double", "single", "side", "text", "batch", "rank", "targets"),
+    [
+        (2, 1, 64, 512, 1, 32, FACTS.default_targets),
+        (1, 3, 32, 512, 2, 16, FACTS.default_targets),
+        (2, 2, 64, 128, 1, 64, ATTENTION),
+    ],
+)
+def test_what_is_kept_is_what_autograd_keeps(
+    double: int, single: int, side: int, text: int, batch: int, rank: int, targets: tuple[str, ...]
+) -> None:
+    real = kept_bytes(
+        double, single, side=side, text=text, batch=batch, rank=rank, targets=targets, autocast=True
+    )  # fmt: skip
+    denoiser = flux(double, single)
+    way = Way(compiled=False, checkpointing="off")
+    work = Work(batch, side * side, text)
+    said = training_bytes(denoiser, MEMORY, work, rank, trained(denoiser, targets), way, MIXED).kept
+    assert said == pytest.approx(real, rel=0.10)
+
+
+H100 = [
+    # what an H100 showed in GB: FLUX's width, 4 + 8 blocks, rank 32 on all linears, 4096 + 512 tokens, AdamW
+    (Way(False, "block"), 7.2),
+    (Way(False, "off"), 13.7),
+    (Way(True, "block"), 6.8),
+    (Way(True, "off"), 12.2),
+    (Way(True, "off", budget=0.5), 9.8),
+]
+
+
+@pytest.mark.parametrize(("way", "measured"), H100)
+def test_the_peak_of_a_step_is_what_an_h100_showed(way: Way, measured: float) -> None:
+    denoiser = flux(4, 8)
+    layers = trained_layers(denoiser, FACTS.default_targets, ())
+    lora = sum(32 * (inner + outer) for inner, outer in layers.values())
+    held = training_bytes(
+        denoiser, MEMORY, Work(1, 4096, 512), 32, trained(denoiser, FACTS.default_targets), way, MIXED
+    )
+    copies = 2 * lora if way.checkpointing == "off" else 0
+    assert (denoiser.count * 2 + lora * 16 + copies + held.total) / 1e9 == pytest.approx(measured, rel=0.03)
+
+
+def test_more_of_anything_is_more_memory() -> None:
+    denoiser = flux(1, 1)
+    layers = trained(denoiser, FACTS.default_targets)
+    block, said = denoiser.blocks[0], MEMORY.blocks[0]
+
+    def size(work: Work, rank: int = 16, paths: set[str] = layers["double"]) -> int:
+        return block_bytes(block, said, work, rank, paths, MIXED)
+
+    least = size(Work(1, 1024, 128))
+    assert size(Work(2, 1024, 128)) > 2 * least * 0.95
+    assert size(Work(1, 2048, 128)) > least and size(Work(1, 1024, 512)) > least
+    assert size(Work(1, 1024, 128), rank=128) > least > size(Work(1, 1024, 128), paths=set())
+    assert forward_bytes(denoiser, MEMORY, Work(1, 1024, 128), MIXED, compiled=False) < least
+
+
+def test_checkpointing_keeps_inputs_and_offload_keeps_them_on_the_host() -> None:
+    denoiser = flux(2, 2)
+    layers = trained(denoiser, FACTS.default_targets)
+
+    def held(kind: str):  # noqa: ANN202 - Held
+        return training_bytes(denoiser, MEMORY, Work(1, 4096, 512), 16, layers, Way(False, kind), MIXED)
+
+    whole, block, offloaded, half = (held(kind) for kind in ("off", "block", "offload", "half"))
+    assert whole.total > half.total > block.total > offloaded.total
+    assert block.host == 0 and offloaded.host == 4 * 4608 * 3072 * 2
+
+
+def test_a_family_without_figures_is_still_planned_within_a_factor() -> None:
+    denoiser = flux(2, 2)
+    layers = trained(denoiser, FACTS.default_targets)
+    way, work = Way(False, "off"), Work(1, 1024, 512)
+    known = training_bytes(denoiser, MEMORY, work, 16, layers, way, MIXED).total
+    rough = training_bytes(denoiser, None, work, 16, layers, way, MIXED).total
+    assert 0.6 * known < rough < 1.6 * known

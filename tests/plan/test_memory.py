@@ -1,0 +1,166 @@
+"""The estimate of a run: its stages and parts, verdicts, what auto comes to, and the nearest change that fits."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config.load import parse
+from backend.config.schema import Config
+from backend.models.base import Base
+from backend.models.flux.facts import FACTS
+from backend.models.table import family
+from backend.plan.activations import Work
+from backend.plan.machine import named_card
+from backend.plan.memory import estimate
+from backend.plan.memory_report import against_peak, headline, memory_dict, memory_lines
+from backend.plan.memory_work import RunWork
+from backend.plan.nearest import Search
+from backend.plan.parts import Parts, denoiser_of, read_parts
+
+GB = 2**30
+WORK = RunWork(Work(1, 4096, 512), 1024 * 1024, sampling=Work(1, 4096, 512), sample_pixels=1024 * 1024)
+
+
+@cache
+def flux_dev() -> Parts:
+    """FLUX.1-dev at full size: 11.9 billion numbers, T5 XXL and CLIP L, 83.8 million numbers in the VAE."""
+    from tests.plan.kept import empty_flux
+
+    shapes = {name: tuple(p.shape) for name, p in empty_flux(19, 38).named_parameters()}
+    layer = {"q": (4096, 4096), "k": (4096, 4096), "v": (4096, 4096), "o": (4096, 4096)}
+    layer |= {"wi_0": (10240, 4096), "wi_1": (10240, 4096), "wo": (4096, 10240)}
+    t5 = {f"encoder.block.{n}.{name}.weight": shape for n in range(24) for name, shape in layer.items()}
+    texts = {"text_encoder_2": {"shared.weight": (32128, 4096), **t5}, "text_encoder": {"w": (123_060_480,)}}
+    return Parts(denoiser_of(shapes, FACTS), shapes, texts, 83_819_683, 128)
+
+
+def settings(**changes: dict[str, Any]) -> Config:
+    loaded = parse({"training": {"gradient_checkpointing": True}, **changes})
+    assert loaded.config is not None, loaded.problems
+    return loaded.config
+
+
+def of(cfg: Config, gigabytes: float, work: RunWork = WORK):  # noqa: ANN201 - Estimate
+    found = estimate(cfg, work, named_card(gigabytes), parts=flux_dev())
+    assert found is not None
+    return found
+
+
+def test_flux_dev_by_stage_and_part() -> None:
+    found = of(settings(), 80)
+    by_name = {stage.name: stage.parts for stage in found.stages}
+    assert list(by_name) == ["encode_text", "encode_pictures", "train", "sample", "decode_samples"]
+    assert by_name["train"]["weights"] == pytest.approx(23.8e9, rel=0.01)
+    assert by_name["encode_text"]["weights"] == pytest.approx(9.8e9, rel=0.03)
+    rank16 = by_name["train"]["lora"]
+    assert by_name["train"]["optimizer"] == 2 * rank16 and by_name["train"]["gradients"] == rank16
+    assert by_name["train"]["activations"] > by_name["sample"]["activations"] > 0
+    assert found.peak.name == "train" and found.verdict == "fits"
+
+
+@pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])
+def test_the_verdict_is_held_against_the_card(gigabytes: float, verdict: str) -> None:
+    found = of(settings(), gigabytes)
+    assert found.verdict == verdict
+    assert f"{found.peak.total / GB:.1f} GB" in headline(found) and f"{gigabytes} GB" in headline(found)
+
+
+def test_a_limit_makes_the_card_smaller() -> None:
+    found = of(settings(memory={"vram_limit_gb": 20}), 80)
+    assert found.room == 20 * GB and found.verdict == "does_not_fit" and "limit" in headline(found)
+
+
+def test_without_a_card_nothing_is_claimed() -> None:
+    found = estimate(settings(), WORK, None, parts=flux_dev())
+    assert found is not None and found.verdict == "unknown" and "no card" in headline(found)
+
+
+def test_every_setting_that_costs_memory_counts() -> None:
+    def peak(work: RunWork = WORK, **changes: dict[str, Any]) -> int:
+        stage = of(settings(**changes), 80, work).stage("train")
+        assert stage is not None
+        return stage.allocated
+
+    usual = peak()
+    assert peak(training={"gradient_checkpointing": False}) > usual + 10e9
+    assert peak(compile={"compile": False}) > usual
+    assert peak(network={"network_dim": 128}) > usual + 1e9
+    assert peak(optimizer={"optimizer": "adamw8bit"}) < usual
+    assert peak(model={"weight_dtype": "fp32"}) > usual * 1.8
+    assert peak(WORK.at_batch(4)) > usual and peak(WORK.at_resolution(1024, 512)) < usual
+
+
+def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
+    whole = of(settings(), 80)
+    assert whole.given is not None and not whole.given.turns and not whole.given.tiled_decode
+    decode = whole.stage("decode_samples")
+    assert decode is not None and decode.parts["weights"] > 20e9
+    huge = RunWork(WORK.training, 1024**2, sampling=WORK.sampling, sample_pixels=2048**2)
+    turns = of(settings(), 28, huge)
+    assert turns.given is not None and turns.given.turns and not turns.given.tiled_decode
+    assert "denoiser_while_decoding" in turns.ram and turns.stage("decode_samples").parts.get("weights") is None
+    tiled = of(settings(), 6, huge)
+    assert tiled.given is not None and tiled.given.tiled_decode
+    never = of(settings(memory={"offload_by_turns": "off", "vae_tiling": "off"}), 6, huge)
+    assert never.given is not None and not never.given.turns and not never.given.tiled_decode
+
+
+def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
+    cfg = settings(training={"gradient_checkpointing": False})
+    nearest = Search(cfg, WORK, named_card(32), flux_dev()).nearest()
+    assert nearest is not None and nearest.fits and nearest.after.verdict == "fits"
+    assert nearest.values == {"training.gradient_checkpointing": True}
+    assert "checkpointing" in nearest.words
+
+
+def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
+    assert Search(settings(), WORK, named_card(80), flux_dev()).nearest() is None
+    hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
+    assert hopeless is not None and not hopeless.fits
+    found = of(settings(), 2)
+    assert "Nothing makes it fit" in memory_lines(found, hopeless)[-1]
+
+
+def test_three_settings_in_order_of_cost_with_what_they_save() -> None:
+    cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 4}, network={"network_dim": 64})
+    work = WORK.at_batch(4)
+    found = Search(cfg, work, named_card(24), flux_dev()).cheapest()
+    assert len(found) == 3 and all(saved > 0 for _, saved in found)
+    before = estimate(cfg, work, None, parts=flux_dev())
+    for change, saved in found:
+        after = Search(cfg, work, None, flux_dev()).after(change.values)
+        assert before is not None and after is not None and before.peak.total - after.peak.total == saved
+
+
+def test_a_run_on_the_cpu_needs_ram() -> None:
+    found = estimate(settings(), WORK, None, parts=flux_dev(), on_card=False)
+    assert found is not None and found.ram_total > 4 * flux_dev().denoiser.count
+
+
+def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
+    from backend.lora.inject import find_targets
+    from backend.plan.parts import trained_layers
+    from tests.tiny_flux import make_tiny_denoiser
+
+    parts = read_parts(family("flux"), Base(tiny_flux))
+    assert parts is not None
+    model = make_tiny_denoiser()
+    assert parts.denoiser.count == sum(p.numel() for p in model.parameters())
+    assert [block.kind for block in parts.denoiser.blocks] == ["double"] * 2 + ["single"] * 2
+    targets = [*FACTS.default_targets, "proj_out"]
+    assert set(trained_layers(parts.denoiser, targets, ["to_k"])) == set(find_targets(model, targets, ["to_k"]))
+    assert parts.vae > 0 and parts.vae_width == 8 and set(parts.texts) == {"text_encoder", "text_encoder_2"}
+    assert read_parts(family("flux"), Base(tiny_flux / "nowhere")) is None
+
+
+def test_the_estimate_as_data_and_beside_a_peak() -> None:
+    cfg = settings()
+    told = memory_dict(of(cfg, 24), Search(cfg, WORK, named_card(24), flux_dev()).nearest())
+    assert told["verdict"] == "does_not_fit" and told["nearest"]["values"] and told["card"]["total"] == 24 * GB
+    train = next(stage for stage in told["stages"] if stage["name"] == "train")
+    assert sum(part["bytes"] for part in train["parts"]) == train["allocated"] < train["total"]
+    assert against_peak(int(14.2 * GB), int(13.8 * GB)) == "estimated 14.2 GB, peak 13.8 GB (+3 %)"
