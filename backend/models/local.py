@@ -31,7 +31,7 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
     """The model of class `cls` that is `part` of `source`: a base model's folder, or where else its tensors come from.
 
     cls: a model class of diffusers or transformers. folder: read from this folder in place of the part's own (another
-    VAE). Weights are frozen; those that `loading` keeps on the host are in its ordinary memory. Refused with every
+    VAE). Weights are frozen, the model is in eval mode; weights that `loading` keeps on the host are in its ordinary memory. Refused with every
     problem of the part's files, and for names that the model lacks or the file lacks.
     """
     if isinstance(source, Path):
@@ -57,7 +57,7 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
     if skeleton.of_transformers(cls):
         model.tie_weights()
     _place_buffers(model, loading, tensors)
-    return model.requires_grad_(False)
+    return model.requires_grad_(False).eval()
 
 
 def _matched(model: nn.Module, found: Mapping[str, LazyTensor], part: Part, title: str) -> dict[str, LazyTensor]:
