@@ -138,7 +138,6 @@ def _assemble(
     dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
-    total = inputs.plan.steps.steps
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(Loader(inputs.plan, inputs.latents, inputs.texts, cfg.dataset.loader_workers))
@@ -154,21 +153,7 @@ def _assemble(
         metrics.flush,
         to_use=trained.to_use,
     )
-    sampler = _sampler(around, inputs, forward, lora, loader) if cfg.sampling.prompts else None
-    duties = Duties(
-        cfg,
-        position,
-        total,
-        records,
-        saver,
-        around.asks,
-        around.events,
-        {name: _examples(loader, name) for name in inputs.plan.validation},
-        lambda examples: _measure(inputs, forward, examples),
-        sampler.draw if sampler else None,
-        watch.resume_training,
-        trained.to_use,
-    )
+    duties = _duties(around, inputs, trained, forward, loader, position, records, saver, watch)
     free_memory()
     return Job(
         cfg,
@@ -179,13 +164,43 @@ def _assemble(
         trained.scheduler,
         loader,
         inputs.geometry,
-        total,
+        inputs.plan.steps.steps,
         position,
         records,
         saver,
         duties,
         around.asks,
         watch,
+    )
+
+
+def _duties(
+    around: Surroundings,
+    inputs: Inputs,
+    trained: Trained,
+    forward: Forward,
+    loader: Loader,
+    position: Position,
+    records: StepRecords,
+    saver: Saver,
+    watch: Watch,
+) -> Duties:
+    """What is due between steps: samples, validation, saving."""
+    cfg = inputs.cfg
+    sampler = _sampler(around, inputs, forward, trained.lora, loader) if cfg.sampling.prompts else None
+    return Duties(
+        cfg,
+        position,
+        inputs.plan.steps.steps,
+        records,
+        saver,
+        around.asks,
+        around.events,
+        {name: _examples(loader, name) for name in inputs.plan.validation},
+        lambda examples: _measure(inputs, forward, examples),
+        sampler.draw if sampler else None,
+        watch.resume_training,
+        trained.to_use,
     )
 
 

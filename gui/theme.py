@@ -69,7 +69,14 @@ def build() -> gr.themes.Base:
         spacing_size=gr.themes.sizes.spacing_md,
         radius_size=gr.themes.sizes.radius_md,
     )
-    return theme.set(
+    _ground(theme)
+    _controls(theme)
+    return theme
+
+
+def _ground(theme: gr.themes.Base) -> None:
+    """Page, text, borders and blocks, light and dark."""
+    theme.set(
         body_background_fill="*neutral_50",
         body_background_fill_dark="*neutral_950",
         body_text_color="*neutral_900",
@@ -95,6 +102,12 @@ def build() -> gr.themes.Base:
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_400",
         block_info_text_size="*text_xs",
+    )
+
+
+def _controls(theme: gr.themes.Base) -> None:
+    """Inputs, buttons, checkboxes and links, light and dark."""
+    theme.set(
         input_background_fill="white",
         input_background_fill_dark="#161513",
         input_border_color="*neutral_300",
