@@ -80,6 +80,7 @@ def set_activation_budget(share: float | None) -> None:
     """Share of a compiled block's activations that may be kept, 0 to 1; None keeps what torch finds fastest.
 
     The partitioner of torch.compile then recomputes the cheapest operators. It counts for blocks compiled afterwards,
-    in all threads.
+    in all threads. Not for models with dropout: it takes random operators for recomputable ones (seen with
+    torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
     """
     set_everywhere(torch._functorch.config, "activation_memory_budget", 1.0 if share is None else share)

@@ -1,0 +1,295 @@
+"""Every kind of checkpointing gives the loss and gradients of none, eager and compiled, with the graphs of none."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch._functorch.config
+from torch import Tensor, nn
+
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import Telemetry
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
+from backend.memory.activation_offload import Offload
+from backend.models.flux.denoise import block_lists, predict
+from backend.models.flux.facts import FACTS
+from backend.plan.graphs import Shape, count_graphs
+from backend.shapes.runtime import ShapeRuntime
+from tests.compile.toys import Counting
+from tests.shapes.common import Batch, make_batch
+from tests.tiny_flux import make_tiny_denoiser
+from tests.training.runs import config, events, lora_of, same, train_here
+
+TEXT = 12
+SIZES = [(6, 8), (8, 12)]
+KINDS = ("off", *checkpointing.KINDS)
+# The graphs are the same in number, and traced in a fraction of the time.
+FEW = ("attn.to_q", "proj_mlp")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    checkpointing.set_activation_budget(None)
+
+
+def denoiser(
+    kind: str, double: int = 2, single: int = 3, targets: tuple[str, ...] = FACTS.default_targets, dropout: float = 0.3
+) -> tuple[nn.Module, Offload | None]:
+    """Tiny FLUX with LoRA dropout, as training has it."""
+    model = make_tiny_denoiser(double, single)
+    lora = inject(model, find_targets(model, targets), rank=2, alpha=4, dropout=dropout, seed=0)
+    torch.manual_seed(1)
+    for path in lora.layers:
+        nn.init.normal_(lora.pair(path)[1], std=0.1)
+    model.train()
+    offload = checkpointing.apply(model, kind)
+    if offload is not None:
+        offload.smallest = 0
+    return model, offload
+
+
+def losses(model: nn.Module, batch: Batch, shapes: ShapeRuntime, seed: int = 5) -> Tensor:
+    torch.manual_seed(seed)
+    out = predict(model, batch.noisy, batch.sigma, batch.text, 3.5, shapes)
+    return torch.stack([x.square().mean() for x in out]).sum()
+
+
+def step(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad(set_to_none=True)
+    loss = losses(model, batch, shapes)
+    loss.backward()
+    return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def assert_same(found: tuple, wanted: tuple, tolerance: float) -> None:
+    torch.testing.assert_close(found[0], wanted[0], rtol=tolerance, atol=tolerance)
+    assert found[1].keys() == wanted[1].keys()
+    for name, grad in wanted[1].items():
+        torch.testing.assert_close(found[1][name], grad, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("kind", checkpointing.KINDS)
+def test_eager_is_bit_by_bit_the_run_without(kind: str) -> None:
+    """Dropout on, two steps of different sizes, validation between: loss and gradients equal, the same random draws."""
+    plain, (model, _) = denoiser("off")[0], denoiser(kind)
+    shapes = ShapeRuntime("static", 24, text_length=TEXT)
+    for sizes in (SIZES, SIZES[::-1]):
+        batch = make_batch(sizes, [TEXT, TEXT - 3])
+        wanted = step(plain, batch, shapes)
+        after = torch.get_rng_state()
+        assert_same(step(model, batch, shapes), wanted, 0)
+        assert torch.equal(torch.get_rng_state(), after)
+        with torch.no_grad():
+            assert torch.equal(losses(model, batch, shapes), losses(plain, batch, shapes))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_graphs_are_those_of_the_plan(kind: str) -> None:
+    """Static, fullgraph, validation between steps: 2 graphs a class whatever the kind, no break, no recompile."""
+    model, _ = denoiser(kind, targets=FEW)
+    counting = Counting()
+    report = compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
+    training, no_grad = count_graphs("static", "false", [], [Shape(24, TEXT, 2)], [Shape(24, TEXT, 2)])
+    telemetry = Telemetry().start()
+    telemetry.warm(2 * (training + no_grad), training=training, no_grad=no_grad)
+    shapes = ShapeRuntime("static", 24, text_length=TEXT)
+    for sizes in (SIZES, SIZES[::-1], SIZES):
+        batch = make_batch(sizes, [TEXT, TEXT])
+        step(model, batch, shapes)
+        with torch.no_grad():
+            losses(model, batch, shapes)
+    stats = telemetry.poll()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (4, 0, 0, 0), stats
+    assert len(counting.graphs) == 4 and stats.warm and telemetry.difference() is None and report.failed == {}
+
+
+def test_compiled_through_autograd_equals_the_run_without() -> None:
+    batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
+    found = {}
+    for kind in KINDS:
+        torch._dynamo.reset()
+        model, _ = denoiser(kind, double=1, single=2, targets=FEW)
+        compile_model(model, block_lists(model), backend="aot_eager", fullgraph=True, dynamic="false")
+        found[kind] = step(model, batch, shapes)
+    for kind in checkpointing.KINDS:
+        assert_same(found[kind], found["off"], 1e-6)
+
+
+def test_activation_budget_keeps_less_and_changes_nothing() -> None:
+    """The compiler's partitioner recomputes more, in the same number of graphs."""
+    batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
+    found, kept = [], []
+    for budget in (None, 0.4):
+        torch._dynamo.reset()
+        model, _ = denoiser("off", double=1, single=1, targets=FEW, dropout=0.0)
+        checkpointing.set_activation_budget(budget)
+        telemetry = Telemetry().start()
+        compile_model(model, block_lists(model), backend="aot_eager_decomp_partition", fullgraph=True, dynamic="false")
+        sizes: list[int] = []
+
+        def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            found.append(step(model, batch, shapes))
+        kept.append(sum(sizes))
+        stats = telemetry.poll()
+        telemetry.stop()
+        assert (stats.graphs, stats.breaks) == (2, 0)
+    assert kept[1] < kept[0], kept
+    assert_same(found[1], found[0], 1e-6)
+
+
+class Toy(nn.Module):
+    """Blocks in the way that a family's core calls them; remembers what it handed over, weakly."""
+
+    def __init__(self, hook: Callable, blocks: int = 6, device: str = "cpu") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(blocks)).to(device)
+        self.hook, self.inputs = hook, []
+
+    def forward(self, x: Tensor, shared: Tensor) -> Tensor:
+        for block in self.blocks:
+            self.inputs.append(weakref.ref(x))
+            x = self.hook(self.run, block, (x,), shared)
+        return x
+
+    @staticmethod
+    def run(block: nn.Module, streams: tuple[Tensor, ...], shared: Tensor) -> Tensor:
+        return torch.tanh(block(streams[0]) + shared)
+
+
+def test_inputs_leave_the_device_and_come_back_from_the_host() -> None:
+    """After the forward only the last inputs are alive; what the backward uses is what lies on the host."""
+    offload = Offload(smallest=0)
+    toy, plain = Toy(offload), Toy(checkpointing.recomputed)
+    shared = torch.randn(1, 5, 16)
+
+    def start() -> Tensor:
+        return torch.ones(2, 5, 16).requires_grad_()
+
+    first = start()
+    loss = toy(first, shared).sum()
+    alive = [ref() is not None for ref in toy.inputs]
+    # the first is held here; the last two never left
+    assert alive == [True, False, False, False, True, True]
+    plain(start(), shared).sum().backward()
+    loss.backward()
+    for one, other in zip(toy.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    used = offload.hosts.bytes
+    assert used == 6 * 2 * 5 * 16 * 4
+
+    loss = toy(start(), shared).sum()
+    assert offload.hosts.bytes == used, "host memory is used again"
+    assert offload.latest is not None
+    call = offload.latest().before.before.before
+    call.kept[0].host.fill_(float("nan"))
+    loss.backward()
+    assert torch.isnan(toy.blocks[2].weight.grad).all() and torch.isfinite(toy.blocks[3].weight.grad).all()
+
+
+def test_an_abandoned_forward_gives_its_host_memory_back() -> None:
+    offload = Offload(smallest=0)
+    toy = Toy(offload)
+    for _ in range(3):
+        toy(torch.ones(2, 5, 16, requires_grad=True), torch.zeros(1, 5, 16))
+    assert offload.hosts.bytes == 6 * 2 * 5 * 16 * 4
+
+
+def test_only_large_inputs_with_a_gradient_go_to_the_host() -> None:
+    offload = Offload(smallest=1000)
+    tokens = torch.zeros(1, 8, 64, requires_grad=True)
+    assert offload.wants(tokens) and offload.wants(tokens.transpose(1, 2))
+    for small in (tokens.detach(), tokens[:, :2], tokens.flatten(), tokens.expand(4, 8, 64)):
+        assert not offload.wants(small)
+
+
+def test_selective_keeps_every_second_block() -> None:
+    calls: list[int] = []
+    chosen = checkpointing.Selective()
+    toy = Toy(chosen)
+    for block in toy.blocks:
+        block.register_forward_hook(lambda module, *_: calls.append(list(toy.blocks).index(module)))
+    toy(torch.ones(1, 2, 16, requires_grad=True), torch.zeros(1, 2, 16)).sum().backward()
+    assert calls == [0, 1, 2, 3, 4, 5, 4, 2, 0]
+
+
+def test_unknown_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match="known: off, block, offload, selective"):
+        checkpointing.apply(nn.Linear(1, 1), "unsloth")
+
+
+@pytest.mark.gpu
+def test_offload_on_the_card_is_exact_and_smaller() -> None:
+    """Real streams: equal gradients over several steps, and a peak below that of plain checkpointing."""
+    peaks, grads = [], []
+    for hook in (checkpointing.recomputed, Offload()):
+        toy = Toy(hook, blocks=24, device="cuda")
+        shared = torch.zeros(1, 1, 16, device="cuda")
+        for _ in range(3):
+            toy.zero_grad(set_to_none=True)
+            x = torch.full((1, 1 << 19, 16), 0.1, device="cuda", requires_grad=True)
+            torch.cuda.reset_peak_memory_stats()
+            toy(x, shared).square().mean().backward()
+            del x
+        peaks.append(torch.cuda.max_memory_allocated())
+        grads.append([p.grad for p in toy.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+    assert peaks[1] < 0.6 * peaks[0], peaks
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", checkpointing.KINDS)
+def test_compiled_flux_on_the_card_equals_the_run_without(kind: str) -> None:
+    """Inductor, dropout on: the same loss and gradients over three steps, two graphs in all."""
+    found = []
+    for each in ("off", kind):
+        torch._dynamo.reset()
+        model, _ = denoiser(each)
+        model.cuda()
+        shapes = ShapeRuntime("static", 24, text_length=TEXT)
+        telemetry = Telemetry().start()
+        compile_model(model, block_lists(model), fullgraph=True, dynamic="false")
+        batches = [make_batch(sizes, [TEXT, TEXT]).to("cuda", torch.float32) for sizes in (SIZES, SIZES[::-1], SIZES)]
+        found.append([step(model, batch, shapes) for batch in batches])
+        stats = telemetry.poll()
+        telemetry.stop()
+        assert (stats.graphs, stats.breaks) == (2, 0)
+    for one, other in zip(*found, strict=True):
+        assert_same(other, one, 1e-5)
+
+
+def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    """Every kind trains the same LoRA; offload says what it is worth on a CPU; the budget reaches torch."""
+    saved = {}
+    for kind in ("block", "offload", "selective"):
+        cfg = config(
+            tiny_flux, image_folder, tmp_path,
+            memory={"checkpointing_kind": kind}, training={"max_train_steps": 2},
+            network={"network_dropout": 0.2},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        saved[kind] = lora_of(run)
+        assert ("saves nothing here" in str(events(run, "warning"))) == (kind == "offload")
+    assert same(saved["block"], saved["offload"]) and same(saved["block"], saved["selective"])
+    cfg = config(
+        tiny_flux, image_folder, tmp_path,
+        memory={"activation_memory_budget": 0.3}, compile={"compile": True, "compile_backend": "eager"},
+        training={"max_train_steps": 1, "gradient_checkpointing": False},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    assert torch._functorch.config.activation_memory_budget == 0.3
