@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from backend.job import Job
 from backend.loop import train
+from backend.memory import oom
+from backend.memory.expected import hold_against_peak
 from backend.records import NotFinite
 from backend.refused import Failed
+from backend.runs.errors import WriteFailed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 
@@ -17,11 +21,17 @@ log = logging.getLogger(__name__)
 
 def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
     """Train and write the end into events and record. Failed, after the last good LoRA was kept, when loss or
-    gradients are lost; everything else is passed on."""
+    gradients are lost or the card is full; everything else is passed on."""
     try:
         ending = train(job)
     except NotFinite as lost:
         raise _kept(run, job, lost) from lost
+    except RuntimeError as error:
+        if not oom.is_full(error):
+            raise
+        raise oom.told(error, events, job.expected, job.shape_words(), partial(_kept_whole, job, error)) from error
+    finally:
+        memory = hold_against_peak(events, job.expected, job.accelerator.device)
     job.count_time()
     position = job.position
     if ending == "stopped":
@@ -37,6 +47,7 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
         "loss": job.records.last_loss,
         "loss_smooth": position.smooth / position.smooth_weight if position.smooth_weight else None,
         "validation": job.duties.measured,
+        "memory": memory,
     }
     events.write("done", **result)
     run.finish("done", **result)
@@ -55,6 +66,16 @@ def _kept(run: Run, job: Job, lost: NotFinite) -> Failed:
         "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
     )
     return Failed(f"{lost} Training was stopped. {kept}{state}", remedy)
+
+
+def _kept_whole(job: Job, error: RuntimeError) -> str:
+    """What was kept after the card ran out of memory."""
+    try:
+        return oom.keep_whole(job, error)
+    except (NotFinite, WriteFailed, RuntimeError) as failed:
+        # the first error is what the person has to know of
+        log.warning("The last step could not be saved: %s", failed)
+        return "The last step could not be saved; the state of the last save is kept."
 
 
 def _short(run: Run, path: Path) -> str:

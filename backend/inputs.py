@@ -20,14 +20,17 @@ from backend.data.cache import LatentCache, TextCache, build_latents, build_text
 from backend.data.identity import text_identity, vae_identity
 from backend.data.items import DatasetScan, count_of
 from backend.data.scan import cache_folder, scan_dataset
-from backend.devices import device_name, mixed_precision, pick_device, weight_dtype
+from backend.devices import mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
-from backend.memory import fit
+from backend.memory import oom, support
+from backend.memory.bytes import stored_as
+from backend.memory.expected import Expected, limit
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, Geometry
 from backend.models.table import family as family_named
 from backend.optim import make_optimizer, make_scheduler
+from backend.plan.memory_work import work_of
 from backend.plan.plan import Plan
 from backend.plan.shapes import make_plan
 from backend.plan.texts import CountTokens, token_counter
@@ -56,6 +59,7 @@ class Inputs:
     targets: tuple[str, ...]
     latents: LatentCache
     texts: TextCache
+    expected: Expected | None = None
 
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
@@ -65,6 +69,18 @@ class Inputs:
     def loading(self) -> Loading:
         """How a part of the base model is loaded that is neither quantised nor swapped."""
         return Loading(self.dtype, self.device, self.cfg.model.variant)
+
+    @property
+    def denoiser_loading(self) -> Loading:
+        """How the denoiser is loaded."""
+        memory = self.cfg.memory
+        kind = stored_as(memory.base_quantization, memory.base_compute)
+        return replace(self.loading, quantize=kind, compute=memory.base_compute)
+
+    @property
+    def text_loading(self) -> Loading:
+        """How the text encoders are loaded."""
+        return replace(self.loading, quantize=stored_as(self.cfg.memory.text_encoder_quantization))
 
     @property
     def data_digest(self) -> str:
@@ -92,6 +108,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     events.write("step_total", total=plan.steps.steps)
 
     device = pick_device()
+    _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
     latents = LatentCache(cache_folder(cfg), vae_identity(cfg), dtype, cfg.dataset.transparency)
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype)
@@ -112,9 +129,17 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         latents,
         texts,
     )
-    _check_fit(inputs, code.empty_denoiser(base))
-    _encode(inputs, events, asks)
+    inputs = replace(inputs, expected=_expect(inputs, events))
+    with oom.explained(events, inputs.expected):
+        _encode(inputs, events, asks)
     return inputs
+
+
+def _limit(cfg: Config, device: torch.device, events: EventWriter) -> None:
+    without_effect = limit(cfg.memory.vram_limit_gb, device)
+    if without_effect:
+        events.write("warning", text=without_effect, remedy="Take memory.vram_limit_gb out.")
+        log.warning(without_effect)
 
 
 def _scan(cfg: Config, events: EventWriter, asks: Asks) -> DatasetScan:
@@ -157,6 +182,9 @@ def _check_settings(
     optimizer = optimizer_of(cfg, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg, device, dtype)
+    lacking = support.problems(cfg.memory, device)
+    if lacking:
+        raise Refused.of(lacking)
     try:
         attention.choose(cfg.compile.attention, device, computed)
     except ValueError as error:
@@ -198,26 +226,19 @@ def scheduler_of(cfg: Config, optimizer: torch.optim.Optimizer, steps: int) -> t
     )
 
 
-def _check_fit(inputs: Inputs, empty: nn.Module) -> None:
-    """Refused when a stage's weights can't fit the card; sizes of all parts are told. Nothing to check on a CPU."""
-    if inputs.device.type != "cuda":
-        return
-    width = inputs.dtype.itemsize
-    facts = inputs.family.facts
-    weights = {p.name: fit.weight_bytes(inputs.base, p, width) for p in facts.parts if p.weights}
-    denoiser = next(part.name for part in facts.parts if facts.denoiser_class in part.class_names)
-    weights[denoiser] = sum(p.numel() for p in empty.parameters()) * width
-    modules = dict(empty.named_modules())
-    rank = inputs.cfg.network.network_dim
-    trained = sum(rank * (modules[t].in_features + modules[t].out_features) for t in inputs.targets)
-    texts = tuple(part.name for part in facts.parts if part.name.startswith("text_encoder"))
-    needs = fit.stages(weights, texts, denoiser, trained)
-    if not inputs.texts.missing(inputs.texts.path(*wanted) for wanted in wanted_text(inputs.cfg, inputs.plan)):
-        needs = [need for need in needs if need.stage != "encoding captions"]
-    free, total = torch.cuda.mem_get_info(inputs.device)
-    refused = fit.problems(needs, free, total, device_name(inputs.device))
-    if refused:
-        raise Refused.of(refused)
+def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
+    """The estimate of the run's memory, told; Refused when weights alone are more than the card has."""
+    cfg, plan = inputs.cfg, inputs.plan
+    work = replace(
+        work_of(cfg, plan),
+        encodes_text=bool(inputs.texts.missing(inputs.texts.path(*wanted) for wanted in wanted_text(cfg, plan))),
+        encodes_pictures=bool(inputs.latents.missing(inputs.latents.path(*pair) for pair in wanted_latents(plan))),
+    )
+    expected = Expected.of(cfg, work, inputs.device)
+    if expected is not None:
+        expected.tell(events)
+        expected.refuse_what_can_not_fit()
+    return expected
 
 
 def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
@@ -228,7 +249,7 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
         return inputs.load_vae().to(inputs.device)
 
     def load_text() -> Any:
-        return inputs.code.load_text(inputs.base, inputs.loading)
+        return inputs.code.load_text(inputs.base, inputs.text_loading)
 
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, wanted_latents(inputs.plan), load_vae, _watched(progress, asks))

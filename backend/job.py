@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from backend import flow
 from backend.asks import Asks, StopAsked
 from backend.checkpoint import Position
 from backend.config.schema import Config
+from backend.data.items import count_of
 from backend.data.loader import Batch, Loader
 from backend.devices import text_to_device, to_device, to_host
 from backend.duties import Duties
 from backend.lora.inject import Lora
+from backend.memory.expected import Expected
 from backend.models.spec import Geometry
 from backend.optim_state import rate
 from backend.records import StepRecords
@@ -66,7 +68,10 @@ class Snapshot:
 
 @dataclass
 class Job:
-    """A run that is ready to train. The methods are the parts of a step, in the order in which the loop calls them."""
+    """A run that is ready to train. The methods are the parts of a step, in the order in which the loop calls them.
+
+    whole: the position after the last whole step. in_hand: the batch that is being worked on.
+    """
 
     cfg: Config
     accelerator: Accelerator
@@ -83,7 +88,10 @@ class Job:
     duties: Duties
     asks: Asks
     watch: Watch
+    expected: Expected | None = None
     good: Snapshot | None = None
+    whole: Position | None = None
+    in_hand: Batch | None = None
     _fresh: deque[Snapshot] = field(default_factory=deque)
     _loss_sum: Tensor | None = None
     _grad_norm: Tensor | None = None
@@ -96,6 +104,15 @@ class Job:
         """Add the time since the last call to the position's seconds, which run over all starts of a run."""
         now = time.monotonic()
         self.position.seconds, self._mark = self.position.seconds + now - self._mark, now
+
+    def shape_words(self) -> str:
+        """What is being worked on: pictures, their size, tokens."""
+        if self.in_hand is None:
+            return ""
+        side, batch = self.geometry.downscale, self.in_hand
+        sizes = {(latent.shape[2] * side, latent.shape[1] * side) for latent in batch.latents}
+        sized = ", ".join(f"{width} x {height} px" for width, height in sorted(sizes))
+        return f"step {self.position.step + 1}: {count_of(len(batch.latents), 'picture')} of {sized}"
 
     def begin(self) -> None:
         """Stand where the position says; called once, before the first batch."""
@@ -112,8 +129,11 @@ class Job:
     def next_batch(self) -> Batch:
         """The batch at the position; the time it took is a step's loader wait."""
         started = time.monotonic()
+        if not self.position.micro:
+            self.whole = replace(self.position)
         batch = self.loader.batch(self.position.epoch, self.position.batch)
         self._waited += time.monotonic() - started
+        self.in_hand = batch
         return batch
 
     def loss(self, batch: Batch) -> Tensor:
@@ -147,6 +167,11 @@ class Job:
         predicted = self.forward(noisy, sigma, text)
         losses = flow.sample_losses(predicted, [flow.velocity(x0[i], noises[i]) for i in rows])
         return (losses * flow.weight(times.weighting_scheme, sigma)).mean()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss` to the step's."""
+        self.accelerator.backward(loss)
+        self.lora.collect_gradients()
 
     def clip_gradients(self) -> None:
         """Shorten the summed gradients to max_grad_norm (0 = leave them), and keep their length for the step's row."""

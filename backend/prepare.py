@@ -35,7 +35,7 @@ from backend.lora.inject import Lora, inject
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
-from backend.memory import checkpointing
+from backend.memory import checkpointing, oom
 from backend.memory.meter import Meter
 from backend.optim_state import ExactState, weights_to_use
 from backend.pulse import CompilePulse
@@ -70,7 +70,7 @@ class Trained:
 
     def to_use(self) -> AbstractContextManager[None]:
         """Holds the LoRA at the weights that files, validation and samples take."""
-        return weights_to_use(self.optimizer.optimizer, self.lora.parameters())
+        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish)
 
 
 @dataclass
@@ -98,7 +98,8 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     inputs = gather(cfg, events, asks)
     events.write("phase", phase="load", done=0, total=None, eta_s=None)
     accelerator = make_accelerator(cfg, inputs)
-    trained = _load(inputs, accelerator, events)
+    with oom.explained(events, inputs.expected):
+        trained = _load(inputs, accelerator, events)
     asks.check()
     fingerprint = Fingerprint(
         cfg.network.network_dim,
@@ -106,6 +107,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         inputs.targets,
         cfg.optimizer.optimizer,
         inputs.data_digest,
+        " ".join([inputs.denoiser_loading.quantize or "none", inputs.denoiser_loading.compute]),
     )
     position = Position()
     if state:
@@ -171,6 +173,7 @@ def _assemble(
         duties,
         around.asks,
         watch,
+        inputs.expected,
     )
 
 
@@ -230,7 +233,7 @@ def _seed(cfg: Config) -> None:
 def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trained:
     """Order: load, LoRA, checkpointing, prepare."""
     cfg = inputs.cfg
-    denoiser = inputs.code.load_denoiser(inputs.base, inputs.loading)
+    denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
     network = cfg.network
     autocast = inputs.precision != "no"
     lora = inject(
@@ -241,6 +244,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
         dropout=network.network_dropout,
         seed=cfg.training.seed,
         cast=not autocast,
+        weight_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype],
     )
     elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
     if elsewhere:
@@ -255,6 +259,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
         events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
     optimizer = optimizer_of(cfg, lora.parameters())
+    optimizer.register_step_post_hook(lambda *_: lora.publish())
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
     return Trained(denoiser, lora, optimizer, scheduler)

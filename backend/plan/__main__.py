@@ -1,8 +1,8 @@
-"""`python -m backend.plan CONFIG.toml [--json] [--progress] [--SETTING VALUE ...]`: the plan of a config.
+"""`python -m backend.plan CONFIG.toml [--json] [--progress] [--vram GB] [--SETTING VALUE ...]`: the plan of a config.
 
 With `--json` one document a line on stdout: `{"kind": "progress", ...}` lines with `--progress`, then
-`{"kind": "plan", "plan": {...}, "scan": {...}, "problems": [...]}` or, for a config that can't be read,
-`{"kind": "problems", "problems": [...]}`.
+`{"kind": "plan", "plan": {...}, "scan": {...}, "memory": {...}, "problems": [...]}` or, for a config that can't be
+read, `{"kind": "problems", "problems": [...]}`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from typing import Any
 from rich.console import Console
 
 from backend.config import load
+from backend.config.arguments import split
 from backend.config.problems import Problem, errors
 from backend.data.items import DatasetScan
 from backend.data.scan import scan_dataset
 from backend.data.scan_cli import Write, progress_lines, stdout_writer, write_json
+from backend.plan.memory_plan import memory_plan
+from backend.plan.memory_report import memory_dict
+from backend.plan.memory_report import render as render_memory
 from backend.plan.report import render
 from backend.plan.shapes import plan_for
+from backend.refused import Refused
 
 # Files named for each finding of the scan; the whole scan is what `backend.data.scan` gives.
 _MOST_FILES = 20
+_OWN = ("json", "progress", "vram", "help")
 
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
@@ -33,22 +39,31 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     parser.add_argument("config", type=Path, help="settings file (TOML); any setting may follow as --name value")
     parser.add_argument("--json", action="store_true", help="one JSON document a line")
     parser.add_argument("--progress", action="store_true", help="lines of progress before the result")
-    given, rest = parser.parse_known_args(argv)
+    parser.add_argument("--vram", type=float, metavar="GB", help="memory of the card, where it is in another machine")
+    try:
+        own, overrides = split(sys.argv[1:] if argv is None else argv, _OWN)
+    except Refused as refused:
+        parser.error(str(refused))
+    given = parser.parse_args(own)
     out = write or stdout_writer()
-    loaded = load.load(given.config, _overrides(parser, rest))
+    loaded = load.load(given.config, overrides)
     if loaded.config is None:
         return _refuse(out, given.json, loaded.problems)
     scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
     plan = plan_for(loaded.config, scan)
     problems = [*loaded.problems, *scan.problems, *plan.problems]
+    memory = memory_plan(loaded.config, plan, given.vram)
     if given.json:
         document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
+        document["memory"] = None if memory is None else memory_dict(*memory)
         write_json(out, {**document, "problems": [vars(problem).copy() for problem in problems]})
     else:
         console = Console(file=_Stream(out), width=None if sys.stdout.isatty() else 120, highlight=False)
         for line in scan.train.summary():
             console.print(line, markup=False)
         console.print(render(plan))
+        if memory is not None:
+            console.print(render_memory(*memory))
         for problem in loaded.problems:
             console.print(problem.sentence(), markup=False)
     return 1 if errors(problems) or not plan.steps.steps else 0
@@ -66,23 +81,6 @@ class _Stream:
 
     def flush(self) -> None:
         """Every write is flushed already."""
-
-
-def _overrides(parser: argparse.ArgumentParser, rest: Sequence[str]) -> dict[str, str]:
-    """`--name value` and `--name=value` pairs; exits with the parser's own message for anything else."""
-    values: dict[str, str] = {}
-    left = list(rest)
-    while left:
-        flag = left.pop(0)
-        if not flag.startswith("--"):
-            parser.error(f"{flag!r} is no setting; write --name value")
-        name, equals, value = flag[2:].partition("=")
-        if not equals:
-            if not left:
-                parser.error(f"--{name} needs a value")
-            value = left.pop(0)
-        values[name] = value
-    return values
 
 
 def _refuse(out: Write, as_json: bool, problems: Sequence[Problem]) -> int:

@@ -99,7 +99,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Way:
-    """How the blocks are run. checkpointing: off, block, offload (inputs on the host), or half (every other block)."""
+    """How the blocks are run. checkpointing: off, block, offload (inputs on the host), or selective."""
 
     compiled: bool
     checkpointing: str = "block"
@@ -128,7 +128,7 @@ def training_bytes(
         eager = sizes[key]
         largest = max(largest, eager)
         border = border_bytes(block, said.get(block.kind), work, number)
-        if way.checkpointing == "off" or (way.checkpointing == "half" and index % 2):
+        if way.checkpointing == "off" or (way.checkpointing == "selective" and index % 2):
             kept += int(eager * share)
         else:
             borders += border

@@ -26,6 +26,8 @@ from backend.plan.parts import Parts, family_memory, read_parts, trained_layers
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
+_NOT_SURE = ("activations", "pictures", "workspace")
+
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
 OUTSIDE = 700_000_000
@@ -64,6 +66,16 @@ class Stage:
         return sum(self.parts.values())
 
     @property
+    def sure(self) -> dict[str, int]:
+        """The parts that are known to the byte: weights and what belongs to the LoRA."""
+        return {name: size for name, size in self.parts.items() if name not in _NOT_SURE}
+
+    @property
+    def surely(self) -> int:
+        """Bytes of those."""
+        return sum(self.sure.values())
+
+    @property
     def total(self) -> int:
         """What the card must have free: with the allocator's slack and what lies outside of it."""
         return int(self.allocated * (1 + SLACK)) + OUTSIDE
@@ -75,6 +87,7 @@ class Estimate:
 
     card: what it is held against; None when nothing is known of any. limit: memory.vram_limit_gb in bytes. rough: the
     family says nothing about its activations. given: the settings it was made from, with auto resolved.
+    on_card: False for a run on the CPU. ram_room: RAM of the machine; None where it is not this one.
     """
 
     stages: tuple[Stage, ...]
@@ -83,6 +96,8 @@ class Estimate:
     limit: int | None = None
     rough: bool = False
     given: Chosen | None = None
+    on_card: bool = True
+    ram_room: int | None = None
 
     @property
     def peak(self) -> Stage:
@@ -100,8 +115,18 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the worst stage fits."""
-        return verdict(self.peak.total, self.room)
+        """Whether the worst stage fits the card; on a CPU, whether the run fits the machine's RAM."""
+        return verdict(self.peak.total, self.room) if self.on_card else self.ram_verdict
+
+    @property
+    def ram_verdict(self) -> Verdict:
+        """Whether what is in RAM fits there."""
+        return verdict(self.ram_total, self.ram_room)
+
+    @property
+    def needed(self) -> int:
+        """Bytes that decide: of the card in the worst stage, or of RAM on a CPU."""
+        return self.peak.total if self.on_card else self.ram_total
 
     @property
     def ram_total(self) -> int:
@@ -125,10 +150,12 @@ def estimate(
     *,
     parts: Parts | None = None,
     on_card: bool = True,
+    ram_room: int | None = None,
 ) -> Estimate | None:
     """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
 
     parts: of the base model, where they were read already. on_card: False for a run on the CPU, whose RAM holds all.
+    ram_room: RAM of the machine that it runs on, where that is known.
     """
     family = family_named(cfg.model.family)
     parts = parts or read_parts(family, Base.of(cfg.model))
@@ -140,7 +167,7 @@ def estimate(
     given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
     stages = _stages(cfg, family, parts, given, work)
     ram = memory_ram.needed(parts, given, stages, on_card)
-    return Estimate(tuple(stages), ram, card, limit, family_memory(family) is None, given)
+    return Estimate(tuple(stages), ram, card, limit, family_memory(family) is None, given, on_card, ram_room)
 
 
 def _room(card: Card | None, limit: int | None) -> int | None:

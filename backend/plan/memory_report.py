@@ -40,6 +40,9 @@ RAM_PARTS = {
     "denoiser_while_decoding": "denoiser while samples are decoded",
     "loading": "loading, a tensor at a time",
 }
+_SMALL = 50_000_000
+"""Bytes below which a part is not worth a word."""
+
 VERDICTS = {"fits": "fits", "tight": "is tight", "does_not_fit": "does not fit", "unknown": "is not known to fit"}
 
 
@@ -48,8 +51,19 @@ def gigabytes(count: float) -> str:
     return f"{count / 2**30:.1f} GB"
 
 
+def short_bytes(count: float) -> str:
+    """A size for a cell of a table; nothing for nothing."""
+    if count >= 2**30 / 10:
+        return gigabytes(count)
+    return f"{max(1, round(count / 2**20))} MB" if count else "-"
+
+
 def headline(found: Estimate) -> str:
     """The verdict in a sentence."""
+    said = VERDICTS[found.verdict].capitalize()
+    if not found.on_card:
+        needs = f"without a card the run computes in RAM and needs about {gigabytes(found.ram_total)} of it"
+        return f"{said}: {needs}." if found.ram_room is None else f"{said}: {needs}, of {gigabytes(found.ram_room)}."
     worst = found.peak
     needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
     if found.card is None or found.room is None:
@@ -57,12 +71,26 @@ def headline(found: Estimate) -> str:
     limited = found.limit is not None and found.limit < found.card.free
     has = "the limit set is" if limited else f"{found.card.name} has"
     free = "" if limited or not found.card.real else " free"
-    return f"{VERDICTS[found.verdict].capitalize()}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
+    return f"{said}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
+
+
+def ram_words(found: Estimate) -> str:
+    """What the run needs of the machine's RAM, in a sentence."""
+    told = ", ".join(
+        f"{RAM_PARTS.get(name, PARTS.get(name, name))} {gigabytes(size)}"
+        for name, size in found.ram.items()
+        if size >= _SMALL
+    )
+    needs = f"RAM: {gigabytes(found.ram_total)} ({told})"
+    if found.ram_room is None:
+        return f"{needs}."
+    short = " That is more than there is." if found.ram_verdict == "does_not_fit" else ""
+    return f"{needs}, of {gigabytes(found.ram_room)}.{short}"
 
 
 def nearest_words(nearest: Nearest) -> str:
     """What to change, in a sentence."""
-    size = gigabytes(nearest.after.peak.total)
+    size = gigabytes(nearest.after.needed)
     words = nearest.words[0].upper() + nearest.words[1:]
     if nearest.fits:
         return f"{words}: then {size} are needed."
@@ -73,9 +101,9 @@ def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
     """The estimate as plain lines, for a log."""
     lines = [headline(found)]
     for stage in found.stages:
-        parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= 5e7)
+        parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= _SMALL)
         lines.append(f"  {STAGES[stage.name]}: {gigabytes(stage.total)} ({parts})")
-    lines.append(f"RAM: {gigabytes(found.ram_total)}")
+    lines.append(ram_words(found))
     if nearest is not None:
         lines.append(nearest_words(nearest))
     return lines
@@ -92,7 +120,11 @@ def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, An
         "limit": found.limit,
         "card": None if card is None else vars(card).copy(),
         "peak": found.peak.name,
-        "needed": found.peak.total,
+        "needed": found.needed,
+        "on_card": found.on_card,
+        "ram_room": found.ram_room,
+        "ram_verdict": found.ram_verdict,
+        "ram_words": ram_words(found),
         "allocated": max(stage.allocated for stage in found.stages),
         "stages": [_stage(stage) for stage in found.stages],
         "ram": [{"name": name, "title": RAM_PARTS.get(name, PARTS.get(name, name)), "bytes": size}
@@ -109,29 +141,26 @@ def nearest_dict(nearest: Nearest) -> dict[str, Any]:
         "values": nearest.values,
         "costs": list(dict.fromkeys(change.cost for change in nearest.changes)),
         "fits": nearest.fits,
-        "needed": nearest.after.peak.total,
+        "needed": nearest.after.needed,
         "verdict": nearest.after.verdict,
     }
 
 
 def render(found: Estimate, nearest: Nearest | None) -> RenderableType:
     """The estimate for a terminal."""
-    table = Table(title="Memory (video memory by stage)")
-    table.add_column("stage")
-    names = [name for name in PARTS if any(stage.parts.get(name) for stage in found.stages)]
-    for name in names:
-        table.add_column(PARTS[name], justify="right")
-    table.add_column("in all", justify="right")
+    table = Table(title="Memory of the card by stage" if found.on_card else "Memory by stage")
+    table.add_column("")
     for stage in found.stages:
-        cells = [gigabytes(stage.parts[name]) if stage.parts.get(name) else "-" for name in names]
-        style = "bold" if stage is found.peak else None
-        table.add_row(STAGES[stage.name], *cells, gigabytes(stage.total), style=style)
+        table.add_column(STAGES[stage.name], justify="right", style="bold" if stage is found.peak else None)
+    for name, title in PARTS.items():
+        if any(stage.parts.get(name) for stage in found.stages):
+            table.add_row(title, *(short_bytes(stage.parts.get(name, 0)) for stage in found.stages))
+    if found.on_card:
+        table.add_row("CUDA itself, slack", *(short_bytes(stage.total - stage.allocated) for stage in found.stages))
+        table.add_row("in all", *(short_bytes(stage.total) for stage in found.stages), style="bold")
     colours = {"fits": "green", "tight": "yellow", "does_not_fit": "red", "unknown": "none"}
     parts: list[RenderableType] = [table, Text(headline(found), style=colours[found.verdict])]
-    told = ", ".join(
-        f"{RAM_PARTS.get(name, PARTS.get(name, name))} {gigabytes(size)}" for name, size in found.ram.items() if size
-    )
-    parts.append(Text(f"RAM: {gigabytes(found.ram_total)} ({told})"))
+    parts.append(Text(ram_words(found)))
     if found.rough:
         parts.append(Text("A rough figure: this family's activations are not measured yet.", style="yellow"))
     if nearest is not None:

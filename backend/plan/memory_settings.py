@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backend.memory.bytes import total_bytes
+from backend.memory.bytes import stored_as, total_bytes
 from backend.models.activations import VaeActivations
 from backend.models.table import family as family_named
 from backend.plan.activations import Format, Way
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 _USUAL_VAE = VaeActivations(encode=5, decode=6)
-DEFAULT_RING = 2
-"""Blocks of weights that swapping holds on the card at once."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Chosen:
     lora_dtype: str
     vae: VaeActivations
     blocks_to_swap: int = 0
-    ring: int = DEFAULT_RING
+    ring: int = 2
     limit_gb: float | None = None
     tiled_encode: bool = False
     tiled_decode: bool = False
@@ -73,16 +71,16 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
     memory = cfg.memory
     return Chosen(
         weight_width=width,
-        base_format=_format(getattr(memory, "base_weights", None)),
-        text_format=_format(getattr(memory, "text_weights", None)),
+        base_format=stored_as(memory.base_quantization, memory.base_compute),
+        text_format=stored_as(memory.text_encoder_quantization),
         autocast=autocast,
         number=Format(2, 4) if autocast else Format(width, width),
-        way=Way(cfg.compile.compile, _checkpointing(cfg), getattr(memory, "activation_budget", None) or 1.0),
+        way=Way(cfg.compile.compile, _checkpointing(cfg), _budget(cfg)),
         rank=cfg.network.network_dim,
         lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
         vae=said.vae if said else _USUAL_VAE,
-        blocks_to_swap=getattr(memory, "blocks_to_swap", 0) or 0,
-        ring=getattr(memory, "swap_ring", None) or DEFAULT_RING,
+        blocks_to_swap=memory.blocks_to_swap,
+        ring=memory.swap_ring,
         limit_gb=memory.vram_limit_gb,
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
@@ -90,9 +88,11 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
     )
 
 
-def _format(setting: str | None) -> str | None:
-    return setting if setting in ("fp8", "int8", "nf4") else None
-
-
 def _checkpointing(cfg: Config) -> str:
-    return "block" if cfg.training.gradient_checkpointing else "off"
+    return cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
+
+
+def _budget(cfg: Config) -> float:
+    """Share of its activations that a compiled block may keep."""
+    share = cfg.memory.activation_memory_budget
+    return 1.0 if share is None or cfg.compile.compile_backend != "inductor" else share

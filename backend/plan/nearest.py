@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backend.config.schema import by_path, get, with_values
+from backend.config.schema import get, with_values
 from backend.models.base import Base
 from backend.models.table import family
 from backend.plan.machine import Card
@@ -57,9 +57,15 @@ class Search:
     """Tries changes on a config. Each trial is arithmetic on shapes that are read once."""
 
     def __init__(
-        self, cfg: Config, work: RunWork, card: Card | None, parts: Parts | None = None, on_card: bool = True
+        self,
+        cfg: Config,
+        work: RunWork,
+        card: Card | None,
+        parts: Parts | None = None,
+        on_card: bool = True,
+        ram_room: int | None = None,
     ) -> None:
-        self.cfg, self.work, self.card, self.on_card = cfg, work, card, on_card
+        self.cfg, self.work, self.card, self.on_card, self.ram_room = cfg, work, card, on_card, ram_room
         self.parts = parts or read_parts(family(cfg.model.family), Base.of(cfg.model))
 
     def after(self, values: Values) -> Estimate | None:
@@ -70,7 +76,7 @@ class Search:
         if "dataset.batch_size" in values:
             work = work.at_batch(values["dataset.batch_size"])
         changed = with_values(self.cfg, values) if values else self.cfg
-        return estimate(changed, work, self.card, parts=self.parts, on_card=self.on_card)
+        return estimate(changed, work, self.card, parts=self.parts, on_card=self.on_card, ram_room=self.ram_room)
 
     def nearest(self) -> Nearest | None:
         """The cheapest changes that make the run fit with room to spare; None where it does already, or is unknown."""
@@ -81,7 +87,7 @@ class Search:
         best = now
         for change in self._useful(now):
             after = self.after(_values([*kept, change]))
-            if after is None or after.peak.total >= best.peak.total:
+            if after is None or after.needed >= best.needed:
                 continue
             kept, best = [*kept, change], after
             if after.verdict == "fits":
@@ -97,7 +103,7 @@ class Search:
         found = []
         for change in candidates(self.cfg, self.parts):
             after = self.after(change.values)
-            saved = 0 if after is None else now.peak.total - after.peak.total
+            saved = 0 if after is None else now.needed - after.needed
             if saved > 50_000_000:
                 found.append((change, saved))
             if len(found) == most:
@@ -132,9 +138,7 @@ class Search:
 
 def candidates(cfg: Config, parts: Parts | None) -> list[Change]:
     """Changes that this config allows, in order of least cost: first what costs nothing, then time, then quality."""
-    known = by_path()
-    made = [change for make in _MAKERS for change in make(cfg, parts)]
-    return [change for change in made if all(path in known for path in change.values)]
+    return [change for make in _MAKERS for change in make(cfg, parts)]
 
 
 def _values(changes: list[Change]) -> dict[str, Any]:
@@ -162,25 +166,32 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
         yield Change({path: block}, "turn on gradient checkpointing", "about 40 % more time a step")
 
 
+def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
+        yield Change({"memory.checkpointing_kind": "block"}, "checkpoint every block", "some time a step")
+    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":
+        words = "keep the blocks' inputs in RAM (checkpointing_kind offload)"
+        yield Change({"memory.checkpointing_kind": "offload"}, words, "a little time a step")
+
+
 def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    path = "memory.text_weights"
-    if path in by_path() and get(cfg, path) not in ("int8", "nf4", "fp8"):
+    path = "memory.text_encoder_quantization"
+    if get(cfg, path) == "none":
         for name in ("int8", "nf4"):
             yield Change({path: name}, f"load the text encoders in {name}", "slightly other captions")
 
 
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    path = "memory.base_weights"
-    if path in by_path() and get(cfg, path) not in ("int8", "nf4", "fp8"):
-        yield Change({path: "fp8"}, "keep the base model in fp8", "a little precision")
+    if cfg.memory.base_quantization == "none" and cfg.memory.base_compute == "bf16":
+        yield Change({"memory.base_quantization": "int8"}, "keep the base model in int8", "a little precision")
 
 
 def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     path = "memory.blocks_to_swap"
-    if path not in by_path() or parts is None:
+    if parts is None:
         return
     blocks = len(parts.denoiser.blocks)
-    now = get(cfg, path) or 0
+    now = get(cfg, path)
     step = max(1, blocks // 14)
     for count in range(now + step, blocks - 1, step):
         yield Change({path: count}, f"swap {count} of {blocks} blocks", "time, where the bus is slow")
@@ -200,9 +211,8 @@ def _resolution(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _harder(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    path = "memory.base_weights"
-    if path in by_path() and get(cfg, path) != "nf4":
-        yield Change({path: "nf4"}, "keep the base model in NF4", "more of its precision")
+    if cfg.memory.base_quantization != "nf4" and cfg.memory.base_compute == "bf16":
+        yield Change({"memory.base_quantization": "nf4"}, "keep the base model in NF4", "more of its precision")
 
 
 def _rank(cfg: Config, parts: Parts | None) -> Iterator[Change]:
@@ -216,6 +226,7 @@ _MAKERS: tuple[Callable[[Config, Parts | None], Iterator[Change]], ...] = (
     _tiling,
     _optimizer,
     _checkpointing,
+    _kind,
     _text,
     _base,
     _swap,

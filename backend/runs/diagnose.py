@@ -63,7 +63,7 @@ def explain(error: BaseException) -> Diagnosis:
     own_text, own_remedy = getattr(error, "text", None), getattr(error, "remedy", None)
     line = redact(_one_exception(error))
     if isinstance(own_text, str) and isinstance(own_remedy, str):
-        kind = "disk_full" if is_disk_full(error) else "said"
+        kind = "disk_full" if is_disk_full(error) else getattr(error, "kind", "said")
         return Diagnosis(kind, redact(own_text), redact(getattr(error, "cause", "") or ""), redact(own_remedy), line)
     seen: BaseException | None = error
     while seen is not None:

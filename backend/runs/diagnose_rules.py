@@ -52,7 +52,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "cuda_oom",
         r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|"
-        r"CUDNN_STATUS_ALLOC_FAILED|HIP out of memory|MPS backend out of memory|cudaErrorMemoryAllocation",
+        r"CUDNN_STATUS_ALLOC_FAILED|HIP out of memory|MPS backend out of memory|cudaErrorMemoryAllocation|"
+        r"CUDA driver error: out of memory|Triton Error \[CUDA\]: out of memory",
         "The GPU ran out of memory.",
         "Model, pictures and settings together need more VRAM than is free on this GPU.",
         _LESS_VRAM,

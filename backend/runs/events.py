@@ -29,6 +29,8 @@ KINDS = frozenset(
         "phase",  # phase, done, total, eta_s
         "plan",  # the shape plan's to_dict()
         "step_total",  # total
+        "memory_estimate",  # what `backend.plan.memory_report.memory_dict` gives
+        "memory_peak",  # vram_peak, vram_estimated, ram_peak, ram_estimated, words
         "validation",  # step, set, sigma_losses, loss
         "sample",  # step, prompt_index, file, prompt
         "checkpoint",  # step, file

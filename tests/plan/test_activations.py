@@ -91,7 +91,7 @@ def test_checkpointing_keeps_inputs_and_offload_keeps_them_on_the_host() -> None
     def held(kind: str):  # noqa: ANN202 - Held
         return training_bytes(denoiser, MEMORY, Work(1, 4096, 512), 16, layers, Way(False, kind), MIXED)
 
-    whole, block, offloaded, half = (held(kind) for kind in ("off", "block", "offload", "half"))
+    whole, block, offloaded, half = (held(kind) for kind in ("off", "block", "offload", "selective"))
     assert whole.total > half.total > block.total > offloaded.total
     assert block.host == 0 and offloaded.host == 4 * 4608 * 3072 * 2
 

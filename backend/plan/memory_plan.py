@@ -1,0 +1,42 @@
+"""The estimate for `launcher.py plan` and for the page: for this machine, or for a card that is only named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backend.models.base import Base
+from backend.models.table import family
+from backend.plan.machine import cards, named_card, ram
+from backend.plan.memory import Estimate
+from backend.plan.memory_work import text_length_of, work_of, work_of_settings
+from backend.plan.nearest import Nearest, Search
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+    from backend.plan.plan import Plan
+
+
+def memory_plan(
+    cfg: Config, plan: Plan | None = None, vram_gb: float | None = None
+) -> tuple[Estimate, Nearest | None] | None:
+    """Estimate and nearest change of a run of `cfg`; None where the base model can't be read.
+
+    plan: where its pictures were scanned; without it all are taken to be as large as the resolution says. vram_gb: of
+    a card elsewhere, in place of this machine's first one.
+    """
+    row = family(cfg.model.family)
+    if plan is not None:
+        work = work_of(cfg, plan)
+    else:
+        try:
+            geometry = row.geometry(Base.of(cfg.model))
+        except ValueError:
+            geometry = row.facts.default_geometry
+        work = work_of_settings(cfg, geometry, text_length_of(cfg, row.facts))
+    found = [named_card(vram_gb)] if vram_gb else cards()
+    card = found[0] if found else None
+    # On another machine the RAM is not known.
+    room = None if vram_gb else ram().total
+    search = Search(cfg, work, card, on_card=card is not None, ram_room=room)
+    estimate = search.after({})
+    return None if estimate is None else (estimate, search.nearest())
