@@ -24,7 +24,7 @@ def train(job: Job) -> Ending:
         batch = job.next_batch()
         with accelerator.accumulate():
             loss = job.loss(batch)
-            accelerator.backward(loss)
+            job.backward(loss)
             if accelerator.sync_gradients:
                 job.clip_gradients()
             job.optimizer.step()

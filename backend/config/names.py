@@ -10,6 +10,7 @@ from backend.config.schema import SECTIONS, Setting, by_name, settings
 
 _ALWAYS_CACHED = "Pictures and captions are always cached, on disk; leave the line out"
 _LATER = "There is no such setting yet; leave the line out"
+_FP8 = "Set memory.base_quantization to fp8 instead, or to int8, which is more exact; leave the line out"
 _SECRET = "Secrets don't belong in a settings file; take the line out, and make a new token if the file was shared"
 _RUN_FOLDER = "Each run keeps this in its own folder under saving.output_dir; leave the line out"
 _IN_BASE = "It is read from the base model's folder (model.base_model); leave the line out"
@@ -21,7 +22,8 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("hf_token", "huggingface_token", "wandb_api_key", "api_key", "token", "password"), _SECRET),
     **dict.fromkeys(("logging_dir", "log_prefix", "log_tracker_name", "log_dir", "sample_dir"), _RUN_FOLDER),
     "scheduler_path": _IN_BASE,
-    **dict.fromkeys(("fp8_base", "fp8_scaled", "fp8_base_unet", "lowram", "highvram"), _LATER),
+    **dict.fromkeys(("fp8_base", "fp8_scaled", "fp8_base_unet"), _FP8),
+    **dict.fromkeys(("lowram", "highvram"), _LATER),
     **dict.fromkeys(("text_encoder_lr", "train_text_encoder", "network_train_text_encoder_only", "use_ema"), _LATER),
     **dict.fromkeys(("shuffle_caption", "keep_tokens", "keep_tokens_separator", "caption_separator"), _LATER),
     **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask", "is_reg"), _LATER),

@@ -217,6 +217,12 @@ RULES: tuple[Rule, ...] = (
         "Set training.mixed_precision to fp16, or model.weight_dtype to bf16 or fp32",
         "warning",
     ),
+    Rule(
+        ("network.lora_weight_dtype", "training.mixed_precision"),
+        lambda weights, mixed: weights == "bf16" and mixed == "fp16",
+        "lora_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
+        "Set lora_weight_dtype to fp32, or mixed_precision to bf16",
+    ),
     # timesteps
     Rule(
         ("timesteps.min_timestep", "timesteps.max_timestep"),
@@ -277,6 +283,13 @@ RULES: tuple[Rule, ...] = (
         "Turn compile.compile on, or take activation_memory_budget out and use training.gradient_checkpointing",
     ),
     Rule(
+        ("memory.activation_memory_budget", "network.network_dropout"),
+        lambda budget, dropout: budget is not None and dropout > 0,
+        "activation_memory_budget can't be used with network_dropout: torch's compiler may draw the dropout anew when "
+        "it recomputes, so that gradients would not belong to the loss",
+        "Take activation_memory_budget out and turn training.gradient_checkpointing on, or set network_dropout to 0",
+    ),
+    Rule(
         ("memory.activation_memory_budget", "compile.compile", "training.gradient_checkpointing"),
         lambda budget, on, checkpointing: budget is not None and on and checkpointing,
         "activation_memory_budget saves next to nothing under gradient checkpointing, which keeps no activations",
@@ -316,6 +329,13 @@ RULES: tuple[Rule, ...] = (
         "the profile {compile_profile} has no effect: compile is off",
         "Turn compile on, or set compile_profile to custom",
         "warning",
+    ),
+    # quantised base
+    Rule(
+        ("memory.base_compute", "memory.base_quantization"),
+        lambda compute, kind: compute != "bf16" and kind not in ("none", compute),
+        "{base_compute} products need weights kept as {base_compute}, not {base_quantization}",
+        "Set base_quantization to {base_compute}, or base_compute to bf16",
     ),
     # samples
     Rule(

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -16,6 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from backend.flow import generator
+from backend.lora.masters import Masters
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,13 @@ class Lora:
     """The trained part of a denoiser: ``W x + (alpha / rank) B A x`` in every target layer.
 
     layers: module path in the denoiser -> the layer, in the model's order; paths never hold ``_orig_mod``.
+    masters: float32 copies that are trained and saved in place of 16-bit weights; None where the weights are float32.
     """
 
     layers: dict[str, LoraLayer]
     rank: int
     alpha: float
+    masters: Masters | None = None
 
     @property
     def scale(self) -> float:
@@ -56,9 +59,24 @@ class Lora:
         return self.alpha / self.rank
 
     def pair(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
-        """A (rank, in features) and B (out features, rank) of one target, float32."""
+        """A (rank, in features) and B (out features, rank) of one target as trained and saved, float32."""
+        a, b = self.live(path)
+        return (a, b) if self.masters is None else (self.masters.of(a), self.masters.of(b))
+
+    def live(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
+        """A and B of one target as the forward takes them."""
         layer = self.layers[path]
         return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+
+    def collect_gradients(self) -> None:
+        """Called after each backward pass: the gradients are then those of `parameters()`."""
+        if self.masters is not None:
+            self.masters.collect()
+
+    def publish(self) -> None:
+        """Called when values of `parameters()` changed: the forward takes them from now on."""
+        if self.masters is not None:
+            self.masters.publish()
 
     def parameters(self) -> list[nn.Parameter]:
         """All A and B, in the model's order."""
@@ -78,6 +96,7 @@ class Lora:
         """Set the values that `tensors()` gave, in place. KeyError when one is missing."""
         for name, live in self.tensors().items():
             live.copy_(tensors[name])
+        self.publish()
 
     @contextmanager
     def scaled(self, strength: float) -> Iterator[None]:
@@ -89,16 +108,16 @@ class Lora:
         if strength == 1.0:
             yield
             return
-        kept = [self.pair(path)[1].detach().clone() for path in self.layers]
+        kept = [self.live(path)[1].detach().clone() for path in self.layers]
         with torch.no_grad():
             for path in self.layers:
-                self.pair(path)[1].mul_(strength)
+                self.live(path)[1].mul_(strength)
         try:
             yield
         finally:
             with torch.no_grad():
                 for path, before in zip(self.layers, kept, strict=True):
-                    self.pair(path)[1].copy_(before)
+                    self.live(path)[1].copy_(before)
 
 
 def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
@@ -130,13 +149,21 @@ def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str
 
 
 def inject(
-    model: nn.Module, targets: Sequence[str], *, rank: int, alpha: float, dropout: float, seed: int, cast: bool = True
+    model: nn.Module,
+    targets: Sequence[str],
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    seed: int,
+    cast: bool = True,
+    weight_dtype: torch.dtype = torch.float32,
 ) -> Lora:
     """Freeze `model`, put a LoRA into the layers `targets` (full paths), and return it.
 
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
-    other targets; B starts at 0. Both are float32. cast: bring a layer's input to float32 first; off under autocast,
-    which does the same without a float32 copy of every activation.
+    other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
+    input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
     """
     model.requires_grad_(False)
     # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
@@ -162,7 +189,9 @@ def inject(
         if dropout > 0:
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
         layer.cast_input_dtype_enabled = cast
-    return lora
+    if weight_dtype == torch.float32:
+        return lora
+    return replace(lora, masters=Masters(lora.parameters(), weight_dtype))
 
 
 def _matcher(pattern: str, setting: str) -> Callable[[str], bool]:

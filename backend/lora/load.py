@@ -89,6 +89,7 @@ def continue_from(lora: Lora, file: LoraFile) -> list[str]:
             live_b.zero_()
             live_b[:, :rank].copy_(b * (file.scales[path] / lora.scale))
             ranks.add(rank)
+    lora.publish()
     said = []
     if ranks != {lora.rank}:
         old = ", ".join(str(rank) for rank in sorted(ranks))

@@ -27,6 +27,11 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
     ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
+    (
+        {"network.lora_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
+        "network.lora_weight_dtype",
+        "two different",
+    ),
     ({"saving.save_every_n_steps": 2000}, "saving.save_every_n_steps", "longer"),
     ({"saving.save_every_n_epochs": 5, "training.max_train_epochs": 4}, "saving.save_every_n_epochs", "longer"),
     ({"sampling.sample_every_n_steps": 2000, **PROMPT}, "sampling.sample_every_n_steps", "longer"),
@@ -119,6 +124,15 @@ BROKEN: list[tuple[Values, str, str]] = [
     (
         {
             "memory.activation_memory_budget": 0.5,
+            "network.network_dropout": 0.1,
+            "training.gradient_checkpointing": False,
+        },
+        "memory.activation_memory_budget",
+        "draw the dropout anew",
+    ),
+    (
+        {
+            "memory.activation_memory_budget": 0.5,
             "compile.compile_backend": "aot_eager",
             "training.gradient_checkpointing": False,
         },
@@ -142,6 +156,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
+    ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "kept as int8"),
     (
         {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
         "sampling.prompts[1].negative_prompt",
@@ -184,6 +199,8 @@ KEPT: list[Values] = [
     {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
     {"compile.compile_scope": "model", "compile.compile": False},
     {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
+    {"memory.base_compute": "fp8"},
+    {"memory.base_compute": "int8", "memory.base_quantization": "int8"},
     {"sampling.prompts": [{"prompt": "y", "negative_prompt": "z", "true_cfg_scale": 3.0}]},
     {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},
     {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},

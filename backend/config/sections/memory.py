@@ -46,7 +46,7 @@ class MemorySection(Section):
     )
     vram_limit_gb: float | None = setting(
         None,
-        gt=0,
+        ge=1,
         le=4096,
         unit="GB",
         label="VRAM limit",
@@ -90,4 +90,28 @@ class MemorySection(Section):
         "Empty keeps what is fastest. Only inductor uses it.",
         aliases=("memory_budget", "activation_budget"),
         advanced=True,
+    )
+    base_quantization: Literal["none", "fp8", "int8", "nf4"] = setting(
+        "none",
+        label="Base weights kept as",
+        help="Quantises the frozen linear layers of the base model's blocks while it loads. fp8 and int8 halve their "
+        "memory against bf16, with a scale a row; int8 is the more exact of the two. nf4 quarters it, at a visible "
+        "loss of precision, and needs the package bitsandbytes. The LoRA itself stays float32.",
+        aliases=("quantize_base", "base_dtype", "transformer_quantization", "quantization"),
+    )
+    base_compute: Literal["bf16", "int8", "fp8"] = setting(
+        "bf16",
+        label="Base layers multiply in",
+        help="bf16 brings quantised weights back to the precision of the run before each product. int8 (from NVIDIA's "
+        "Ampere on) and fp8 (from Ada on) round activations and gradients to 8 bits too, row by row: faster, and not "
+        "the same numbers. Alone, it also keeps the weights in that format.",
+        aliases=("quantized_matmul", "scaled_mm", "fp8_scaled_matmul", "int8_matmul"),
+        advanced=True,
+    )
+    text_encoder_quantization: Literal["none", "int8", "nf4"] = setting(
+        "none",
+        label="Text encoders kept as",
+        help="Quantises the linear layers of the text encoders while they load: for a card or a machine that is too "
+        "small for T5 in bf16. Captions encoded so are kept apart from those encoded in full precision.",
+        aliases=("quantize_text_encoder", "fp8_t5", "t5_quantization", "text_encoder_dtype"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -42,6 +42,14 @@ class NetworkSection(Section):
         help="Share of the LoRA's inputs set to zero in each step. 0.05 to 0.1 can help small data sets not to be "
         "learnt by heart; 0 is off.",
         aliases=("lora_dropout", "dropout", "neuron_dropout"),
+        advanced=True,
+    )
+    lora_weight_dtype: Literal["fp32", "bf16"] = setting(
+        "fp32",
+        label="LoRA number format",
+        help="Format of the LoRA's weights in the forward and backward pass. bf16 saves their conversion in every "
+        "block; the optimizer moves float32 copies, which are what is saved, at 4 more bytes a weight.",
+        aliases=("lora_dtype", "network_dtype", "lora_precision"),
         advanced=True,
     )
     targets_include: list[_Pattern] | None = setting(
