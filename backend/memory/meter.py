@@ -1,9 +1,20 @@
-"""How much memory the run uses, read without waiting for the device."""
+"""How much memory the run and others use, read without waiting for the device."""
 
 from __future__ import annotations
 
+import logging
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
 import psutil
 import torch
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 1.0
+"""Seconds between two questions to the driver: a step may be much shorter."""
 
 
 class Meter:
@@ -12,12 +23,21 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._process = psutil.Process()
+        self._driver = Driver.of(device) if device.type == "cuda" else None
 
     def read(self) -> dict[str, int]:
-        """``ram`` = resident memory of this process. On CUDA also ``vram_allocated`` and ``vram_reserved`` by torch,
-        ``vram_peak`` = the most allocated since the start, ``vram_total`` and ``vram_free`` of the card, all programs
-        counted."""
-        row = {"ram": self._process.memory_info().rss}
+        """``ram`` = resident memory of this process, ``ram_available`` and ``ram_total`` of the machine.
+
+        On CUDA also ``vram_allocated`` and ``vram_reserved`` by torch, ``vram_peak`` = the most allocated since the
+        start, ``vram_total`` and ``vram_free`` of the card, all programs counted, and ``vram_others`` = what other
+        programs hold, where the driver tells (it does not in some containers and on WSL).
+        """
+        machine = psutil.virtual_memory()
+        row = {
+            "ram": self._process.memory_info().rss,
+            "ram_available": machine.available,
+            "ram_total": machine.total,
+        }
         if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
             row |= {
@@ -27,4 +47,49 @@ class Meter:
                 "vram_total": total,
                 "vram_free": free,
             }
+            others = self._driver.others() if self._driver is not None else None
+            if others is not None:
+                row["vram_others"] = others
         return row
+
+
+class Driver:
+    """What NVIDIA's driver says about other programs on a card, by NVML (the package nvidia-ml-py, optional)."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._asked = -_EVERY_S
+        self._others: int | None = None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Driver | None:
+        """The driver's view of `device`; None where NVML is not there or does not know the card."""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        except ImportError:
+            log.info("nvidia-ml-py is not installed: other programs' share of the card is not shown")
+        except Exception as error:  # noqa: BLE001 - NVML's errors are classes made at run time
+            log.info("NVML says nothing about this card: %s", error)
+        return None
+
+    def others(self) -> int | None:
+        """Bytes that other programs hold on the card; None where the driver does not tell processes apart."""
+        now = time.monotonic()
+        if now - self._asked >= _EVERY_S:
+            self._asked = now
+            self._others = None
+            with suppress(Exception):
+                self._others = self._ask()
+        return self._others
+
+    def _ask(self) -> int | None:
+        nvml = self._nvml
+        used = nvml.nvmlDeviceGetMemoryInfo(self._handle).used
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        ours = next((process.usedGpuMemory for process in running if process.pid == os.getpid()), None)
+        return None if ours is None else max(0, used - ours)

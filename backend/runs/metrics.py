@@ -39,7 +39,10 @@ COLUMNS = (
     "vram_peak",
     "vram_total",
     "vram_free",
+    "vram_others",
     "ram",
+    "ram_available",
+    "ram_total",
     "graphs",
     "recompiles",
     "breaks",
@@ -52,7 +55,7 @@ _KNOWN = frozenset(COLUMNS)
 _WHOLE = frozenset(
     name
     for name in COLUMNS
-    if name.startswith(("vram", "cache")) or name in ("ram", "graphs", "recompiles", "breaks", "epoch")
+    if name.startswith(("vram", "ram", "cache")) or name in ("graphs", "recompiles", "breaks", "epoch")
 )
 _ALL = ("step", "generation", "t", *COLUMNS)
 # Rows kept in memory while the disk refuses them; a day of steps, some tens of megabytes.
