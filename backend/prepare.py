@@ -31,6 +31,7 @@ from backend.data.loader import Loader
 from backend.duties import Duties
 from backend.inputs import Inputs, compute_dtype, free_memory, gather, optimizer_of, scheduler_of
 from backend.job import Forward, Job
+from backend.lora.fused import fuse
 from backend.lora.inject import Lora, inject
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
@@ -246,6 +247,8 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
         cast=not autocast,
         weight_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype],
     )
+    if network.lora_fused:
+        fuse(lora)
     elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"

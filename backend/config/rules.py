@@ -223,6 +223,12 @@ RULES: tuple[Rule, ...] = (
         "lora_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
         "Set lora_weight_dtype to fp32, or mixed_precision to bf16",
     ),
+    Rule(
+        ("network.lora_fused", "network.network_dropout"),
+        lambda fused, dropout: fused and dropout > 0,
+        "lora_fused can't be used with network_dropout: each layer then has an input of its own",
+        "Turn lora_fused off, or set network_dropout to 0",
+    ),
     # timesteps
     Rule(
         ("timesteps.min_timestep", "timesteps.max_timestep"),

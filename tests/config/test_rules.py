@@ -32,6 +32,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "network.lora_weight_dtype",
         "two different",
     ),
+    ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "an input of its own"),
     ({"saving.save_every_n_steps": 2000}, "saving.save_every_n_steps", "longer"),
     ({"saving.save_every_n_epochs": 5, "training.max_train_epochs": 4}, "saving.save_every_n_epochs", "longer"),
     ({"sampling.sample_every_n_steps": 2000, **PROMPT}, "sampling.sample_every_n_steps", "longer"),

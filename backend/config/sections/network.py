@@ -52,6 +52,14 @@ class NetworkSection(Section):
         aliases=("lora_dtype", "network_dtype", "lora_precision"),
         advanced=True,
     )
+    lora_fused: bool = setting(
+        False,
+        label="Fuse LoRA layers of one input",
+        help="Multiplies the input of an attention with the LoRA of query, key and value in one product instead of "
+        "three. Fewer and larger kernels, the same numbers; not with dropout.",
+        aliases=("fused_lora", "fuse_qkv_lora"),
+        advanced=True,
+    )
     targets_include: list[_Pattern] | None = setting(
         None,
         min_length=1,

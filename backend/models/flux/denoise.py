@@ -16,6 +16,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
+from backend.lora.fused import is_fused, together
 from backend.models.base import Base
 from backend.models.flux.facts import FACTS, PATCH, scheduler_config
 from backend.shapes.attention import Route
@@ -66,16 +67,19 @@ class FluxProcessor:
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Any = None,
         image_rotary_emb: Rope | None = None,
+        projected: tuple[Tensor, ...] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        """projected: query, key and value (B, S, D) where the block has made them already."""
         size = (-1, attn.head_dim)
-        query = attn.norm_q(attn.to_q(hidden_states).unflatten(-1, size))
-        key = attn.norm_k(attn.to_k(hidden_states).unflatten(-1, size))
-        value = attn.to_v(hidden_states).unflatten(-1, size)
+        made = projected or together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
+        query, key, value = (part.unflatten(-1, size) for part in made)
+        query, key = attn.norm_q(query), attn.norm_k(key)
         if encoder_hidden_states is not None:
-            text = encoder_hidden_states
-            query = torch.cat([attn.norm_added_q(attn.add_q_proj(text).unflatten(-1, size)), query], dim=1)
-            key = torch.cat([attn.norm_added_k(attn.add_k_proj(text).unflatten(-1, size)), key], dim=1)
-            value = torch.cat([attn.add_v_proj(text).unflatten(-1, size), value], dim=1)
+            added = together(encoder_hidden_states, attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+            text_query, text_key, text_value = (part.unflatten(-1, size) for part in added)
+            query = torch.cat([attn.norm_added_q(text_query), query], dim=1)
+            key = torch.cat([attn.norm_added_k(text_key), key], dim=1)
+            value = torch.cat([text_value, value], dim=1)
         if image_rotary_emb is not None:
             query, key = rotate(query, image_rotary_emb), rotate(key, image_rotary_emb)
         if self.longest is not None and query.shape[1] > self.longest:
@@ -111,8 +115,14 @@ def _joint_single(
             self, hidden_states, encoder_hidden_states, temb, image_rotary_emb, joint_attention_kwargs
         )
     normed, gate = self.norm(hidden_states, emb=temb)
-    grown = self.act_mlp(self.proj_mlp(normed))
-    attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+    more = joint_attention_kwargs or {}
+    if is_fused(self.proj_mlp):
+        mlp, *projected = together(normed, self.proj_mlp, self.attn.to_q, self.attn.to_k, self.attn.to_v)
+        more = {**more, "projected": tuple(projected)}
+    else:
+        mlp = self.proj_mlp(normed)
+    grown = self.act_mlp(mlp)
+    attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **more)
     out = hidden_states + gate.unsqueeze(1) * self.proj_out(torch.cat([attended, grown], dim=2))
     return out.clip(-65504, 65504) if out.dtype == torch.float16 else out
 

@@ -1,0 +1,97 @@
+"""LoRA layers of one input in one product: the outputs and gradients of layers by themselves, in as many graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from backend.compile.helper import compile_model
+from backend.lora.fused import fuse, is_fused, together
+from backend.lora.inject import Lora, find_targets, inject
+from backend.models.flux.denoise import block_lists
+from backend.models.flux.facts import FACTS
+from backend.shapes.runtime import ShapeRuntime
+from tests.compile.toys import Counting
+from tests.shapes.common import assert_equal_runs, make_batch, run
+from tests.tiny_flux import make_tiny_denoiser
+
+SIZES = [(6, 8), (8, 12)]
+SOME = ("attn.to_q", "attn.to_v", "proj_mlp")
+
+
+def flux(
+    targets: tuple[str, ...] = FACTS.default_targets, dropout: float = 0.0, weight_dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, Lora]:
+    model = make_tiny_denoiser(1, 1)
+    found = find_targets(model, targets)
+    lora = inject(model, found, rank=4, alpha=8, dropout=dropout, seed=0, weight_dtype=weight_dtype)
+    torch.manual_seed(1)
+    for path in lora.layers:
+        nn.init.normal_(lora.pair(path)[1], std=0.1)
+    lora.publish()
+    return model.train(), lora
+
+
+def products(model: nn.Module) -> list[tuple[int, ...]]:
+    """Shapes of the weights that linear products of a forward take."""
+    seen: list[tuple[int, ...]] = []
+    plain = nn.functional.linear
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        seen.append(tuple(weight.shape))
+        return plain(x, weight, bias)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.functional, "linear", linear)
+        run(model, make_batch(SIZES), ShapeRuntime())
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("targets", "saved"),
+    # image q k v and text q k v of the double block, mlp q k v of the single one
+    [(FACTS.default_targets, 2 + 2 + 3), (SOME, 1 + 2), (("attn.to_k",), 0)],
+    ids=["all", "some", "one"],
+)
+def test_equal_to_layers_by_themselves(targets: tuple[str, ...], saved: int) -> None:
+    """Outputs and all gradients to 1e-6; A of one input is one product where there are several."""
+    (model, lora), (plain, _) = flux(targets), flux(targets)
+    fuse(lora)
+    batch = make_batch(SIZES)
+    assert_equal_runs(run(model, batch, ShapeRuntime()), run(plain, batch, ShapeRuntime()), 1e-6)
+    alone, fused = products(plain), products(model)
+    assert len(alone) - len(fused) == saved
+    if targets == FACTS.default_targets:
+        assert fused.count((12, 32)) == 2
+
+
+def test_equal_in_bf16_with_masters() -> None:
+    """Stacking changes no A x; sums of gradients are rounded at other places."""
+    (model, lora), (plain, _) = flux(weight_dtype=torch.bfloat16), flux(weight_dtype=torch.bfloat16)
+    fuse(lora)
+    batch = make_batch(SIZES)
+    assert_equal_runs(run(model, batch, ShapeRuntime()), run(plain, batch, ShapeRuntime()), 3e-2)
+
+
+def test_one_graph_a_class_as_before() -> None:
+    model, lora = flux(SOME)
+    fuse(lora)
+    counting = Counting()
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
+    shapes = ShapeRuntime("static", 24, text_length=12)
+    found = [run(model, make_batch(sizes), shapes) for sizes in (SIZES, SIZES[::-1])]
+    assert len(counting.graphs) == 2
+    assert_equal_runs(found[0], run(flux(SOME)[0], make_batch(SIZES), shapes), 1e-6)
+
+
+def test_dropout_and_replaced_forwards_stay_by_themselves() -> None:
+    _, dropped = flux(("attn.to_q",), dropout=0.1)
+    with pytest.raises(ValueError, match="dropout"):
+        fuse(dropped)
+    _, lora = flux(("attn.to_q", "attn.to_k"))
+    fuse(lora)
+    layers = list(lora.layers.values())[:2]
+    layers[0].forward = lambda x: torch.zeros(1)
+    assert not is_fused(layers[0]) and is_fused(layers[1])
+    assert torch.equal(together(torch.ones(1, 32), *layers)[0], torch.zeros(1))
