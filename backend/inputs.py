@@ -24,6 +24,7 @@ from backend.devices import mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
 from backend.memory import oom, support
 from backend.memory.bytes import stored_as
+from backend.memory.decoder import tile
 from backend.memory.expected import Expected, limit
 from backend.models.base import Base
 from backend.models.loading import Loading
@@ -64,6 +65,12 @@ class Inputs:
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
         return self.code.load_vae(self.base, replace(self.loading, device=torch.device("cpu")))
+
+    @property
+    def tiled_encode(self) -> bool:
+        """Whether pictures are encoded in tiles."""
+        given = self.expected.estimate.given if self.expected is not None else None
+        return given.tiled_encode if given is not None else self.cfg.memory.vae_tiling == "on"
 
     @property
     def loading(self) -> Loading:
@@ -110,7 +117,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     device = pick_device()
     _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
-    latents = LatentCache(cache_folder(cfg), vae_identity(cfg), dtype, cfg.dataset.transparency)
+    latents = _latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on")
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype)
     code = family.load()
     targets = _check_settings(cfg, family, code.empty_denoiser(base), plan, device, dtype)
@@ -130,6 +137,8 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         texts,
     )
     inputs = replace(inputs, expected=_expect(inputs, events))
+    if inputs.tiled_encode:
+        inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
     with oom.explained(events, inputs.expected):
         _encode(inputs, events, asks)
     return inputs
@@ -226,6 +235,12 @@ def scheduler_of(cfg: Config, optimizer: torch.optim.Optimizer, steps: int) -> t
     )
 
 
+def _latent_cache(cfg: Config, dtype: torch.dtype, tiled: bool) -> LatentCache:
+    """The cache of encoded pictures; those made in tiles, which differ a little, are kept apart."""
+    made_by = f"{vae_identity(cfg)} tiled" if tiled else vae_identity(cfg)
+    return LatentCache(cache_folder(cfg), made_by, dtype, cfg.dataset.transparency)
+
+
 def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
     """The estimate of the run's memory, told; Refused when weights alone are more than the card has."""
     cfg, plan = inputs.cfg, inputs.plan
@@ -246,7 +261,10 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
     cfg = inputs.cfg
 
     def load_vae() -> Any:
-        return inputs.load_vae().to(inputs.device)
+        vae = inputs.load_vae().to(inputs.device)
+        if inputs.tiled_encode:
+            tile(vae.vae)
+        return vae
 
     def load_text() -> Any:
         return inputs.code.load_text(inputs.base, inputs.text_loading)

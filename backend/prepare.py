@@ -37,6 +37,7 @@ from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
 from backend.memory import checkpointing, oom
+from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
 from backend.optim_state import ExactState, weights_to_use
 from backend.pulse import CompilePulse
@@ -321,9 +322,23 @@ def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora,
         forward,
         lambda steps, tokens: inputs.code.sampling_sigmas(steps, tokens, inputs.base),
         lora,
-        inputs.load_vae,
+        _decoder(inputs, forward.denoiser),
         inputs.geometry,
         inputs.device,
+    )
+
+
+def _decoder(inputs: Inputs, denoiser: nn.Module) -> Decoder:
+    memory, expected = inputs.cfg.memory, inputs.expected
+    given = expected.estimate.given if expected is not None else None
+    return Decoder(
+        inputs.load_vae,
+        denoiser,
+        inputs.device,
+        turns=given.turns if given is not None else memory.offload_by_turns == "on",
+        tiled=given.tiled_decode if given is not None else memory.vae_tiling == "on",
+        may_turn=memory.offload_by_turns != "off",
+        may_tile=memory.vae_tiling != "off",
     )
 
 

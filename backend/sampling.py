@@ -19,6 +19,7 @@ from backend.asks import Asks
 from backend.config.schema import SamplePrompt
 from backend.devices import text_to_device
 from backend.lora.inject import Lora
+from backend.memory.decoder import Decoder
 from backend.models.spec import Geometry
 from backend.plan.modes import fitting_size
 from backend.runs.errors import WriteFailed
@@ -114,8 +115,8 @@ def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
 class Sampler:
     """Draws all prompts of a run at a step.
 
-    texts: what the denoiser is told by each prompt, in their order. load_vae: the family's VAE on the CPU, asked for
-    once and kept off the device between samples. sampling_sigmas: (steps, image tokens) -> noise levels.
+    texts: what the denoiser is told by each prompt, in their order. sampling_sigmas: (steps, image tokens) -> noise
+    levels. decoder: latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn.
     """
 
     run: Run
@@ -126,37 +127,49 @@ class Sampler:
     predict: Predict
     sampling_sigmas: Callable[[int, int], list[float]]
     lora: Lora
-    load_vae: Callable[[], Any]
+    decoder: Decoder
     geometry: Geometry
     device: torch.device
-    _vae: Any = None
 
     def draw(self, step: int) -> None:
         """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
         total = sum(prompt.steps for prompt in self.prompts)
+        waiting: list[tuple[int, Tensor]] = []
         try:
             with PhaseProgress(self.events, "sample", total=total) as progress:
-                for number, (prompt, text) in enumerate(zip(self.prompts, self.texts, strict=True)):
-                    self._draw_one(step, number, prompt, text, progress)
+                for number in range(len(self.prompts)):
+                    waiting.append((number, self._latent(number, progress)))
+                    if not self.decoder.turns:
+                        self._finish(step, waiting)
         except Interrupted:
             log.info("The samples of step %d were left out: the run was asked to stop", step)
+        self._finish(step, waiting)
 
-    def _draw_one(
-        self, step: int, number: int, prompt: SamplePrompt, text: PromptText, progress: PhaseProgress
-    ) -> None:
+    def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
             if self.asks.stop:
                 raise Interrupted
             progress.advance()
 
+        prompt, text = self.prompts[number], self.texts[number]
         negative = None if text.negative is None else text_to_device(text.negative, self.device)
         on_device = PromptText(text_to_device(text.positive, self.device), negative)
         with self.lora.scaled(prompt.lora_scale):
-            latent = draw_latent(
-                prompt, on_device, self.predict, self.sampling_sigmas, self.geometry, self.device, check
-            )
+            return draw_latent(prompt, on_device, self.predict, self.sampling_sigmas, self.geometry, self.device, check)
+
+    def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
+        """Decode and write the latents of these prompts, and empty the list."""
+        if not waiting:
+            return
+        with self.decoder.on_card():
+            for number, latent in waiting:
+                self._write(step, number, latent)
+        waiting.clear()
+
+    def _write(self, step: int, number: int, latent: Tensor) -> None:
+        prompt = self.prompts[number]
         try:
-            picture = to_picture(self._decode(latent))
+            picture = to_picture(self.decoder.decode(latent))
             path = unused_path(self.run.samples_dir / f"step{step:08d}-{number}.png")
             write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
         except (ValueError, WriteFailed) as error:
@@ -165,14 +178,3 @@ class Sampler:
             return
         file = path.relative_to(self.run.path).as_posix()
         self.events.write("sample", step=step, prompt_index=number, file=file, prompt=prompt.prompt)
-
-    def _decode(self, latent: Tensor) -> Tensor:
-        """Pixels of a latent, on the device while it has room, else on the CPU."""
-        self._vae = self._vae or self.load_vae()
-        try:
-            pixels = self._vae.to(self.device).decode(latent[None])[0].cpu()
-        except torch.OutOfMemoryError:
-            log.warning("No room on the card to decode a sample; it is decoded on the CPU")
-            pixels = self._vae.to("cpu").decode(latent[None].cpu())[0]
-        self._vae.to("cpu")
-        return pixels

@@ -1,0 +1,95 @@
+"""Decoding of samples on a card that the denoiser fills: by turns, in tiles, and at last on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backend.memory.turns import away
+from backend.plan.memory import TILE_PX
+
+log = logging.getLogger(__name__)
+
+
+def tile(vae: nn.Module, side: int = TILE_PX) -> None:
+    """Let one of diffusers' VAEs work on tiles of `side` pixels, which overlap by a quarter and are blended there."""
+    if hasattr(vae, "tile_sample_min_size"):
+        downscale = vae.tile_sample_min_size // vae.tile_latent_min_size
+        vae.tile_sample_min_size, vae.tile_latent_min_size = side, side // downscale
+        vae.enable_tiling()
+        return
+    stride = side * 3 // 4
+    vae.enable_tiling(
+        tile_sample_min_height=side,
+        tile_sample_min_width=side,
+        tile_sample_stride_height=stride,
+        tile_sample_stride_width=stride,
+    )
+
+
+@dataclass
+class Decoder:
+    """Turns sample latents into pixels.
+
+    load_vae: the family's VAE on the CPU, asked for once and kept off the device between samples. turns: the denoiser
+    leaves the card meanwhile. tiled: work in tiles. may_turn, may_tile: do so too when the card is full.
+    """
+
+    load_vae: Callable[[], Any]
+    denoiser: nn.Module
+    device: torch.device
+    turns: bool = False
+    tiled: bool = False
+    may_turn: bool = True
+    may_tile: bool = True
+    _vae: Any = None
+
+    @contextmanager
+    def on_card(self) -> Iterator[None]:
+        """The VAE is on the card until the end of this: several pictures are decoded at one turn."""
+        self._vae = self._vae or self.load_vae()
+        with away(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
+            try:
+                yield
+            finally:
+                self._vae.to("cpu")
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_card`."""
+        if self.tiled:
+            tile(self._vae.vae)
+        try:
+            return self._decode(latent)
+        except torch.OutOfMemoryError:
+            # outside of the except: an exception that is being handled keeps what failed in memory
+            pass
+        for said in self._lighter():
+            log.warning("No room on the card to decode a sample; %s", said)
+            torch.cuda.empty_cache()
+            try:
+                with away(self.denoiser, self.device) if self.may_turn and not self.turns else nullcontext():
+                    return self._decode(latent)
+            except torch.OutOfMemoryError:
+                pass
+        log.warning("No room on the card to decode a sample; it is decoded on the CPU")
+        return self._vae.to("cpu").decode(latent[None].cpu())[0]
+
+    def _lighter(self) -> Iterator[str]:
+        """Ways to need less of the card, each taken when the one before it was not enough."""
+        if self.may_turn and not self.turns and self.device.type == "cuda":
+            yield "the denoiser leaves it meanwhile"
+        if self.may_tile and not self.tiled:
+            self.tiled = True
+            tile(self._vae.vae)
+            yield "it is decoded in tiles"
+
+    def _decode(self, latent: Tensor) -> Tensor:
+        return self._vae.to(self.device).decode(latent[None])[0].cpu()
