@@ -29,6 +29,7 @@ from backend.bench import seed000
 from backend.bench.record import Record
 from backend.bench.table import render
 from backend.bench.variants import DEFAULT, SIZES, Spec, variant
+from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--variants", default=",".join(DEFAULT), help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact"
     )
-    add("--checkpointing", default="on,off", help="on, off or on,off")
+    add("--checkpointing", default="on,off", help="by comma: on, off, offload, selective")
     add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
     add("--steps", type=int, default=17, help="timed steps, after one pass over the buckets")
     add("--batch", type=int, default=1)
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory-budget", type=float, help="activation memory budget of the partitioner, 0 to 1")
     add("--autocast", choices=["on", "off"], default="on", help="bf16 autocast, as training has it")
     add("--lora-dtype", choices=["fp32", "bf16"], default="fp32", help="format of the LoRA's weights")
+    add("--fused-lora", action="store_true", help="one product for the LoRA layers of one input")
     add("--seed", type=int, default=42)
     add("--protocol", choices=["seed000"], help="the table of the document that static tokens come from")
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
@@ -86,17 +88,19 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
         memory_budget=given.memory_budget,
         autocast=given.autocast == "on",
         lora_dtype=given.lora_dtype,
+        fused_lora="on" if given.fused_lora else "",
     )
     if given.protocol == "seed000":
         return seed000.specs(general)
     names = [variant(name.strip()).name for name in given.variants.split(",") if name.strip()]
-    settings = [{"on": True, "off": False}[part.strip()] for part in given.checkpointing.split(",")]
+    kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
+    settings = [(part != "off", kinds[part]) for part in given.checkpointing.replace(" ", "").split(",")]
     if given.exactness:
         return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
-        replace(general, variant=name, checkpointing=checkpointing)
-        for checkpointing in settings
+        replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind)
+        for checkpointing, kind in settings
         for name in names
         if not (checkpointing and variant(name).compile == "model")
     ]
@@ -172,7 +176,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
             clock.note(spec, answer["process_s"])
             record.add(spec, repeat, answer)
             said = "" if answer["ok"] else f": {answer['error']}"
-            checkpointing = "on" if spec.checkpointing else "off"
+            checkpointing = (spec.checkpointing_kind or "on") if spec.checkpointing else "off"
             write(f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n")
     write(render(record.rows, kind))
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1

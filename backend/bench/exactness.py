@@ -23,12 +23,13 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen, size = variant(spec.variant), SIZES[spec.size]
-    model, trained = build(spec, device)
+    model, lora = build(spec, device)
     source = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
-        for parameter in trained:
+        for parameter in lora.parameters():
             values = torch.randn(parameter.shape, generator=source) * parameter.shape[-1] ** -0.5
             parameter.copy_(values)
+    lora.publish()
     stream = Stream(spec, device, exact=False)
     tokens = [width * height // 256 for width, height in stream.buckets]
     batch = stream.batch(tokens.index(min(tokens)))

@@ -31,6 +31,8 @@ COLUMNS = (
     "memory_budget",
     "autocast",
     "lora_dtype",
+    "checkpointing_kind",
+    "fused_lora",
     "s_per_step",
     "spread",
     "compile_s",
@@ -62,7 +64,7 @@ COLUMNS = (
 )
 # Settings in which two measurements of one variant may differ.
 _SAME = ("size", "double", "single", "rank", "batch", "captions", "backend", "compile_mode", "memory_budget")
-_SETTINGS = (*_SAME, "autocast", "lora_dtype")
+_SETTINGS = (*_SAME, "autocast", "lora_dtype", "checkpointing_kind", "fused_lora")
 
 
 def _text(value: Any) -> str:

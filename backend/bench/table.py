@@ -39,6 +39,10 @@ class Group:
             words.append(f"memory budget {row['memory_budget']}")
         if row["lora_dtype"] not in ("", "fp32"):
             words.append(f"LoRA {row['lora_dtype']}")
+        if row["checkpointing_kind"]:
+            words.append(f"checkpointing {row['checkpointing_kind']}")
+        if row["fused_lora"]:
+            words.append("fused LoRA")
         if row["autocast"] == "0":
             words.append("no autocast")
         if row["captions"]:
@@ -48,7 +52,8 @@ class Group:
         return ", ".join(words)
 
 
-_KEY = ("variant", "checkpointing", "compile_mode", "memory_budget", "lora_dtype", "autocast", "captions", "batch")
+_SETTINGS = ("compile_mode", "memory_budget", "lora_dtype", "autocast", "captions", "batch")
+_KEY = ("variant", "checkpointing", "checkpointing_kind", "fused_lora", *_SETTINGS)
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:

@@ -88,13 +88,17 @@ DEFAULT = ("eager", "auto", "dynamic", "static:sdpa", "static:varlen", "static:f
 
 @dataclass(frozen=True)
 class Spec:
-    """One measurement, as the worker process gets it."""
+    """One measurement, as the worker process gets it.
+
+    checkpointing_kind: of `backend.memory.checkpointing`, empty for block. fused_lora: "on", or empty.
+    """
 
     variant: str
     size: str = "flux"
     double: int = 4
     single: int = 8
     checkpointing: bool = True
+    checkpointing_kind: str = ""
     rank: int = 32
     batch: int = 1
     steps: int = 12
@@ -106,6 +110,7 @@ class Spec:
     memory_budget: float | None = None
     autocast: bool = True
     lora_dtype: str = "fp32"
+    fused_lora: str = ""
     cache_dir: str = ""
     images: int = 34
     validate: bool = False

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from backend import flow
 from backend.bench.variants import SIZES, Size, Spec
 from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
-from backend.lora.inject import find_targets, inject
+from backend.lora.fused import fuse
+from backend.lora.inject import Lora, find_targets, inject
+from backend.memory import checkpointing
 from backend.models.table import family
 
 FAMILY = family("flux")
@@ -29,8 +31,8 @@ def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
     return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, GEOMETRY)]
 
 
-def build(spec: Spec, device: torch.device) -> tuple[nn.Module, list[nn.Parameter]]:
-    """FLUX at the spec's widths with random weights, LoRA in every default target; (model, trained parameters)."""
+def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
+    """FLUX at the spec's widths with random weights, and a LoRA in every default target."""
     from diffusers import FluxTransformer2DModel
 
     size = SIZES[spec.size]
@@ -60,15 +62,12 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, list[nn.Paramete
         dropout=0.0,
         seed=spec.seed,
         cast=not (spec.autocast and size.dtype != "fp32"),
+        weight_dtype=DTYPES[spec.lora_dtype],
     )
-    if spec.lora_dtype != "fp32":
-        for layer in lora.layers.values():
-            for part in (layer.lora_A, layer.lora_B):
-                part.to(DTYPES[spec.lora_dtype])
-            layer.cast_input_dtype_enabled = False
-    if spec.checkpointing:
-        model.enable_gradient_checkpointing()
-    return model.train(), [p for p in model.parameters() if p.requires_grad]
+    if spec.fused_lora:
+        fuse(lora)
+    checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off")
+    return model.train(), lora
 
 
 @dataclass

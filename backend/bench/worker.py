@@ -25,25 +25,24 @@ def measure(spec: Spec) -> dict[str, Any]:
     import torch
 
     from backend.bench.work import DTYPES, Stream, build
-    from backend.compile.everywhere import set_everywhere
     from backend.compile.syncs import counted_syncs
     from backend.compile.telemetry import Telemetry
+    from backend.memory import checkpointing
 
     chosen = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, trained = build(spec, device)
+    model, lora = build(spec, device)
     stream = Stream(spec, device, chosen.mode == "exact_buckets")
     shapes = _shapes(spec, chosen, device)
-    optimizer = torch.optim.AdamW(trained, lr=spec.learning_rate, fused=device.type == "cuda")
-    if spec.memory_budget is not None:
-        import torch._functorch.config
-
-        set_everywhere(torch._functorch.config, "activation_memory_budget", spec.memory_budget)
+    optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
+    optimizer.register_step_post_hook(lambda *_: lora.publish())
+    checkpointing.set_activation_budget(spec.memory_budget)
     meter = _Meter(device)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, chosen, model, shapes)
     autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
-    step = _Step(model, optimizer, shapes, torch.autocast(device.type, DTYPES["bf16"], enabled=autocast))
+    context = torch.autocast(device.type, DTYPES["bf16"], enabled=autocast)
+    step = _Step(model, optimizer, shapes, context, lora.collect_gradients)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     # One pass over the buckets warms up: the steps after it are timed.
     warm = len(stream.buckets)
@@ -138,8 +137,16 @@ def _unmasked_route() -> Any:
 class _Step:
     """One optimizer step on a batch; `forward` alone serves validation."""
 
-    def __init__(self, model: Any, optimizer: Any, shapes: Any, autocast: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        shapes: Any,
+        autocast: Any,
+        collect: Callable[[], object] = lambda: None,
+    ) -> None:
         self.model, self.optimizer, self.shapes, self.autocast = model, optimizer, shapes, autocast
+        self.collect = collect
 
     def forward(self, batch: Any) -> Any:
         """Mean squared error of the velocity over the batch, float32."""
@@ -157,6 +164,7 @@ class _Step:
     def __call__(self, batch: Any) -> Any:
         loss = self.forward(batch)
         loss.backward()
+        self.collect()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()

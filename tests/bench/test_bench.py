@@ -5,13 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from backend.bench import __main__ as bench
 from backend.bench import report
 from backend.bench.record import COLUMNS, Record
 from backend.bench.table import groups, render
 from backend.bench.variants import VARIANTS, Spec
-from backend.bench.work import buckets_of
+from backend.bench.work import buckets_of, build
+from backend.lora.fused import is_fused
+from backend.memory.activation_offload import Offload
 
 TINY = [
     "--size",
@@ -132,6 +135,24 @@ def test_wrong_names_are_refused(command: list[str], words: str, capsys: pytest.
     with pytest.raises(SystemExit):
         bench.main(command)
     assert words in capsys.readouterr().err
+
+
+def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
+    given = bench._parser().parse_args(
+        ["--size", "tiny", "--variants", "eager", "--checkpointing", "on,off,offload, selective", "--fused-lora"]
+    )
+    specs = bench.specs_of(given)
+    assert [(s.checkpointing, s.checkpointing_kind) for s in specs] == [
+        (True, ""),
+        (False, ""),
+        (True, "offload"),
+        (True, "selective"),
+    ]
+    model, lora = build(specs[2], torch.device("cpu"))
+    assert isinstance(model._gradient_checkpointing_func, Offload)
+    assert all(is_fused(layer) for layer in lora.layers.values())
+    rows = [dict.fromkeys(COLUMNS, "") | {"checkpointing_kind": s.checkpointing_kind} for s in specs]
+    assert len(groups(rows)) == 3 and groups(rows)[1].settings() == "checkpointing offload"
 
 
 def test_whole_model_is_left_out_under_checkpointing() -> None:

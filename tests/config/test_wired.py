@@ -23,6 +23,12 @@ def test_optimizers_and_schedulers() -> None:
     assert set(choices("optimizer.lr_scheduler")) == set(SCHEDULES)
 
 
+def test_kinds_of_checkpointing() -> None:
+    from backend.memory.checkpointing import KINDS
+
+    assert choices("memory.checkpointing_kind") == KINDS
+
+
 def test_attention_routes() -> None:
     from backend.shapes.attention import ROUTES
 
