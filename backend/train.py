@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 
 from backend.asks import Asks, StopAsked
+from backend.config.arguments import split
 from backend.config.load import load, ready
 from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
@@ -30,13 +31,14 @@ from backend.runs.logsetup import configure_logging
 log = logging.getLogger(__name__)
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
+_OWN = ("run", "resume", "help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trainer; returns the exit code: 0 done or stopped, 1 failed, 2 the settings can't be used."""
     parser = _parser()
     try:
-        own, overrides = _split(sys.argv[1:] if arguments is None else arguments)
+        own, overrides = split(sys.argv[1:] if arguments is None else arguments, _OWN)
         known = parser.parse_args(own)
         if known.run is None and known.config is None and known.resume in (None, ""):
             parser.error("give a CONFIG.toml, --run DIR or --resume RUN")
@@ -142,28 +144,6 @@ def _parser() -> argparse.ArgumentParser:
         help="go on from the saved state of this run (its name, the beginning of it, or its folder)",
     )
     return parser
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The words of the command itself, and settings given as ``--name value`` or ``--name=value``, in any order.
-
-    Refused for a setting without a value.
-    """
-    own: list[str] = []
-    settings: dict[str, str] = {}
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        name, given, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name in ("run", "resume", "help"):
-            own.append(word)
-            continue
-        if not given:
-            if not words or words[0].startswith("--"):
-                raise Refused(f"--{name} has no value", f"Write --{name} VALUE.")
-            value = words.pop(0)
-        settings[name] = value
-    return own, settings
 
 
 def _open(config: str | None, run: str | None, resume: str | None, overrides: dict[str, str]) -> tuple[Run, bool]:
