@@ -24,6 +24,7 @@ from backend.data.scan_cli import Write, progress_lines, stdout_writer, write_js
 from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import memory_dict
 from backend.plan.memory_report import render as render_memory
+from backend.plan.memory_work import work_of
 from backend.plan.report import render
 from backend.plan.shapes import plan_for
 from backend.refused import Refused
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
     plan = plan_for(loaded.config, scan)
     problems = [*loaded.problems, *scan.problems, *plan.problems]
-    memory = memory_plan(loaded.config, plan, given.vram)
+    memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)
     if given.json:
         document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
         document["memory"] = None if memory is None else memory_dict(*memory)

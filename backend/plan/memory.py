@@ -181,7 +181,7 @@ def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Ch
 
     def short(stage: str, way: Chosen) -> bool:
         found = next((s for s in stages(way) if s.name == stage), None)
-        return room is not None and found is not None and found.total > room
+        return room is not None and found is not None and found.total > TIGHT * room
 
     memory = cfg.memory
     if memory.vae_tiling == "auto" and short("encode_pictures", given):

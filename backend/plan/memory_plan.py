@@ -8,26 +8,23 @@ from backend.models.base import Base
 from backend.models.table import family
 from backend.plan.machine import cards, named_card, ram
 from backend.plan.memory import Estimate
-from backend.plan.memory_work import text_length_of, work_of, work_of_settings
+from backend.plan.memory_work import RunWork, text_length_of, work_of_settings
 from backend.plan.nearest import Nearest, Search
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
-    from backend.plan.plan import Plan
 
 
 def memory_plan(
-    cfg: Config, plan: Plan | None = None, vram_gb: float | None = None
+    cfg: Config, work: RunWork | None = None, vram_gb: float | None = None
 ) -> tuple[Estimate, Nearest | None] | None:
     """Estimate and nearest change of a run of `cfg`; None where the base model can't be read.
 
-    plan: where its pictures were scanned; without it all are taken to be as large as the resolution says. vram_gb: of
-    a card elsewhere, in place of this machine's first one.
+    work: what the plan of its pictures lists; without it all are taken to be as large as the resolution says. vram_gb:
+    of a card elsewhere, in place of this machine's first one.
     """
     row = family(cfg.model.family)
-    if plan is not None:
-        work = work_of(cfg, plan)
-    else:
+    if work is None:
         try:
             geometry = row.geometry(Base.of(cfg.model))
         except ValueError:

@@ -10,7 +10,7 @@ from backend.config.schema import get, with_values
 from backend.models.base import Base
 from backend.models.table import family
 from backend.plan.machine import Card
-from backend.plan.memory import Estimate, estimate
+from backend.plan.memory import TIGHT, Estimate, estimate
 from backend.plan.memory_work import RunWork
 from backend.plan.parts import Parts, read_parts
 
@@ -85,15 +85,27 @@ class Search:
             return None
         kept: list[Change] = []
         best = now
-        for change in self._useful(now):
-            after = self.after(_values([*kept, change]))
-            if after is None or after.needed >= best.needed:
+        for make in _MAKERS:
+            found = self._best_of(list(make(self.cfg, self.parts)), kept, best)
+            if found is None:
                 continue
-            kept, best = [*kept, change], after
-            if after.verdict == "fits":
-                return self._pruned(kept, after)
+            kept, best = [*kept, found[0]], found[1]
+            if best.verdict == "fits":
+                return self._pruned(kept, best)
         # Nothing fits with room to spare: what fits barely is better than nothing.
         return Nearest(tuple(kept), best, best.verdict != "does_not_fit") if kept else None
+
+    def _best_of(self, changes: list[Change], kept: list[Change], before: Estimate) -> tuple[Change, Estimate] | None:
+        """Of changes of one kind, mildest first: the first that is enough for the stages it helps, else what helps."""
+        helps = None
+        for change in changes:
+            after = self.after(_values([*kept, change]))
+            if after is None or _excess(after) >= _excess(before) or after.ram_verdict == "does_not_fit":
+                continue
+            helps = (change, after)
+            if _enough(before, after):
+                break
+        return helps
 
     def cheapest(self, most: int = 3) -> list[tuple[Change, int]]:
         """Single changes in order of cost, with the bytes that each takes off the worst stage; at most `most`."""
@@ -110,35 +122,51 @@ class Search:
                 break
         return found
 
-    def _useful(self, now: Estimate) -> Iterator[Change]:
-        """Candidates, but of those that exclude each other only the first that is enough, else the last."""
-        groups: dict[str, list[Change]] = {}
-        for change in candidates(self.cfg, self.parts):
-            groups.setdefault("+".join(sorted(change.values)), []).append(change)
-        for changes in groups.values():
-            enough = (c for c in changes if (e := self.after(c.values)) is not None and e.verdict == "fits")
-            yield next(enough, changes[-1])
-
     def _pruned(self, changes: list[Change], after: Estimate) -> Nearest:
-        """Without those that turned out not to be needed, dearest first; the last one taken may do with less."""
+        """Without those that turned out not to be needed, dearest first, and none stronger than it has to be."""
         kept, best = list(changes), after
         for change in list(reversed(changes))[1:]:
             fewer = [c for c in kept if c is not change]
             tried = self.after(_values(fewer))
             if tried is not None and tried.verdict == "fits":
                 kept, best = fewer, tried
-        last = kept[-1]
-        for weaker in candidates(self.cfg, self.parts):
-            if weaker.values.keys() == last.values.keys():
-                tried = self.after(_values([*kept[:-1], weaker]))
+        for change in list(kept):
+            for milder in self._milder(change):
+                others = [milder if c is change else c for c in kept]
+                tried = self.after(_values(others))
                 if tried is not None and tried.verdict == "fits":
-                    return Nearest((*kept[:-1], weaker), tried, True)
+                    kept, best = others, tried
+                    break
         return Nearest(tuple(kept), best, True)
+
+    def _milder(self, change: Change) -> Iterator[Change]:
+        """Changes of the same kind that do less."""
+        for make in _MAKERS:
+            alike = list(make(self.cfg, self.parts))
+            if change in alike:
+                yield from alike[: alike.index(change)]
 
 
 def candidates(cfg: Config, parts: Parts | None) -> list[Change]:
     """Changes that this config allows, in order of least cost: first what costs nothing, then time, then quality."""
     return [change for make in _MAKERS for change in make(cfg, parts)]
+
+
+def _excess(found: Estimate) -> int:
+    """Bytes that all stages together have too many."""
+    if not found.on_card:
+        return max(0, found.ram_total - int(TIGHT * (found.ram_room or 0)))
+    room = int(TIGHT * (found.room or 0))
+    return sum(max(0, stage.total - room) for stage in found.stages)
+
+
+def _enough(before: Estimate, after: Estimate) -> bool:
+    """Whether every stage that became smaller now has room to spare."""
+    if not after.on_card:
+        return after.verdict == "fits"
+    was = {stage.name: stage.total for stage in before.stages}
+    room = TIGHT * (after.room or 0)
+    return all(stage.total <= room for stage in after.stages if stage.total < was.get(stage.name, 0))
 
 
 def _values(changes: list[Change]) -> dict[str, Any]:

@@ -117,6 +117,24 @@ def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
     assert "checkpointing" in nearest.words
 
 
+def test_changes_add_up_over_stages_and_none_is_stronger_than_needed() -> None:
+    nearest = Search(settings(), WORK, named_card(8), flux_dev()).nearest()
+    assert nearest is not None and nearest.fits
+    changed = nearest.values
+    assert changed["memory.text_encoder_quantization"] == "int8", "NF4 would be more than it takes"
+    assert changed["memory.base_quantization"] in ("int8", "nf4") and changed["memory.blocks_to_swap"] < 57
+    assert "dataset.resolution" not in changed and "network.network_dim" not in changed
+    fewer = {path: value for path, value in changed.items() if path != "memory.blocks_to_swap"}
+    after = Search(settings(), WORK, named_card(8), flux_dev()).after(fewer)
+    assert after is not None and after.verdict != "fits"
+
+
+def test_what_does_not_fit_the_ram_is_no_way_out() -> None:
+    search = Search(settings(), WORK, named_card(12), flux_dev(), ram_room=8 * GB)
+    nearest = search.nearest()
+    assert nearest is None or nearest.after.ram_verdict != "does_not_fit"
+
+
 def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
     assert Search(settings(), WORK, named_card(80), flux_dev()).nearest() is None
     hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
