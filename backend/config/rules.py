@@ -12,8 +12,8 @@ from typing import Any
 from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.rule import Rule, When, longer_than_run, needs_pictures, no_effect
+from backend.config.rules_weights import WEIGHT_RULES
 from backend.config.schema import Config, by_path
-from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE
 from backend.config.sections.training import step_limit
 from backend.models.table import FAMILIES
 
@@ -29,7 +29,6 @@ def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> 
 
 
 _CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
-_OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
 
 
 def _cuda_graphs(compile_: bool, mode: str, backend: str, blocks: list[Any] | None) -> bool:
@@ -53,10 +52,6 @@ def _twice(keys: list[str]) -> list[int]:
 
 def _folder_keys(rows: list[Any]) -> list[str]:
     return [str(resolve(row.path)) for row in rows]
-
-
-def _sixteen_bit(weights: str, mixed: str) -> bool:
-    return {weights, mixed} == {"bf16", "fp16"}
 
 
 def _classes(family: str) -> list[str]:
@@ -154,81 +149,7 @@ RULES: tuple[Rule, ...] = (
         "Set dataset.validation_split above 0, or take validation_split_seed out",
         "warning",
     ),
-    # optimizer
-    Rule(
-        ("optimizer.learning_rate",),
-        lambda rate: rate == 0,
-        "at a learning rate of 0 nothing is learnt",
-        "Set learning_rate to 1e-4, or to what your optimizer wants",
-        "warning",
-    ),
-    Rule(
-        ("optimizer.learning_rate", "optimizer.optimizer"),
-        lambda rate, name: name in OWN_RATE and 0 < rate < 0.1,
-        "{optimizer} finds the rate by itself and multiplies it by learning_rate: {learning_rate:g} all but stops it",
-        "Set learning_rate to 1",
-        "warning",
-    ),
-    Rule(
-        ("optimizer.learning_rate", "optimizer.optimizer"),
-        lambda rate, name: rate >= 0.1 and name in OPTIMIZERS and name not in (*OWN_RATE, "sgd"),
-        "a learning rate of {learning_rate:g} is far too high for {optimizer}",
-        "Set learning_rate to 1e-4, or choose the optimizer prodigy, which wants 1",
-        "warning",
-    ),
-    Rule(
-        ("optimizer.lr_scheduler", "optimizer.optimizer"),
-        lambda scheduler, name: name in SCHEDULE_FREE and scheduler != "constant",
-        "{optimizer} takes the place of a falling rate, and the scheduler {lr_scheduler} slows it down twice",
-        "Set lr_scheduler to constant",
-        "warning",
-    ),
-    Rule(
-        ("optimizer.optimizer_args",),
-        lambda args: any(name in _OWN_FIELDS and not (name == "eps" and isinstance(args[name], list)) for name in args),
-        "optimizer_args sets what has a field of its own, and rules over it",
-        "Use learning_rate, weight_decay, betas and eps, and take them out of optimizer_args",
-        "warning",
-    ),
-    no_effect(
-        "optimizer.lr_scheduler_num_cycles",
-        "optimizer.lr_scheduler",
-        ("cosine_with_restarts",),
-        "only cosine_with_restarts has restarts",
-    ),
-    no_effect("optimizer.lr_scheduler_power", "optimizer.lr_scheduler", ("polynomial",), "only polynomial has a power"),
-    Rule(
-        ("optimizer.lr_scheduler_min_lr_ratio", "optimizer.lr_scheduler"),
-        lambda ratio, scheduler: ratio > 0 and scheduler == "constant",
-        "lr_scheduler_min_lr_ratio has no effect: a constant rate never falls",
-        "Choose another lr_scheduler, or take lr_scheduler_min_lr_ratio out",
-        "warning",
-    ),
-    Rule(
-        ("training.mixed_precision", "model.weight_dtype"),
-        lambda mixed, weights: _sixteen_bit(weights, mixed),
-        "mixed_precision {mixed_precision} and weight_dtype {weight_dtype} are two different 16-bit formats",
-        "Set both to bf16, or one of them to auto",
-    ),
-    Rule(
-        ("training.mixed_precision", "model.weight_dtype"),
-        lambda mixed, weights: mixed == "no" and weights == "fp16",
-        "fp16 weights without loss scaling overflow easily",
-        "Set training.mixed_precision to fp16, or model.weight_dtype to bf16 or fp32",
-        "warning",
-    ),
-    Rule(
-        ("network.lora_weight_dtype", "training.mixed_precision"),
-        lambda weights, mixed: weights == "bf16" and mixed == "fp16",
-        "lora_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
-        "Set lora_weight_dtype to fp32, or mixed_precision to bf16",
-    ),
-    Rule(
-        ("network.lora_fused", "network.network_dropout"),
-        lambda fused, dropout: fused and dropout > 0,
-        "lora_fused can't be used with network_dropout: each layer then has an input of its own",
-        "Turn lora_fused off, or set network_dropout to 0",
-    ),
+    *WEIGHT_RULES,
     # timesteps
     Rule(
         ("timesteps.min_timestep", "timesteps.max_timestep"),
@@ -276,39 +197,6 @@ RULES: tuple[Rule, ...] = (
         "nothing would be compiled",
         "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
     ),
-    no_effect(
-        "memory.checkpointing_kind",
-        "training.gradient_checkpointing",
-        (True,),
-        "gradient checkpointing is off",
-    ),
-    Rule(
-        ("memory.activation_memory_budget", "compile.compile"),
-        lambda budget, on: budget is not None and not on,
-        "activation_memory_budget needs compile: it is the compiler that chooses what to keep",
-        "Turn compile.compile on, or take activation_memory_budget out and use training.gradient_checkpointing",
-    ),
-    Rule(
-        ("memory.activation_memory_budget", "network.network_dropout"),
-        lambda budget, dropout: budget is not None and dropout > 0,
-        "activation_memory_budget can't be used with network_dropout: torch's compiler may draw the dropout anew when "
-        "it recomputes, so that gradients would not belong to the loss",
-        "Take activation_memory_budget out and turn training.gradient_checkpointing on, or set network_dropout to 0",
-    ),
-    Rule(
-        ("memory.activation_memory_budget", "compile.compile", "training.gradient_checkpointing"),
-        lambda budget, on, checkpointing: budget is not None and on and checkpointing,
-        "activation_memory_budget saves next to nothing under gradient checkpointing, which keeps no activations",
-        "Turn training.gradient_checkpointing off, or take activation_memory_budget out",
-        "warning",
-    ),
-    Rule(
-        ("memory.activation_memory_budget", "compile.compile", "compile.compile_backend"),
-        lambda budget, on, backend: budget is not None and on and backend != "inductor",
-        "activation_memory_budget has no effect: {compile_backend} keeps what the model keeps",
-        "Set compile.compile_backend to inductor, or take activation_memory_budget out",
-        "warning",
-    ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
     Rule(
         ("compile.compile_blocks", "model.family"),
@@ -335,13 +223,6 @@ RULES: tuple[Rule, ...] = (
         "the profile {compile_profile} has no effect: compile is off",
         "Turn compile on, or set compile_profile to custom",
         "warning",
-    ),
-    # quantised base
-    Rule(
-        ("memory.base_compute", "memory.base_quantization"),
-        lambda compute, kind: compute != "bf16" and kind not in ("none", compute),
-        "{base_compute} products need weights kept as {base_compute}, not {base_quantization}",
-        "Set base_quantization to {base_compute}, or base_compute to bf16",
     ),
     # samples
     Rule(

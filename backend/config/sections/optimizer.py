@@ -41,8 +41,8 @@ class OptimizerSection(Section):
         suggestions=OPTIMIZERS,
         label="Optimizer",
         help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is "
-        "the safe choice. adamw8bit keeps a quarter of its state, adafactor and came next to none; paged ones move "
-        "theirs to the host when the card is full. prodigy finds the rate by itself: give it a learning rate of 1. The "
+        "the safe choice. adamw8bit keeps a quarter of its state, adafactor next to none; paged ones move theirs to "
+        "the host when the card is full. prodigy finds the rate by itself: give it a learning rate of 1. The "
         "schedulefree ones need no falling rate: use the scheduler constant. Lion wants a third to a tenth of AdamW's "
         "rate. Names are taken in any letter case.",
         aliases=("optimizer_type", "optim", "optimizer_name"),
