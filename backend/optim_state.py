@@ -35,6 +35,22 @@ class ExactState:
             for name, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor) and live[name].dtype != value.dtype:
                     live[name] = value.to(live[name].device, copy=True)
+        if getattr(self.optimizer, "is_paged", False):
+            _page_again(self.optimizer, parameters)
+
+
+def _page_again(optimizer: Any, parameters: Sequence[Tensor]) -> None:
+    """Give the loaded state of a paged bitsandbytes optimizer memory that may leave the card; loading takes it away."""
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {})
+        for name in ("state1", "state2"):
+            loaded = state.get(name)
+            if not isinstance(loaded, Tensor) or not loaded.is_cuda:
+                continue
+            paged = optimizer.get_state_buffer(parameter, dtype=loaded.dtype)
+            # the new memory is cleared by a kernel, and written from the host
+            torch.cuda.synchronize(parameter.device)
+            state[name] = paged.copy_(loaded)
 
 
 def has_two_points(optimizer: Optimizer) -> bool:

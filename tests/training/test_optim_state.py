@@ -66,6 +66,25 @@ def test_every_optimizer_goes_on_bit_by_bit_on_the_card(name: str) -> None:
     check_resume(name, "cuda")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.paged])
+def test_paged_state_is_paged_again_after_a_resume(name: str) -> None:
+    params = [nn.Parameter(torch.ones(512, 256, device="cuda"))]
+    optimizer = made(name, params)
+    step(params, optimizer, 0)
+    assert optimizer.state[params[0]]["state1"].is_paged
+    resumed = [nn.Parameter(params[0].detach().clone())]
+    other = made(name, resumed)
+    saved = io.BytesIO()
+    torch.save(optimizer.state_dict(), saved)
+    saved.seek(0)
+    ExactState(other).load_state_dict(torch.load(saved, map_location="cpu", weights_only=True))
+    assert other.state[resumed[0]]["state1"].is_paged
+    step(params, optimizer, 1)
+    step(resumed, other, 1)
+    assert same(params, resumed)
+
+
 @pytest.mark.parametrize("name", sorted(optim.OPTIMIZERS))
 def test_stated_bytes_are_what_the_optimizer_keeps(name: str) -> None:
     params = parameters()
