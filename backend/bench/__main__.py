@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 from backend.bench import seed000
 from backend.bench.record import Record
 from backend.bench.table import render
-from backend.bench.variants import DEFAULT, SIZES, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, SIZES, Spec, variant
 from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
@@ -41,23 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m backend.bench", description="Measure compile variants.")
     add = parser.add_argument
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
-    add("--layers", help="double and single blocks, such as 4,8; the size's own when left out")
     add(
         "--variants", default=",".join(DEFAULT), help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact"
     )
     add("--checkpointing", default="on,off", help="by comma: on, off, offload, selective")
     add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
-    add("--steps", type=int, default=17, help="timed steps, after one pass over the buckets")
-    add("--batch", type=int, default=1)
-    add("--rank", type=int, default=32)
-    add("--captions", help="caption buckets by comma, such as 64,128,256,512, with captions of varying length")
-    add("--backend", default="inductor", help="backend of torch.compile")
-    add("--compile-mode", default="default", help="mode of torch.compile, such as max-autotune-no-cudagraphs")
-    add("--memory-budget", type=float, help="activation memory budget of the partitioner, 0 to 1")
-    add("--autocast", choices=["on", "off"], default="on", help="bf16 autocast, as training has it")
-    add("--lora-dtype", choices=["fp32", "bf16"], default="fp32", help="format of the LoRA's weights")
-    add("--fused-lora", action="store_true", help="one product for the LoRA layers of one input")
-    add("--seed", type=int, default=42)
+    for name, each in OPTIONS.items():
+        add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
     add("--protocol", choices=["seed000"], help="the table of the document that static tokens come from")
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
     add("--budget-s", type=float, help="seconds in which the command must end")
@@ -70,26 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def specs_of(given: argparse.Namespace) -> list[Spec]:
     """The measurements of one repetition, in order. ValueError for a name or number that means nothing."""
-    size = SIZES[given.size]
-    double, single = _layers(given.layers, (size.double, size.single))
-    captions = tuple(int(part) for part in given.captions.split(",")) if given.captions else None
-    general = Spec(
-        variant="eager",
-        size=given.size,
-        double=double,
-        single=single,
-        rank=given.rank,
-        batch=given.batch,
-        steps=given.steps,
-        seed=given.seed,
-        captions=captions,
-        backend=given.backend,
-        compile_mode=given.compile_mode,
-        memory_budget=given.memory_budget,
-        autocast=given.autocast == "on",
-        lora_dtype=given.lora_dtype,
-        fused_lora="on" if given.fused_lora else "",
-    )
+    general = Spec(variant="eager", size=given.size, **{name: _value(given, name) for name in OPTIONS})
+    if general.layers and len(general.layers) != len(SIZES[given.size].layers):
+        text = ",".join(map(str, general.layers))
+        like = ",".join(map(str, SIZES[given.size].layers))
+        raise ValueError(
+            f"--layers is {text!r}; for {given.size} it must be {len(SIZES[given.size].layers)} numbers, such as {like}"
+        )
     if given.protocol == "seed000":
         return seed000.specs(general)
     names = [variant(name.strip()).name for name in given.variants.split(",") if name.strip()]
@@ -106,13 +84,31 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
     ]
 
 
-def _layers(text: str | None, default: tuple[int, int]) -> tuple[int, int]:
-    if not text:
-        return default
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
-        raise ValueError(f"--layers is {text!r}; it must be two numbers, such as 4,8")
-    return int(parts[0]), int(parts[1])
+def _reading(each: Any) -> dict[str, Any]:
+    """How argparse reads an option of a spec."""
+    if each.default is False:
+        return {"action": "store_true"}
+    if each.default is True:
+        return {"choices": ["on", "off"], "default": "on"}
+    if each.metadata["choices"]:
+        return {"choices": each.metadata["choices"], "default": each.default}
+    kinds = {tuple: str, type(None): float}
+    return {"type": kinds.get(type(each.default), type(each.default)), "default": each.default or None}
+
+
+def _value(given: argparse.Namespace, name: str) -> Any:
+    """An option as a spec holds it. ValueError for numbers by comma that are none."""
+    value, default = getattr(given, name), OPTIONS[name].default
+    if default is True:
+        return value == "on"
+    if not isinstance(default, tuple):
+        return value
+    parts = [part.strip() for part in (value or "").split(",") if part.strip()]
+    if not all(part.isdigit() for part in parts):
+        raise ValueError(f"--{name.replace('_', '-')} is {value!r}; it must be numbers by comma")
+    numbers = tuple(map(int, parts))
+    # The size's own, given by hand, is the same measurement.
+    return () if name == "layers" and numbers == SIZES[given.size].layers else numbers
 
 
 def run_worker(spec: Spec, timeout: float = _WORKER_SECONDS) -> dict[str, Any]:
@@ -169,7 +165,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
             if not clock.fits(spec):
                 write(f"no time left for {spec.variant}, run the command again to go on\n")
                 continue
-            folder = caches / f"{spec.variant.replace(':', '-')}-{'c' if spec.checkpointing else 'n'}"
+            folder = caches / _short(spec)
             if repeat == 0:
                 _empty(folder)
             answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
@@ -180,6 +176,12 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
             write(f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n")
     write(render(record.rows, kind))
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1
+
+
+def _short(spec: Spec) -> str:
+    """Name of the compile cache of one variant and its settings: no two of them share kernels."""
+    told = [spec.variant, spec.checkpointing, *(getattr(spec, name) for name in SETTINGS)]
+    return f"{spec.variant.replace(':', '-')}-{zlib.crc32(repr(told).encode()):08x}"
 
 
 def _empty(folder: Path) -> None:

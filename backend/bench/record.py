@@ -13,26 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.bench.variants import Spec
+from backend.bench.variants import OPTIONS, SETTINGS, Spec
 from backend.runs.files import write_atomic
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("variant", "checkpointing", "repeat", "cold", "ok", "error")
 COLUMNS = (
     *KEYS,
-    "size",
-    "double",
-    "single",
-    "rank",
-    "batch",
-    "captions",
-    "backend",
-    "compile_mode",
-    "memory_budget",
-    "autocast",
-    "lora_dtype",
-    "checkpointing_kind",
-    "fused_lora",
+    *SETTINGS,
     "s_per_step",
     "spread",
     "compile_s",
@@ -62,13 +50,11 @@ COLUMNS = (
     "device",
     "process_s",
 )
-# Settings in which two measurements of one variant may differ.
-_SAME = ("size", "double", "single", "rank", "batch", "captions", "backend", "compile_mode", "memory_budget")
-_SETTINGS = (*_SAME, "autocast", "lora_dtype", "checkpointing_kind", "fused_lora")
+_LOSSES = ("variant", "checkpointing", "settings", "repeat", "step", "loss")
 
 
-def _text(value: Any) -> str:
-    if value is None:
+def text(value: Any) -> str:
+    if value is None or value == ():
         return ""
     if isinstance(value, bool):
         return str(int(value))
@@ -120,7 +106,7 @@ class Record:
             if meta["kind"] != kind:
                 raise ValueError(f"{folder} holds a record of kind {meta['kind']}, not {kind}; give another --name")
             rows = read_rows(folder)
-            losses = list(csv.reader((folder / "losses.csv").open(encoding="utf-8")))[1:]
+            losses = [[row[name] for name in _LOSSES] for row in read_losses(folder)]
         if line not in meta["commands"]:
             meta["commands"].append(line)
         meta |= {"commit": commit or commit_of(), "versions": versions()}
@@ -128,21 +114,21 @@ class Record:
 
     def has(self, spec: Spec, repeat: int) -> bool:
         """Whether the record holds this measurement, done."""
-        wanted = {"variant": spec.variant, "checkpointing": _text(spec.checkpointing), "repeat": str(repeat), "ok": "1"}
-        wanted |= {name: _text(getattr(spec, name)) for name in _SETTINGS}
+        wanted = {"variant": spec.variant, "checkpointing": text(spec.checkpointing), "repeat": str(repeat), "ok": "1"}
+        wanted |= {name: text(getattr(spec, name)) for name in SETTINGS}
         return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows)
 
     def add(self, spec: Spec, repeat: int, answer: dict[str, Any]) -> None:
         """Add one answer of a worker and write the files."""
         measured = dict(answer.get("row", {}))
         losses = measured.pop("losses", [])
-        row = {name: getattr(spec, name) for name in _SETTINGS} | measured
+        row = {name: getattr(spec, name) for name in SETTINGS} | measured
         row |= {"variant": spec.variant, "checkpointing": spec.checkpointing, "repeat": repeat, "cold": repeat == 0}
         row |= {"ok": answer["ok"], "error": answer.get("error"), "process_s": answer["process_s"]}
-        self.rows.append({name: _text(row.get(name)) for name in COLUMNS})
+        self.rows.append({name: text(row.get(name)) for name in COLUMNS})
         if measured.get("device"):
             self.meta["device"] = measured["device"]
-        key = [spec.variant, _text(spec.checkpointing), str(repeat)]
+        key = [spec.variant, text(spec.checkpointing), words(self.rows[-1]), str(repeat)]
         self._losses += [[*key, str(step), f"{loss:.6g}"] for step, loss in enumerate(losses)]
         self._write()
 
@@ -154,13 +140,36 @@ class Record:
         write_atomic(self.folder / "results.csv", table.getvalue())
         curves = io.StringIO()
         plain = csv.writer(curves, lineterminator="\n")
-        plain.writerow(["variant", "checkpointing", "repeat", "step", "loss"])
+        plain.writerow(_LOSSES)
         plain.writerows(self._losses)
         write_atomic(self.folder / "losses.csv", curves.getvalue())
         write_atomic(self.folder / "meta.json", json.dumps(self.meta, indent=1) + "\n")
 
 
+def default_of(name: str) -> str:
+    """Text of a setting's default, as a record holds it."""
+    return text(OPTIONS[name].default) if name in OPTIONS else ""
+
+
+def words(row: dict[str, str], leave_out: Sequence[str] = ()) -> str:
+    """Settings of a row that are not the bench's defaults, for the variant's name; those in `leave_out` left out."""
+    said = [f"checkpointing {row['checkpointing_kind']}"] if row["checkpointing_kind"] else []
+    for name, each in OPTIONS.items():
+        label = each.metadata["label"]
+        if label and name not in leave_out and row[name] not in ("", default_of(name)):
+            said.append(label.format(row[name].replace(" ", ", ")))
+    return ", ".join(said)
+
+
 def read_rows(folder: Path) -> list[dict[str, str]]:
-    """Rows of results.csv as text; columns that an older record lacks are empty."""
+    """Rows of results.csv as text; a column that an older record lacks has its setting's default, or is empty."""
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        return [{name: row.get(name) or "" for name in COLUMNS} for row in csv.DictReader(file)]
+        return [{name: row.get(name) or default_of(name) for name in COLUMNS} for row in csv.DictReader(file)]
+
+
+def read_losses(folder: Path) -> list[dict[str, str]]:
+    """Rows of losses.csv as text; empty when there is none."""
+    if not (folder / "losses.csv").is_file():
+        return []
+    with (folder / "losses.csv").open(encoding="utf-8", newline="") as file:
+        return [{name: row.get(name) or "" for name in _LOSSES} for row in csv.DictReader(file)]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from backend.bench.record import read_rows
-from backend.bench.table import groups, render
+from backend.bench.record import read_losses, read_rows
+from backend.bench.table import common, groups, loss_curves, loss_table, render, shared
 from backend.runs.files import write_atomic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,8 +62,20 @@ def page(folder: Path) -> str:
         parts.append(_ABOUT.get(meta["kind"], "") + "\n")
         parts.append(f"{meta.get('device', 'unknown device')}; {versions}; commit {meta['commit']}; {meta['date']}.\n")
         parts.append("\n".join(f"    {command}" for command in meta["commands"]) + "\n")
+        if meta["kind"] == "compile" and rows:
+            parts.append(f"{shared(rows)}.\n")
         parts.append(render(rows, meta["kind"]))
+        compared = loss_table(rows, read_losses(folder / name)) if meta["kind"] == "compile" else ""
+        if compared:
+            parts.append(_ABOUT_LOSS + compared)
+            parts.append(f"![Loss a step](benchmarks/{name}/loss.svg)\n")
     return "\n".join(parts)
+
+
+_ABOUT_LOSS = (
+    "Every variant's loss beside eager's, on the same batches, noise and weights. Mean difference: of the two losses "
+    "of a step, in size. Noise: the same between two runs of one variant.\n"
+)
 
 
 _STYLE = """<style>
@@ -84,10 +96,10 @@ def plot(folder: Path) -> str:
             if chosen:
                 title = f"{name}, checkpointing {'on' if checkpointing else 'off'}, {meta.get('device', '')}"
                 bars.append((title, None, False))
+            same = common(rows)
             for group in chosen:
                 seconds = group.median("s_per_step")
-                label = group.variant + (f" ({group.settings()})" if group.settings() else "")
-                bars.append((label, 1000 * seconds if seconds else 0.0, group.variant == "eager"))
+                bars.append((group.name(same), 1000 * seconds if seconds else 0.0, group.variant == "eager"))
     longest = max((value for _, value, _ in bars if value), default=1.0)
     height, lines = 22 * len(bars) + 16, []
     for number, (label, value, eager) in enumerate(bars):
@@ -107,12 +119,48 @@ def plot(folder: Path) -> str:
     )
 
 
+_COLOURS = ("#999999", "#3b6fb6", "#c2703d", "#2b8a70", "#8a5fb0", "#b0485f", "#7d8a2b", "#3d9bb3")
+_SMOOTH = 10
+
+
+def loss_plot(losses: list[dict[str, str]]) -> str:
+    """Curves of a record's loss, a line a variant and setting, each a running mean over ten steps, as SVG."""
+    curves: dict[str, list[float]] = {}
+    for (variant, checkpointing, settings, _), curve in loss_curves(losses).items():
+        name = f"{variant}, checkpointing {'on' if checkpointing == '1' else 'off'}" + (
+            f", {settings}" * bool(settings)
+        )
+        curves.setdefault(
+            name, [sum(curve[max(0, i - _SMOOTH + 1) : i + 1]) / min(i + 1, _SMOOTH) for i in range(len(curve))]
+        )
+    low, high = min(map(min, curves.values())), max(map(max, curves.values()))
+    longest, lines = max(map(len, curves.values())), []
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        points = " ".join(
+            f"{50 + 650 * i / max(1, longest - 1):.1f},{210 - 190 * (value - low) / ((high - low) or 1):.1f}"
+            for i, value in enumerate(curve)
+        )
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        lines.append(f'<text x="60" y="{244 + 18 * number}" style="fill: {colour}">{escape(name)}</text>')
+    lines.append(f'<text x="4" y="26" class="soft">{high:.3f}</text><text x="4" y="214" class="soft">{low:.3f}</text>')
+    lines.append(f'<text x="700" y="226" text-anchor="end" class="soft">{longest} steps</text>')
+    height, body = 250 + 18 * len(curves), "\n".join(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720">\n{_STYLE}\n{body}\n</svg>\n'
+    )
+
+
 def files(docs: Path = DOCS) -> dict[Path, str]:
     """Path -> content of everything the report makes."""
     folder = docs / "benchmarks"
     made = {docs / "benchmarks.md": page(folder)}
     if any(meta["kind"] == "compile" for _, meta, _ in records(folder)):
         made[folder / "steps.svg"] = plot(folder)
+    for name, meta, rows in records(folder):
+        losses = read_losses(folder / name)
+        if meta["kind"] == "compile" and loss_table(rows, losses):
+            made[folder / name / "loss.svg"] = loss_plot(losses)
     return made
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
+from backend.bench.variants import SETTINGS, SIZES, VARIANTS
 
 Row = dict[str, str]
 
@@ -24,44 +26,59 @@ class Group:
     def good(self) -> list[Row]:
         return [row for row in self.rows if row["ok"] == "1"]
 
+    @property
+    def like(self) -> tuple[str, ...]:
+        """What an eager run must share to be its measure: the work, not how it is compiled."""
+        names = [name for name in SETTINGS if name not in ("backend", "compile_mode", "memory_budget", "fused_lora")]
+        return tuple(self.rows[0][name] or default_of(name) for name in names)
+
     def median(self, column: str, keep: Callable[[Row], bool] = lambda row: True) -> float | None:
         """Median of a column over the repetitions that measured it."""
         values = [float(row[column]) for row in self.good if row[column] and keep(row)]
         return statistics.median(values) if values else None
 
-    def settings(self) -> str:
+    def settings(self, leave_out: Sequence[str] = ()) -> str:
         """What differs from the bench's defaults, for the variant's name."""
-        row = self.rows[0]
-        words = []
-        if row["compile_mode"] not in ("", "default"):
-            words.append(row["compile_mode"])
-        if row["memory_budget"]:
-            words.append(f"memory budget {row['memory_budget']}")
-        if row["lora_dtype"] not in ("", "fp32"):
-            words.append(f"LoRA {row['lora_dtype']}")
-        if row["checkpointing_kind"]:
-            words.append(f"checkpointing {row['checkpointing_kind']}")
-        if row["fused_lora"]:
-            words.append("fused LoRA")
-        if row["autocast"] == "0":
-            words.append("no autocast")
-        if row["captions"]:
-            words.append(f"captions {row['captions'].replace(' ', ', ')}")
-        if row["batch"] not in ("", "1"):
-            words.append(f"batch {row['batch']}")
-        return ", ".join(words)
+        return words(self.rows[0], leave_out)
+
+    def name(self, leave_out: Sequence[str] = ()) -> str:
+        """The variant with its settings, those in `leave_out` left out."""
+        said = self.settings(leave_out)
+        return f"{self.variant} ({said})" if said else self.variant
 
 
-_SETTINGS = ("compile_mode", "memory_budget", "lora_dtype", "autocast", "captions", "batch")
-_KEY = ("variant", "checkpointing", "checkpointing_kind", "fused_lora", *_SETTINGS)
+_KEY = ("variant", "checkpointing", *SETTINGS)
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
     """Rows by variant and settings, in the order of their first row."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in _KEY), []).append(row)
+        found.setdefault(tuple(row[name] or default_of(name) for name in _KEY), []).append(row)
     return [Group(key[0], key[1] == "1", tuple(members)) for key, members in found.items()]
+
+
+def common(rows: Sequence[Row]) -> list[str]:
+    """Settings that all rows share: said once, not in every name."""
+    return [name for name in SETTINGS if len({row[name] or default_of(name) for row in rows}) == 1]
+
+
+def shared(rows: Sequence[Row]) -> str:
+    """What all rows share, in words: size, blocks, rank, batch, steps, and what is not the bench's default."""
+    if not rows:
+        return ""
+    row, same = rows[0], common(rows)
+    said = [f"size {row['size']}"] if "size" in same else []
+    if "layers" in same:
+        layers = row["layers"].split() or [str(n) for n in SIZES[row["size"]].layers] if row["size"] in SIZES else []
+        said += [f"{' + '.join(layers)} blocks"] if layers else []
+    said += [f"{word} {row[name] or default_of(name)}" for name, word in _ALWAYS.items() if name in same]
+    said += [f"{row['steps'] or default_of('steps')} timed steps"] if "steps" in same else []
+    left = words(row, [*(name for name in SETTINGS if name not in same), "layers", "steps", *_ALWAYS])
+    return ", ".join([*said, left] if left else said)
+
+
+_ALWAYS = {"rank": "rank", "batch": "batch"}
 
 
 def _shown(value: float | None, digits: int = 0, unit: str = "") -> str:
@@ -74,38 +91,49 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join([*table, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
 
+_HEADER = (
+    "variant",
+    "checkpointing",
+    "ms a step",
+    "times eager",
+    "cold compile s",
+    "warm compile s",
+    "to step 100 s",
+    "peak GB",
+    "graph GB",
+    "graphs",
+    "recompiles",
+    "breaks",
+    "syncs",
+    "loss",
+    "runs",
+)
+
+
 def _compile_table(rows: list[Row]) -> str:
-    found = groups(rows)
-    eager = {g.checkpointing: g.median("s_per_step") for g in found if g.variant == "eager"}
-    header = [
-        "variant",
-        "checkpointing",
-        "ms a step",
-        "times eager",
-        "cold compile s",
-        "warm compile s",
-        "to step 100 s",
-    ]
-    header += ["peak GB", "graph GB", "graphs", "recompiles", "breaks", "syncs", "loss", "runs"]
+    found, same = groups(rows), common(rows)
+    eager = {(g.checkpointing, g.like): g.median("s_per_step") for g in found if g.variant == "eager"}
     lines = []
     for group in found:
-        name = group.variant + (f" ({group.settings()})" if group.settings() else "")
+        name = group.name(same)
+        checkpointing = "on" if group.checkpointing else "off"
         if not group.good:
-            lines.append(
-                [name, "on" if group.checkpointing else "off", f"failed: {group.rows[-1]['error']}", *["-"] * 12]
-            )
+            failed = f"failed: {group.rows[-1]['error']}"
+            lines.append([name, checkpointing, failed, *["-"] * (len(_HEADER) - 3)])
             continue
-        seconds, base = group.median("s_per_step"), eager.get(group.checkpointing)
+        seconds = group.median("s_per_step")
+        # Beside eager with the same settings where it was measured, else beside the plainest eager.
+        plainest = next((base for (kind, _), base in eager.items() if kind == group.checkpointing), None)
+        base = eager.get((group.checkpointing, group.like), plainest)
         times = None if seconds is None or base is None else base / seconds
-        warm = group.median("compile_s", lambda row: row["cold"] == "0")
         lines.append(
             [
                 name,
-                "on" if group.checkpointing else "off",
+                checkpointing,
                 _shown(None if seconds is None else 1000 * seconds, 1 if seconds and seconds < 1 else 0),
                 _shown(times, 2),
                 _shown(group.median("compile_s", lambda row: row["cold"] == "1"), 1),
-                _shown(warm, 1),
+                _shown(group.median("compile_s", lambda row: row["cold"] == "0"), 1),
                 _shown(group.median("step_100_s"), 1),
                 _shown(group.median("peak_gb"), 2),
                 _shown(group.median("graph_gb"), 2),
@@ -114,7 +142,98 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(header, lines)
+    return markdown(_HEADER, lines) + musubi(found)
+
+
+# Milliseconds a step of musubi-tuner's compiled FLUX on this work (4 + 8 blocks at FLUX's widths, rank 32, batch 1,
+# 4096 image and 512 text tokens, one H100), with and without checkpointing; and how much faster we aim to be.
+MUSUBI = {True: 137.0, False: 102.0}
+AIM = 1.25
+
+
+def musubi(found: Sequence[Group]) -> str:
+    """Our best exact variant beside musubi-tuner's compiled FLUX, a line for checkpointing on and off; else empty."""
+    lines = []
+    for checkpointing, theirs in MUSUBI.items():
+        ours = [
+            (seconds, group)
+            for group in found
+            if group.checkpointing is checkpointing
+            and _on_their_work(group)
+            and (seconds := group.median("s_per_step"))
+        ]
+        if ours:
+            seconds, best = min(ours, key=lambda pair: pair[0])
+            kind = "on" if checkpointing else "off"
+            lines.append(
+                f"vs musubi, checkpointing {kind}: {best.name()} takes {1000 * seconds:.1f} ms "
+                f"a step, musubi-tuner's compiled FLUX {theirs:.0f} ms: {theirs / 1000 / seconds:.2f} x "
+                f"(the aim is {AIM} x).\n"
+            )
+    return "".join(f"\n{line}" for line in lines)
+
+
+def _on_their_work(group: Group) -> bool:
+    row, chosen = group.rows[0], VARIANTS.get(group.variant)
+    plain = all((row[name] or default_of(name)) == default_of(name) for name in ("layers", "rank", "batch", "captions"))
+    exact = chosen is not None and chosen.exact and chosen.compile is not None
+    return row["size"] == "flux" and plain and exact and "H100" in row["device"]
+
+
+_CURVE_STEPS = 100
+
+
+def loss_table(rows: list[Row], losses: list[Row]) -> str:
+    """Loss of each variant beside eager's, step for step, for records of at least 100 steps; else empty.
+
+    The noise is how far two eager runs, or two runs of one variant, differ from each other.
+    """
+    curves = loss_curves(losses)
+    if not curves or max(map(len, curves.values())) < _CURVE_STEPS:
+        return ""
+    firsts = {key[:3]: curve for key, curve in reversed(curves.items())}
+    header = [
+        "variant",
+        "checkpointing",
+        "mean loss",
+        "mean loss, last 50",
+        "to eager",
+        "mean difference a step",
+        "noise",
+    ]
+    lines = []
+    for (variant, checkpointing, settings), curve in reversed(firsts.items()):
+        eager = [c for key, c in firsts.items() if key[:2] == ("eager", checkpointing)]
+        base = firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
+        said = ", ".join(word for word in settings.split(", ") if word and not word.endswith(" steps"))
+        again = [c for key, c in curves.items() if key[:3] == (variant, checkpointing, settings)][1:]
+        noise = max((_apart(curve, other) for other in again), default=None)
+        change = None if base is None else 100 * (statistics.fmean(curve) / statistics.fmean(base) - 1)
+        lines.append(
+            [
+                f"{variant} ({said})" if said else variant,
+                "on" if checkpointing == "1" else "off",
+                f"{statistics.fmean(curve):.5f}",
+                f"{statistics.fmean(curve[-50:]):.5f}",
+                "-" if change is None else f"{change:+.3f} %",
+                "-" if base is None else f"{_apart(curve, base):.5f}",
+                _shown(noise, 5),
+            ]
+        )
+    return "\n" + markdown(header, lines)
+
+
+def loss_curves(losses: list[Row]) -> dict[tuple[str, str, str, str], list[float]]:
+    """Loss a step of each run of a record, by variant, checkpointing, settings and repetition, in order."""
+    curves: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in losses:
+        key = (row["variant"], row["checkpointing"], row["settings"], row["repeat"])
+        curves.setdefault(key, []).append(float(row["loss"]))
+    return curves
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    return statistics.fmean(abs(a - b) for a, b in zip(one, other, strict=False))
 
 
 def _exactness_table(rows: list[Row]) -> str:

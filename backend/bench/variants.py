@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
@@ -10,27 +11,56 @@ ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
 
 @dataclass(frozen=True)
 class Size:
-    """A model size: widths, heads, blocks, and the image tokens and text tokens of a step."""
+    """A model size, as data: what the family's denoiser is made with, and what a step holds.
 
-    heads: int
-    head_dim: int
-    rope: tuple[int, int, int]
-    joint: int
-    pooled: int
-    double: int
-    single: int
+    layers: blocks of each stack, replaced by `--layers`; each number goes to the config entry of `layer_names` at its
+    place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
+    caption, "text" standing for `text_length`. tokens: image tokens of a step; divisor: of the bucket sizes, in px.
+    """
+
+    family: str
+    layers: tuple[int, ...]
+    layer_names: tuple[str, ...]
+    config: Mapping[str, Any]
+    text: Mapping[str, tuple[int | str, ...]]
     tokens: int
     divisor: int
-    text: int
+    text_length: int
     dtype: str
 
 
+def _flux(layers: tuple[int, int]) -> Size:
+    config = {
+        "in_channels": 64,
+        "attention_head_dim": 128,
+        "num_attention_heads": 24,
+        "joint_attention_dim": 4096,
+        "pooled_projection_dim": 768,
+        "guidance_embeds": True,
+        "axes_dims_rope": (16, 56, 56),
+    }
+    text = {"prompt_embeds": ("text", 4096), "pooled": (768,)}
+    return Size("flux", layers, _FLUX_LAYERS, config, text, 4096, 64, 512, "bf16")
+
+
+_FLUX_LAYERS = ("num_layers", "num_single_layers")
+_TINY = {
+    "in_channels": 64,
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 32,
+    "pooled_projection_dim": 24,
+    "guidance_embeds": True,
+    "axes_dims_rope": (4, 6, 6),
+}
 SIZES = {
     # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any card and a bench its time.
-    "flux": Size(24, 128, (16, 56, 56), 4096, 768, 4, 8, 4096, 64, 512, "bf16"),
-    "flux-whole": Size(24, 128, (16, 56, 56), 4096, 768, 19, 38, 4096, 64, 512, "bf16"),
+    "flux": _flux((4, 8)),
+    "flux-whole": _flux((19, 38)),
     # For tests on a CPU.
-    "tiny": Size(2, 16, (4, 6, 6), 32, 24, 1, 1, 64, 16, 16, "fp32"),
+    "tiny": Size(
+        "flux", (1, 1), _FLUX_LAYERS, _TINY, {"prompt_embeds": ("text", 32), "pooled": (24,)}, 64, 16, 16, "fp32"
+    ),
 }
 
 
@@ -86,31 +116,44 @@ VARIANTS: dict[str, Variant] = {
 DEFAULT = ("eager", "auto", "dynamic", "static:sdpa", "static:varlen", "static:flex", "exact", "unmasked")
 
 
+def option(default: Any, help: str, label: str = "", choices: Sequence[str] = ()) -> Any:
+    """A field of `Spec` that two measurements of one variant may differ in.
+
+    It becomes a flag of the command, a column of the record, part of what tells rows apart, and, with a `label` ("{}"
+    stands for the value), words behind the variant's name wherever it is not the default. The default's type decides
+    how the flag is read: False makes a switch, True on or off, () numbers by comma, None a fraction.
+    """
+    return field(default=default, metadata={"help": help, "label": label, "choices": tuple(choices)})
+
+
 @dataclass(frozen=True)
 class Spec:
-    """One measurement, as the worker process gets it.
+    """One measurement, as the worker process gets it. Everything made with `option` is also a flag and a column.
 
-    checkpointing_kind: of `backend.memory.checkpointing`, empty for block. fused_lora: "on", or empty.
+    layers: empty for the size's own. checkpointing_kind: of `backend.memory.checkpointing`, empty for block.
     """
 
     variant: str
     size: str = "flux"
-    double: int = 4
-    single: int = 8
     checkpointing: bool = True
     checkpointing_kind: str = ""
-    rank: int = 32
-    batch: int = 1
-    steps: int = 12
-    learning_rate: float = 1e-4
-    seed: int = 42
-    captions: tuple[int, ...] | None = None
-    backend: str = "inductor"
-    compile_mode: str = "default"
-    memory_budget: float | None = None
-    autocast: bool = True
-    lora_dtype: str = "fp32"
-    fused_lora: str = ""
+    layers: tuple[int, ...] = option((), "blocks of each stack, such as 4,8; the size's own when left out", "layers {}")
+    rank: int = option(32, "rank of the LoRA", "rank {}")
+    batch: int = option(1, "rows of a step", "batch {}")
+    steps: int = option(17, "timed steps, after one pass over the buckets", "{} steps")
+    learning_rate: float = option(1e-4, "learning rate of AdamW")
+    seed: int = option(42, "of weights, noise and data")
+    captions: tuple[int, ...] = option(
+        (), "caption buckets by comma, such as 64,128,256,512, with captions of varying length", "captions {}"
+    )
+    backend: str = option("inductor", "backend of torch.compile", "backend {}")
+    compile_mode: str = option("default", "mode of torch.compile, such as max-autotune-no-cudagraphs", "{}")
+    memory_budget: float | None = option(
+        None, "activation memory budget of the partitioner, 0 to 1", "memory budget {}"
+    )
+    autocast: bool = option(True, "bf16 autocast, as training has it", "no autocast")
+    lora_dtype: str = option("fp32", "format of the LoRA's weights", "LoRA {}", ("fp32", "bf16"))
+    fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
     cache_dir: str = ""
     images: int = 34
     validate: bool = False
@@ -121,8 +164,16 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Spec:
-        captions = data.get("captions")
-        return cls(**(data | {"captions": tuple(captions) if captions else None}))
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+    @property
+    def stacks(self) -> tuple[int, ...]:
+        """Blocks of each stack."""
+        return self.layers or SIZES[self.size].layers
+
+
+OPTIONS = {each.name: each for each in fields(Spec) if "label" in each.metadata}
+SETTINGS = ("size", "checkpointing_kind", *OPTIONS)
 
 
 def variant(name: str) -> Variant:

@@ -1,10 +1,11 @@
-"""The work that every variant does: a random FLUX with LoRA, and a fixed stream of batches over the buckets."""
+"""The work that every variant does: a random denoiser with LoRA, and a fixed stream of batches over the buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import diffusers
 import torch
 from torch import Tensor, nn
 
@@ -16,47 +17,38 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
 from backend.models.table import family
 
-FAMILY = family("flux")
-GEOMETRY = FAMILY.facts.default_geometry
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
 
 def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
     """Sizes (width, height) in px: seed 000's table of this token count, or the exact one; 17 of 4096 tokens."""
+    geometry = family(size.family).facts.default_geometry
     if exact:
-        unit = GEOMETRY.pixels_per_token
+        unit = geometry.pixels_per_token
         side = int(size.tokens**0.5) * unit
         counts = exact_token_counts(size.tokens, unit, side // 4, side * 2)
-        return [(b.width, b.height) for b in exact_buckets(counts, GEOMETRY, side // 2, side * 2)]
-    return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, GEOMETRY)]
+        return [(b.width, b.height) for b in exact_buckets(counts, geometry, side // 2, side * 2)]
+    return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, geometry)]
 
 
 def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
-    """FLUX at the spec's widths with random weights, and a LoRA in every default target."""
-    from diffusers import FluxTransformer2DModel
-
+    """The family's denoiser at the spec's widths with random weights, and a LoRA in every default target."""
     size = SIZES[spec.size]
+    chosen = family(size.family)
+    stacks = spec.stacks
+    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
+    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
     torch.manual_seed(spec.seed)
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[size.dtype])
     try:
         with device:
-            model = FluxTransformer2DModel(
-                in_channels=GEOMETRY.latent_channels * GEOMETRY.patch**2,
-                num_layers=spec.double,
-                num_single_layers=spec.single,
-                attention_head_dim=size.head_dim,
-                num_attention_heads=size.heads,
-                joint_attention_dim=size.joint,
-                pooled_projection_dim=size.pooled,
-                guidance_embeds=True,
-                axes_dims_rope=size.rope,
-            )
+            model = getattr(diffusers, chosen.facts.denoiser_class)(**size.config, **layers)
     finally:
         torch.set_default_dtype(before)
     lora = inject(
         model,
-        find_targets(model, FAMILY.facts.default_targets),
+        find_targets(model, chosen.facts.default_targets),
         rank=spec.rank,
         alpha=spec.rank,
         dropout=0.0,
@@ -86,25 +78,28 @@ class Stream:
     def __init__(self, spec: Spec, device: torch.device, exact: bool) -> None:
         self.spec, self.device = spec, device
         self.size = SIZES[spec.size]
+        self.geometry = family(self.size.family).facts.default_geometry
         self.buckets = buckets_of(self.size, exact)
 
     def _latent(self, index: int, kind: str) -> Tensor:
         width, height = self.buckets[index % len(self.buckets)]
         source = flow.generator(self.spec.seed, kind, index)
         # A picture is smooth: neighbours alike, so that there is something to learn.
-        coarse = torch.randn(GEOMETRY.latent_channels, 4, 4, generator=source)
-        return nn.functional.interpolate(coarse[None], (height // 8, width // 8), mode="bicubic")[0].to(self.device)
+        coarse = torch.randn(self.geometry.latent_channels, 4, 4, generator=source)
+        rows_columns = self.geometry.latent_size(width, height)
+        return nn.functional.interpolate(coarse[None], rows_columns, mode="bicubic")[0].to(self.device)
 
     def _text(self, index: int) -> dict[str, Tensor]:
         source = flow.generator(self.spec.seed, "text", index)
-        dtype = DTYPES[self.size.dtype]
-        row = {
-            "prompt_embeds": torch.randn(self.size.text, self.size.joint, generator=source) * 0.2,
-            "pooled": torch.randn(self.size.pooled, generator=source),
-        }
-        row = {name: tensor.to(self.device, dtype) for name, tensor in row.items()}
+        size, row = self.size, {}
+        for name, axes in size.text.items():
+            shape = [size.text_length if axis == "text" else axis for axis in axes]
+            # Encoders give tokens smaller than pooled vectors.
+            tensor = torch.randn(shape, generator=source) * (0.2 if len(shape) > 1 else 1.0)
+            row[name] = tensor.to(self.device, DTYPES[size.dtype])
         if self.spec.captions:
-            lengths = torch.tensor([self.size.text // 16, self.size.text // 6, self.size.text // 3, self.size.text])
+            longest = size.text_length
+            lengths = torch.tensor([longest // 16, longest // 6, longest // 3, longest])
             row["length"] = lengths[torch.randint(4, (1,), generator=source)][0]
         return row
 

@@ -81,14 +81,13 @@ def measure(spec: Spec) -> dict[str, Any]:
 
 def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
     """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
-    from backend.bench.work import FAMILY
     from backend.compile.helper import compile_model
 
     if chosen.compile is None:
         return None
     report = compile_model(
         model,
-        FAMILY.load_denoise().block_lists(model),
+        _family(spec).load_denoise().block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(chosen.dynamic),
@@ -99,6 +98,12 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
     if report.state == "fallback":
         raise RuntimeError(report.reason or "nothing was compiled")
     return report
+
+
+def _family(spec: Spec) -> Any:
+    from backend.models.table import family
+
+    return family(SIZES[spec.size].family)
 
 
 def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
@@ -114,8 +119,8 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
     else:
         route = attention.choose(chosen.route, device, dtype)
     static = size.tokens if chosen.mode == "static" else None
-    longest = size.tokens + size.text if chosen.mode == "dynamic" else None
-    return ShapeRuntime(chosen.mode, static, spec.captions, size.text, route, longest=longest)
+    longest = size.tokens + size.text_length if chosen.mode == "dynamic" else None
+    return ShapeRuntime(chosen.mode, static, spec.captions or None, size.text_length, route, longest=longest)
 
 
 def _unmasked_route() -> Any:
@@ -152,12 +157,13 @@ class _Step:
         """Mean squared error of the velocity over the batch, float32."""
         import torch
 
-        from backend.bench.work import FAMILY
+        from backend.models.table import family_of_denoiser
 
+        predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
         levels = batch.sigma.reshape(-1, 1, 1, 1)
         noisy = [(1 - s) * x + s * n for s, x, n in zip(levels, batch.latents, batch.noise, strict=True)]
         with self.autocast:
-            out = FAMILY.load_denoise().predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
+            out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
         errors = [(o - (n - x)).square().mean() for o, n, x in zip(out, batch.noise, batch.latents, strict=True)]
         return torch.stack(errors).mean()
 

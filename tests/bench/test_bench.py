@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import torch
 
 from backend.bench import __main__ as bench
 from backend.bench import report
-from backend.bench.record import COLUMNS, Record
-from backend.bench.table import groups, render
-from backend.bench.variants import VARIANTS, Spec
+from backend.bench.record import COLUMNS, Record, read_losses
+from backend.bench.table import groups, loss_table, render, shared
+from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import buckets_of, build
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
@@ -57,7 +58,7 @@ def test_tiny_bench_measures_records_and_goes_on(tmp_path: Path, monkeypatch: py
     assert "no time left for static:varlen" in "".join(said)
 
 
-def answer(seconds: float, **more: float) -> dict:
+def answer(seconds: float, **more: float | str) -> dict:
     row = {"s_per_step": seconds, "compile_s": 30.0, "graphs": 2, "recompiles": 0, "breaks": 0, "loss": 1.5}
     return {"ok": True, "process_s": 5.0, "row": {**row, "losses": [2.0, 1.5], **more}}
 
@@ -129,12 +130,72 @@ def test_protocol_of_seed000_has_its_settings() -> None:
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [(["--variants", "fast"], "unknown variant 'fast'"), (["--layers", "4"], "two numbers, such as 4,8")],
+    [(["--variants", "fast"], "unknown variant 'fast'"), (["--layers", "4"], "must be 2 numbers, such as 4,8")],
 )
 def test_wrong_names_are_refused(command: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(command)
     assert words in capsys.readouterr().err
+
+
+def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) -> None:
+    """So that a row measured with another option is never taken for one that is there already."""
+    record = Record.open(tmp_path / "r", "compile", [])
+    record.add(Spec("eager"), 0, answer(0.2))
+    other = {"layers": (2, 2), "captions": (64, 128), "memory_budget": 0.5, "lora_dtype": "bf16", "autocast": False}
+    flags = ["--layers", "2,2", "--captions", "64,128", "--memory-budget", "0.5", "--lora-dtype", "bf16"]
+    flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
+    flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
+    given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
+    assert all(getattr(given, name) == value for name, value in other.items())
+    for name in OPTIONS:
+        changed = replace(Spec("eager"), **{name: getattr(given, name)})
+        assert getattr(given, name) != OPTIONS[name].default, name
+        assert record.has(Spec("eager"), 0) and not record.has(changed, 0), name
+        record.add(changed, 0, answer(0.1))
+        assert record.has(changed, 0), name
+    assert len(groups(record.rows)) == 1 + len(OPTIONS) == len(groups(Record.open(tmp_path / "r", "compile", []).rows))
+    named = {group.name() for group in groups(record.rows)}
+    assert {"eager", "eager (captions 64, 128)", "eager (memory budget 0.5)", "eager (layers 2, 2)"} <= named
+    usual = bench._parser().parse_args(["--layers", "4,8", "--variants", "eager", "--checkpointing", "on"])
+    assert bench.specs_of(usual) == [Spec("eager")]
+
+
+def test_what_all_rows_share_is_said_once(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "r", "compile", [])
+    for name in ("eager", "static:sdpa"):
+        record.add(Spec(name, batch=2, lora_dtype="bf16", steps=200), 0, answer(0.2))
+    assert shared(record.rows) == "size flux, 4 + 8 blocks, rank 32, batch 2, 200 timed steps, LoRA bf16"
+    assert "| static:sdpa |" in render(record.rows, "compile")
+
+
+def test_losses_are_held_against_eager_and_against_their_own_noise(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "benchmarks" / "loss", "compile", [])
+    curve = [1.0 + 0.001 * step for step in range(120)]
+    for repeat in (0, 1):
+        for name, off in (("eager", 0.0), ("static:sdpa", 0.002)):
+            spec = Spec(name, steps=103)
+            record.add(
+                spec,
+                repeat,
+                {"ok": True, "process_s": 1.0, "row": {"losses": [v + off + 0.0001 * repeat for v in curve]}},
+            )
+    losses = read_losses(record.folder)
+    line = next(line for line in loss_table(record.rows, losses).splitlines() if "static:sdpa" in line)
+    assert [cell.strip() for cell in line.split("|")][5:8] == ["+0.189 %", "0.00200", "0.00010"]
+    said: list[str] = []
+    assert report.main([], said.append, tmp_path) == 0
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "benchmarks/loss/loss.svg" in page and "static:sdpa" in (record.folder / "loss.svg").read_text()
+
+
+def test_our_best_exact_row_stands_beside_musubi_tuners(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "r", "compile", [])
+    for name, seconds in (("eager", 0.2), ("static:sdpa", 0.125), ("unmasked", 0.1)):
+        record.add(Spec(name), 0, answer(seconds, device="NVIDIA H100 80GB HBM3"))
+    text = render(record.rows, "compile")
+    assert "static:sdpa takes 125.0 ms a step, musubi-tuner's compiled FLUX 137 ms: 1.10 x" in text
+    assert "checkpointing off" not in text
 
 
 def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
