@@ -126,6 +126,7 @@ class Job:
         """Begin to time a step: what came before (saving, samples, validation) is not part of it."""
         self._clock, self._waited = time.monotonic(), 0.0
 
+        self.watch.before_step()
     def next_batch(self) -> Batch:
         """The batch at the position; the time it took is a step's loader wait."""
         started = time.monotonic()

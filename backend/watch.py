@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from backend.checkpoint import Position
 from backend.compile.report import CompileReport
+from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
 from backend.memory.meter import Meter
 from backend.refused import Failed
@@ -40,6 +41,11 @@ class Watch:
         self._planned = planned
         self._told: str | None = None
         self._first = True
+        self._syncs = SyncSampler(meter.device)
+
+    def before_step(self) -> None:
+        """A step is about to start."""
+        self._syncs.begin()
 
     def begin(self) -> None:
         """The first step is about to start: it compiles, where anything is compiled."""
@@ -49,7 +55,7 @@ class Watch:
 
     def measure(self) -> Mapping[str, float | int | None]:
         """Columns of a step's row that the host knows: memory, and the counts of compiling so far."""
-        row: dict[str, float | int | None] = dict(self._meter.read())
+        row: dict[str, float | int | None] = {**self._meter.read(), "syncs": self._syncs.end()}
         if self._telemetry is None:
             return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": 0.0}
         stats = self._telemetry.poll()

@@ -23,6 +23,7 @@
       setStat("compile", last.compile_seconds === null || last.compile_seconds === undefined ? "–" : m.duration(last.compile_seconds));
       setStat("hits", known(last.cache_hits));
       setStat("misses", known(last.cache_misses));
+      setStat("syncs", known(last.syncs));
       const [tone, words] = verdict(c, facts, status, graphs, recompiles);
       ui.compile.className = `verdict ${tone}`;
       text(ui.compile, words);

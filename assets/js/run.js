@@ -86,7 +86,7 @@
       "card-compile",
       "Compile",
       ui.compile,
-      el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "compiling"), stat("hits", "cache hits"), stat("misses", "cache misses")),
+      el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "compiling"), stat("hits", "cache hits"), stat("misses", "cache misses"), stat("syncs", "device waits a step")),
       ui.reasons,
     );
     const logCard = card("card-log", "Log", ui.log);

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
+
+_SAID = "synchronizing CUDA operation"
 
 
 @dataclass
@@ -32,4 +34,38 @@ def counted_syncs(device: torch.device) -> Iterator[Syncs]:
             yield syncs
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    syncs.count = sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+    others = [warning for warning in caught if _SAID not in str(warning.message)]
+    syncs.count = len(caught) - len(others)
+    for other in others:
+        warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+
+
+class SyncSampler:
+    """Counts the waits of a step now and then, and holds the newest count for the rows of the steps between.
+
+    Only a sampled step pays (a warning a wait); for any other `begin` and `end` compare two numbers. A step is sampled
+    once the compiles of the first ones are over, and every `EVERY` steps from then on.
+    """
+
+    FIRST, EVERY = 5, 100
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._open: ExitStack | None = None
+        self._syncs = Syncs()
+        self._last: int | None = None
+        self._seen = 0
+
+    def begin(self) -> None:
+        """A step is about to start."""
+        self._seen += 1
+        if self._device.type == "cuda" and self._seen % self.EVERY == self.FIRST and self._open is None:
+            self._open = ExitStack()
+            self._syncs = self._open.enter_context(counted_syncs(self._device))
+
+    def end(self) -> int | None:
+        """The step is done: the newest count, None before the first one and where nothing can be counted."""
+        if self._open is not None:
+            self._open.close()
+            self._open, self._last = None, self._syncs.count
+        return self._last

@@ -25,6 +25,11 @@ class Meter:
         self._process = psutil.Process()
         self._driver = Driver.of(device) if device.type == "cuda" else None
 
+    @property
+    def device(self) -> torch.device:
+        """The device whose memory is read."""
+        return self._device
+
     def read(self) -> dict[str, int]:
         """``ram`` = resident memory of this process, ``ram_available`` and ``ram_total`` of the machine.
 

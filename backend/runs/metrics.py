@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Counters (graphs to cache_misses) are totals since the process began, sizes are bytes, times are seconds.
+# syncs is the newest count of a step's device-to-host waits: taken every hundredth step, None on a CPU.
 # s_per_step is one optimizer step's own time: waiting for data counts, saving, sampling and validation do not.
 COLUMNS = (
     "loss",
@@ -49,13 +50,14 @@ COLUMNS = (
     "compile_seconds",
     "cache_hits",
     "cache_misses",
+    "syncs",
     "epoch",
 )
 _KNOWN = frozenset(COLUMNS)
 _WHOLE = frozenset(
     name
     for name in COLUMNS
-    if name.startswith(("vram", "ram", "cache")) or name in ("graphs", "recompiles", "breaks", "epoch")
+    if name.startswith(("vram", "ram", "cache")) or name in ("graphs", "recompiles", "breaks", "syncs", "epoch")
 )
 _ALL = ("step", "generation", "t", *COLUMNS)
 # Rows kept in memory while the disk refuses them; a day of steps, some tens of megabytes.

@@ -71,6 +71,29 @@ def test_syncs_are_not_counted_on_a_cpu() -> None:
     assert syncs.count is None
 
 
+def test_a_run_on_a_cpu_writes_no_count_of_waits() -> None:
+    from backend.compile.syncs import SyncSampler
+
+    sampler = SyncSampler(torch.device("cpu"))
+    for _ in range(SyncSampler.FIRST):
+        sampler.begin()
+        assert sampler.end() is None
+
+
+@pytest.mark.gpu
+def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
+    from backend.compile.syncs import SyncSampler
+
+    sampler = SyncSampler(torch.device("cuda"))
+    value, told = torch.ones(1, device="cuda"), []
+    for _ in range(SyncSampler.FIRST + 2):
+        sampler.begin()
+        value.item()
+        told.append(sampler.end())
+    assert told == [None] * (SyncSampler.FIRST - 1) + [1, 1, 1]
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
 @pytest.mark.gpu
 def test_syncs_of_a_step_are_counted_and_predict_makes_none() -> None:
     from backend.compile.syncs import counted_syncs
