@@ -247,6 +247,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
         seed=cfg.training.seed,
         cast=not autocast,
         weight_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype],
+        device=inputs.device,
     )
     if network.lora_fused:
         fuse(lora)

@@ -158,12 +158,14 @@ def inject(
     seed: int,
     cast: bool = True,
     weight_dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
 ) -> Lora:
     """Freeze `model`, put a LoRA into the layers `targets` (full paths), and return it.
 
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
     other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
     input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
+    device: where A and B lie; None puts each beside its layer's frozen weight.
     """
     model.requires_grad_(False)
     # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
@@ -178,7 +180,7 @@ def inject(
     lora = Lora(layers, rank, alpha)
     for path, layer in layers.items():
         for part in (layer.lora_A, layer.lora_B):
-            part[ADAPTER].to(torch.float32)
+            part[ADAPTER].to(device=device, dtype=torch.float32)
         a, b = lora.pair(path)
         bound = 1 / math.sqrt(a.shape[1])
         with torch.no_grad():
