@@ -15,7 +15,7 @@ from typing import Any
 from backend.config import load, presets
 from backend.config.paths import resolve
 from backend.config.problems import Problem
-from backend.config.schema import Config
+from backend.config.schema import Config, by_path
 from backend.data.images import EXTENSIONS
 from backend.models.base import Base
 from backend.models.table import family
@@ -61,6 +61,7 @@ class Actions:
             "import": self.import_,
             "undo": self.undo,
             "redo": self.redo,
+            "apply": self.apply,
             "start": self.start,
         }
 
@@ -220,6 +221,19 @@ class Actions:
     def redo(self, request: Mapping[str, Any]) -> Reply:
         """The load again."""
         return self._moved(self.desk.redo(), "Loaded again.")
+
+    def apply(self, request: Mapping[str, Any]) -> Reply:
+        """Change some settings at once, as the page was advised to; undo takes it back."""
+        known = by_path()
+        given = request.get("change")
+        values = {path: value for path, value in given.items() if path in known} if isinstance(given, Mapping) else {}
+        if not values:
+            return self._say("There is nothing to change.", "error")
+        shown = {path: fields.to_widget(known[path], value) for path, value in values.items()}
+        self.desk.change(shown)
+        names = ", ".join(f"{known[path].label} = {shown[path]}" for path in shown)
+        said = messages.notice(f"Changed: {names}.", action="Undo", request={"what": "undo"})
+        return Reply(self.state(form.read(self.desk.now.values).problems) | {"notice": said}, reload=True)
 
     def _moved(self, moved: bool, said: str) -> Reply:
         message = self.state(form.read(self.desk.now.values).problems)

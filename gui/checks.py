@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,7 +12,6 @@ import psutil
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
-from backend.compile import cache
 from backend.config import presets
 from backend.config.paths import resolve
 from backend.config.profiles import PROFILES
@@ -22,6 +19,9 @@ from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
 from backend.models.base import Base, Place
 from backend.models.table import FAMILIES, family
+from backend.plan.machine import cards
+from backend.plan.memory_plan import memory_plan
+from backend.plan.memory_report import memory_dict
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
 from gui import fields, form, messages, pictures
@@ -32,8 +32,6 @@ from gui.look import Look
 from gui.places import Places
 
 log = logging.getLogger(__name__)
-
-_GPU_QUERY = "name,memory.total,memory.free,driver_version"
 
 
 class Checks:
@@ -57,7 +55,7 @@ class Checks:
         self._form_routes(router)
         self._look_routes(router)
         self._doctor_routes(router)
-        self._cache_routes(router)
+        self._profile_route(router)
         return router
 
     def _form_routes(self, router: APIRouter) -> None:
@@ -70,6 +68,11 @@ class Checks:
         def machine() -> Response:
             """Memory of this machine, and what the model weighs."""
             return answer(machine_facts(self.config()))
+
+        @router.get("/memory")
+        def memory(vram: Annotated[float | None, Query(gt=0, le=4096)] = None) -> Response:
+            """Whether the run will fit; ``vram`` is a card's size in GB, where it is in another machine."""
+            return answer(estimate_facts(self.config(), self.look, vram))
 
         @router.get("/picture/timesteps")
         def timesteps() -> Response:
@@ -135,30 +138,7 @@ class Checks:
             headers = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
             return Response(picture, media_type="image/jpeg", headers=headers)
 
-    def _cache_routes(self, router: APIRouter) -> None:
-        def folder() -> Path:
-            config = self.config()
-            try:
-                return cache.root(resolve(config.compile.compile_cache_dir) if _has_cache_dir(config) else None)
-            except OSError as wrong:
-                raise HTTPException(409, messages.sentence(str(wrong))) from None
-
-        @router.get("/cache")
-        def compile_cache() -> Response:
-            """Where compiled kernels are kept, and how large that is."""
-            found = folder()
-            size = cache.size(found)
-            return answer({"path": str(found), "files": size.files, "bytes": size.bytes})
-
-        @router.post("/cache/clear")
-        def clear_cache() -> Response:
-            """Delete all compiled kernels; the next run compiles anew."""
-            busy = next((run.name for run in self.places.runs() if run.status().active), None)
-            if busy is not None:
-                raise HTTPException(409, f"The run {busy} is using it. Wait until it ends.")
-            gone = cache.clear(folder())
-            return answer({"files": gone.files, "bytes": gone.bytes})
-
+    def _profile_route(self, router: APIRouter) -> None:
         @router.get("/profile")
         def profile() -> Response:
             """What the chosen profile sets, in words; empty for custom."""
@@ -195,10 +175,6 @@ class Checks:
         def doctor() -> Response:
             """What the doctor found."""
             return answer({"state": self.doctor.state, **self.doctor_said})
-
-
-def _has_cache_dir(config: Config | None) -> bool:
-    return config is not None and config.compile.compile_cache_dir is not None
 
 
 def profile_words(config: Config) -> str:
@@ -273,10 +249,10 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
         {"value": memory_words(memory.total), "label": "RAM"},
         {"value": memory_words(memory.available), "label": "RAM free now"},
     ]
-    cards = gpus()
-    for card in cards:
-        tiles.append({"value": memory_words(card["total"]), "label": f"VRAM of {card['name']}"})
-        tiles.append({"value": memory_words(card["free"]), "label": "VRAM free now"})
+    found = cards()
+    for card in found:
+        tiles.append({"value": memory_words(card.total), "label": f"VRAM of {card.name}"})
+        tiles.append({"value": memory_words(card.free), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
         names = {"transformer": "Base model weights on disk"}
@@ -292,10 +268,22 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
             rows.append([f"Disk free for runs ({root})", human_bytes(free)])
     notes = (
         []
-        if cards
+        if found
         else ["No NVIDIA card answers on this machine: training runs on the CPU, and the Run tab shows RAM."]
     )
     return {"tiles": tiles, "rows": rows, "notes": notes, "system": platform.system()}
+
+
+def estimate_facts(config: Config | None, look: Look, vram_gb: float | None = None) -> dict[str, Any]:
+    """The estimate of the form's run, with the nearest change that fits; ``said`` alone where there is none."""
+    if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
+        return {"said": "Give the base model on the Model tab, and what a run of it needs is worked out here."}
+    work = look.work(config)
+    planned = memory_plan(config, work, vram_gb)
+    if planned is None:
+        return {"said": "The base model can't be read yet; the Model tab says why."}
+    sizes = "your pictures" if work is not None else f"pictures of {config.dataset.resolution} px"
+    return memory_dict(*planned) | {"sizes": sizes, "vram": vram_gb}
 
 
 def memory_words(count: float) -> str:
@@ -307,24 +295,3 @@ def _existing(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-def gpus() -> list[dict[str, Any]]:
-    """NVIDIA cards as the driver's own tool names them, sizes in bytes; asked in a subprocess, without torch."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, f"--query-gpu={_GPU_QUERY}", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as wrong:
-        log.info("nvidia-smi does not answer: %s", wrong)
-        return []
-    cards = []
-    for line in told.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].isdigit() and cells[2].isdigit():
-            cards.append(
-                {"name": cells[0], "total": int(cells[1]) * 2**20, "free": int(cells[2]) * 2**20, "driver": cells[3]}
-            )
-    return cards

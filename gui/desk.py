@@ -64,6 +64,14 @@ class Desk:
             self.now = Snapshot(dict(values), preset, dict(values))
             self._write()
 
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Change some values of the form, still as that of the same preset; ``undo`` goes back before it."""
+        with self.lock:
+            self.past = [*self.past, self.now][-_STEPS_BACK:]
+            self.future = []
+            self.now = Snapshot(self.now.values | dict(values), self.now.preset, dict(self.now.base))
+            self._write()
+
     def saved_as(self, preset: str) -> None:
         """The form on the desk is now what this preset holds."""
         with self.lock:

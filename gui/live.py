@@ -29,7 +29,7 @@ from gui.watch import RunWatch
 
 log = logging.getLogger(__name__)
 
-SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "ram")
+SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram")
 _WATCHED = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
@@ -229,6 +229,7 @@ def _shelf(watch: RunWatch) -> dict[str, Any]:
         "when": time.strftime("%d %B %Y, %H:%M", time.localtime(started)) if started else None,
         "bytes": sum(file["size"] for file in facts["checkpoints"]),
         "pictures": shown,
+        "memory": (facts["memory"] or {}).get("words"),
         "files": facts["checkpoints"],
     }
 

@@ -14,6 +14,8 @@ from backend.config import toml_io
 from backend.config.schema import Config
 from backend.data.images import open_image
 from backend.data.items import DatasetScan, Item
+from backend.plan.memory_work import RunWork, work_of
+from backend.plan.shapes import plan_for
 from backend.runs.files import write_atomic
 from gui import messages, pictures, plans
 from gui.jobs import Job
@@ -39,6 +41,8 @@ class Look:
         self.result: dict[str, Any] | None = None
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
+        self._scan: DatasetScan | None = None
+        self._work: RunWork | None = None
 
     def start(self, config: Config) -> bool:
         """Begin a look at what this config trains on; False when one is being taken."""
@@ -90,6 +94,14 @@ class Look:
             "result": result if state == "done" else None,
         }
 
+    def work(self, now: Config) -> RunWork | None:
+        """What the plan of the pictures lists; None before a look, and when the form has moved on since."""
+        if self._scan is None or self.result is None or _relevant(now) != _relevant(self._config):
+            return None
+        if self._work is None:
+            self._work = work_of(now, plan_for(now, self._scan))
+        return self._work
+
     def page(self, number: int) -> dict[str, Any]:
         """One page of pictures with their captions."""
         pages = max(1, -(-len(self.items) // PAGE))
@@ -139,7 +151,7 @@ class Look:
     def _take(self, config: Config, scan: DatasetScan) -> None:
         held = [item for found in scan.validation.values() for item in found.items]
         self.items = [*scan.train.items, *held]
-        self._config = config
+        self._config, self._scan, self._work = config, scan, None
         found = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
             "images": len(scan.train.items),

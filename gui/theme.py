@@ -20,6 +20,7 @@ SCRIPTS = (
     "run.js",
     "dataset.js",
     "checks.js",
+    "memory.js",
     "library.js",
 )
 

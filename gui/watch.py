@@ -74,6 +74,10 @@ class RunWatch:
             facts["warnings"] = [*facts["warnings"], _without_frame(event)][-20:]
         elif kind in ("sample", "checkpoint"):
             facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
+        elif kind == "memory_estimate":
+            facts["memory"] = {key: event.get(key) for key in ("headline", "allocated", "ram_total", "verdict")}
+        elif kind == "memory_peak":
+            facts["memory"] = (facts["memory"] or {}) | _without_frame(event)
         elif kind == "done":
             facts["result"] = _without_frame(event)
         elif kind == "resumed":
@@ -129,6 +133,7 @@ def _empty() -> dict[str, Any]:
         "breaks": [],
         "warnings": [],
         "result": None,
+        "memory": None,
         "told": {},
     }
 

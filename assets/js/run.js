@@ -61,10 +61,12 @@
       warnings: el("div", { id: "run-warnings" }),
       loss: el("div", { class: "plot", id: "loss-plot" }),
       memory: el("div", { class: "plot", id: "memory-plot" }),
+      memoryNow: el("div", { class: "fit-now", id: "memory-now" }),
       memoryNote: el("p", { class: "note", id: "memory-note" }),
       smoothValue: el("output", {}, "90 %"),
       resetZoom: el("button", { class: "small", hidden: true, onclick: () => lossChart.reset() }, "Whole run"),
       compile: el("div", { class: "verdict", id: "compile-verdict" }),
+      payback: el("p", { class: "note", id: "compile-payback" }),
       reasons: el("div", { id: "compile-reasons" }),
       validation: el("div", { id: "validation" }),
       samples: el("div", { id: "samples" }),
@@ -81,12 +83,13 @@
     );
     const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => lossChart.log(log.checked) });
     lossCard.firstChild.append(el("div", { class: "card-tools" }, ui.resetZoom, el("label", { class: "smooth" }, log, "Log scale"), el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue)));
-    const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNote);
+    const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
     const compileCard = card(
       "card-compile",
       "Compile",
       ui.compile,
       el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "compiling"), stat("hits", "cache hits"), stat("misses", "cache misses"), stat("syncs", "device waits a step")),
+      ui.payback,
       ui.reasons,
     );
     const logCard = card("card-log", "Log", ui.log);
@@ -352,8 +355,9 @@
       });
     }
     memoryChart.set(view.series.step, view.series);
-    const { vram_total: total, vram_free: free } = view.last || {};
-    text(ui.memoryNote, kind === "vram" && total ? `The card has ${m.memory(total)}; ${m.memory(free)} are free.` : kind === "ram" && view.series.step.length ? "Training on the CPU: the chart shows the trainer's RAM." : "");
+    m.memoryNow(ui.memoryNow, view.last);
+    const on = kind === "ram" && view.series.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
+    text(ui.memoryNote, on + m.memoryWords(view.facts?.memory));
   };
 
   // ---- buttons -------------------------------------------------------------------------------------------------

@@ -172,3 +172,16 @@ def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_p
     assert not start_problems(form.read(desk.now.values).config)
     assert desk.undo() and desk.now.values == form.defaults()
     assert make_app(home).state.desk.now.values == form.defaults()
+
+
+def test_advice_is_taken_with_one_click_and_undone_with_another(actions: Actions) -> None:
+    before = ranked("8")
+    values = {"memory.blocks_to_swap": 24, "training.gradient_checkpointing": True, "no.such_setting": 1}
+    reply = ask(actions, "apply", before, change=values)
+    assert reply.reload and "Blocks to swap" in reply.message["notice"]["text"]
+    now = actions.desk.now.values
+    assert now["memory.blocks_to_swap"] == "24" and now["network.network_dim"] == "8"
+    assert "memory.blocks_to_swap" in reply.message["desk"]["changed"]
+    assert ask(actions, "undo").reload and actions.desk.now.values == before
+    assert ask(actions, "apply", before, change={"no.such": 1}).message["notice"]["kind"] == "error"
+    assert ask(actions, "apply", before).message["notice"]["kind"] == "error"

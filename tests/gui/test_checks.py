@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
+from backend.plan.machine import Card, cards
 from gui import checks, form
 from gui.jobs import Job
 from gui.look import Look
@@ -128,9 +129,37 @@ def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytes
     tool.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3060, 12288, 11000, 570.1'\necho 'odd line'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert checks.gpus() == [
-        {"name": "NVIDIA GeForce RTX 3060", "total": 12288 * 2**20, "free": 11000 * 2**20, "driver": "570.1"}
-    ]
+    assert cards() == [Card("NVIDIA GeForce RTX 3060", 12288 * 2**20, 11000 * 2**20, "570.1")]
+
+
+def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any, tiny_flux: Path) -> None:
+    assert "base model" in page.client.get("/memory").json()["said"]
+    values = form.to_values(config(tiny_flux)) | {"saving.output_dir": str(page.runs)}
+    application.state.desk.keep(values)
+    facts = page.client.get("/memory", params={"vram": 24}).json()
+    assert (
+        facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "pictures of 256 px"
+    )
+    train = next(stage for stage in facts["stages"] if stage["name"] == "train")
+    assert {"weights", "lora", "gradients", "optimizer", "activations"} <= {part["name"] for part in train["parts"]}
+    application.state.desk.keep(values | {"dataset.resolution": "512"})
+    larger = page.client.get("/memory", params={"vram": 24}).json()
+    assert larger["needed"] > facts["needed"], "the estimate follows the form"
+    if not cards():
+        here = page.client.get("/memory").json()
+        assert not here["on_card"] and "RAM" in here["headline"]
+    assert page.client.get("/memory", params={"vram": -1}).status_code == 422
+
+
+def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux: Path, image_folder: Path) -> None:
+    look = Look(image_folder.parent / "look")
+    cfg = config(tiny_flux, image_folder, dataset={"resolution": 256, "min_bucket_size": 64})
+    assert look.work(cfg) is None
+    assert look.start(cfg)
+    wait(look.job)
+    assert checks.estimate_facts(cfg, look, 24)["sizes"] == "your pictures"
+    other = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
+    assert checks.estimate_facts(other, look, 24)["sizes"] == "pictures of 128 px", "the form has moved on since"
 
 
 def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
