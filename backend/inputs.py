@@ -30,6 +30,8 @@ from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, Geometry
 from backend.models.table import family as family_named
+from backend.objectives.base import Objective
+from backend.objectives.choose import objective_of
 from backend.optim import make_optimizer, make_scheduler
 from backend.plan.memory_work import work_of
 from backend.plan.plan import Plan
@@ -60,6 +62,7 @@ class Inputs:
     targets: tuple[str, ...]
     latents: LatentCache
     texts: TextCache
+    objective: Objective
     expected: Expected | None = None
 
     def load_vae(self) -> Any:
@@ -135,6 +138,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         targets,
         latents,
         texts,
+        objective_of(cfg, family.facts, code, base),
     )
     inputs = replace(inputs, expected=_expect(inputs, events))
     if inputs.tiled_encode:

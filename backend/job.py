@@ -25,6 +25,7 @@ from backend.duties import Duties
 from backend.lora.inject import Lora
 from backend.memory.expected import Expected
 from backend.models.spec import Geometry
+from backend.objectives.base import Objective
 from backend.optim_state import rate
 from backend.records import StepRecords
 from backend.saver import Saver
@@ -52,7 +53,7 @@ class Forward:
     def __call__(
         self, noisy: list[Tensor], sigma: Tensor, text: Sequence[dict[str, Tensor]], guidance: float | None = None
     ) -> list[Tensor]:
-        """Velocity for each noisy latent (C, h, w) at sigma (B,), float32."""
+        """What the denoiser predicts for each noisy latent (C, h, w) at the objective's level `sigma` (B,), float32."""
         value = self.guidance if guidance is None else guidance
         with self.accelerator.autocast():
             return self.family_predict(self.denoiser, noisy, sigma, text, value, self.shapes)
@@ -88,6 +89,7 @@ class Job:
     duties: Duties
     asks: Asks
     watch: Watch
+    objective: Objective
     expected: Expected | None = None
     good: Snapshot | None = None
     whole: Position | None = None
@@ -124,9 +126,9 @@ class Job:
 
     def restart_clock(self) -> None:
         """Begin to time a step: what came before (saving, samples, validation) is not part of it."""
+        self.watch.before_step()
         self._clock, self._waited = time.monotonic(), 0.0
 
-        self.watch.before_step()
     def next_batch(self) -> Batch:
         """The batch at the position; the time it took is a step's loader wait."""
         started = time.monotonic()
@@ -138,36 +140,27 @@ class Job:
         return batch
 
     def loss(self, batch: Batch) -> Tensor:
-        """Weighted mean squared error of the predicted velocity, shape (), on the device.
+        """The objective's loss of a batch, shape (), on the device.
 
         Noise level and noise of a row come from (seed, number of the batch in the run, row), on the unpadded latent.
         """
         device, seed = self.accelerator.device, self.cfg.training.seed
-        times = self.cfg.timesteps
+        objective = self.objective
         number = self.position.step * self.cfg.training.gradient_accumulation_steps + self.position.micro
         # LoRA dropout draws from torch's own generator, also inside compiled blocks: what a compile or a sample drew
         # before must not change it.
         torch.manual_seed(flow.generator(seed, "dropout", number).initial_seed())
         rows = range(len(batch.latents))
-        draw = flow.TimestepDraw(
-            times.timestep_sampling,
-            times.sigmoid_scale,
-            times.discrete_flow_shift,
-            times.logit_mean,
-            times.logit_std,
-            times.min_timestep,
-            times.max_timestep,
-        )
         tokens = [math.prod(latent.shape[1:]) // self.geometry.patch**2 for latent in batch.latents]
-        sigma = torch.stack([flow.draw_sigma(draw, tokens[i], flow.generator(seed, "sigma", number, i)) for i in rows])
-        noises = [flow.noise(batch.latents[i].shape, flow.generator(seed, "noise", number, i)) for i in rows]
+        levels = objective.levels(tokens, seed, number)
+        noises = [objective.noise(batch.latents[i].shape, seed, number, i) for i in rows]
         x0 = [to_device(latent, device) for latent in batch.latents]
-        noises, sigma = [to_device(n, device) for n in noises], to_device(sigma, device)
+        added, levels = [to_device(noise.added, device) for noise in noises], to_device(levels, device)
+        wanted = [a if n.target is n.added else to_device(n.target, device) for n, a in zip(noises, added, strict=True)]
         text = [text_to_device(said, device) for said in batch.text]
-        noisy = [flow.noisy(x0[i], noises[i], sigma[i]) for i in rows]
-        predicted = self.forward(noisy, sigma, text)
-        losses = flow.sample_losses(predicted, [flow.velocity(x0[i], noises[i]) for i in rows])
-        return (losses * flow.weight(times.weighting_scheme, sigma)).mean()
+        predicted = self.forward([objective.noisy(x0[i], added[i], levels[i]) for i in rows], levels, text)
+        targets = [objective.target(x0[i], wanted[i], levels[i]) for i in rows]
+        return objective.losses(predicted, targets, levels).mean()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss` to the step's."""

@@ -175,6 +175,7 @@ def _assemble(
         duties,
         around.asks,
         watch,
+        inputs.objective,
         inputs.expected,
     )
 
@@ -321,7 +322,7 @@ def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora,
         prompts,
         [text(prompt) for prompt in prompts],
         forward,
-        lambda steps, tokens: inputs.code.sampling_sigmas(steps, tokens, inputs.base),
+        inputs.objective.sampler,
         lora,
         _decoder(inputs, forward.denoiser),
         inputs.geometry,
@@ -356,6 +357,7 @@ def _measure(inputs: Inputs, forward: Forward, examples: Iterable[Example]) -> M
     return validate(
         examples,
         forward,
+        objective=inputs.objective,
         sigmas=chosen.validation_sigmas,
         repeats=chosen.validation_repeats,
         seed=chosen.validation_seed,

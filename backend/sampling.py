@@ -21,6 +21,7 @@ from backend.devices import text_to_device
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
 from backend.models.spec import Geometry
+from backend.objectives.base import Steps
 from backend.plan.modes import fitting_size
 from backend.runs.errors import WriteFailed
 from backend.runs.events import EventWriter
@@ -31,7 +32,7 @@ from backend.runs.progress import PhaseProgress
 log = logging.getLogger(__name__)
 
 Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[Tensor]]
-"""Noisy latents, sigmas (B,), text and guidance -> predicted velocities, through the blocks compiled for training."""
+"""Noisy latents, levels (B,), text and guidance -> predictions, through the blocks compiled for training."""
 
 
 class Interrupted(Exception):
@@ -56,29 +57,30 @@ def draw_latent(
     prompt: SamplePrompt,
     text: PromptText,
     predict: Predict,
-    sampling_sigmas: Callable[[int, int], list[float]],
+    sampler: Callable[[int, int], Steps],
     geometry: Geometry,
     device: torch.device,
     check: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """The finished latent (C, h, w) float32 of `prompt`, by Euler's method along the family's own noise levels.
+    """The finished latent (C, h, w) float32 of `prompt`, by the sampler of the family's objective.
 
-    The start noise is that of ``FluxPipeline`` with a CPU generator of the same seed. sampling_sigmas: (steps, image
-    tokens) -> levels, falling, the last 0. check: called before each step; may raise Interrupted.
+    The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
+    tokens) -> a fresh one. check: called before each step; may raise Interrupted.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
     rows, columns = geometry.latent_size(width, height)
     source = torch.Generator("cpu").manual_seed(prompt.seed)
-    x = flow.noise((geometry.latent_channels, rows, columns), source).to(device)
-    levels = sampling_sigmas(prompt.steps, geometry.image_tokens(width, height))
-    for now, after in zip(levels, levels[1:], strict=False):
+    steps = sampler(prompt.steps, geometry.image_tokens(width, height))
+    x = steps.start(flow.noise((geometry.latent_channels, rows, columns), source).to(device))
+    for number, now in enumerate(steps.levels):
         check()
-        sigma = torch.tensor([now], dtype=torch.float32, device=device)
-        velocity = predict([x], sigma, [text.positive], prompt.guidance_scale)[0].float()
+        level = torch.tensor([now], dtype=torch.float32, device=device)
+        seen = steps.seen(x, number)
+        output = predict([seen], level, [text.positive], prompt.guidance_scale)[0].float()
         if text.negative is not None:
-            away = predict([x], sigma, [text.negative], prompt.guidance_scale)[0].float()
-            velocity = away + prompt.true_cfg_scale * (velocity - away)
-        x = x + (after - now) * velocity
+            away = predict([seen], level, [text.negative], prompt.guidance_scale)[0].float()
+            output = away + prompt.true_cfg_scale * (output - away)
+        x = steps.step(x, output, number)
     return x
 
 
@@ -125,7 +127,7 @@ class Sampler:
     prompts: Sequence[SamplePrompt]
     texts: Sequence[PromptText]
     predict: Predict
-    sampling_sigmas: Callable[[int, int], list[float]]
+    sampler: Callable[[int, int], Steps]
     lora: Lora
     decoder: Decoder
     geometry: Geometry
@@ -155,7 +157,7 @@ class Sampler:
         negative = None if text.negative is None else text_to_device(text.negative, self.device)
         on_device = PromptText(text_to_device(text.positive, self.device), negative)
         with self.lora.scaled(prompt.lora_scale):
-            return draw_latent(prompt, on_device, self.predict, self.sampling_sigmas, self.geometry, self.device, check)
+            return draw_latent(prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check)
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
         """Decode and write the latents of these prompts, and empty the list."""

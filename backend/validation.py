@@ -10,9 +10,10 @@ from torch import Tensor
 
 from backend import flow
 from backend.devices import text_to_device, to_device
+from backend.objectives.base import Objective
 
 Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]]], list[Tensor]]
-"""Noisy latents, sigmas (B,) and text of a batch -> predicted velocities, through the blocks compiled for training."""
+"""Noisy latents, levels (B,) and text of a batch -> predictions, through the blocks compiled for training."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def validate(
     examples: Iterable[Example],
     predict: Predict,
     *,
+    objective: Objective,
     sigmas: Sequence[float],
     repeats: int,
     seed: int,
@@ -48,7 +50,7 @@ def validate(
     device: torch.device,
     after_each: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Mean squared error of the velocity over `examples`, for each of `sigmas`.
+    """Mean squared error of what `objective` predicts over `examples`, for each of `sigmas`.
 
     The noise of a draw comes from (seed, the picture's content, its number), and is the same at every level, so that
     neither the order of pictures nor which others there are changes a picture's part. Each picture is measured
@@ -61,7 +63,7 @@ def validate(
         for start in range(0, len(draws), batch_size):
             counted = draws[start : start + batch_size]
             filled = counted + [counted[-1]] * (batch_size - len(counted))
-            losses = _losses(example, filled, predict, sigmas, seed, device)
+            losses = _losses(example, filled, predict, objective, objective.fixed(sigmas), seed, device)
             for (level, _), loss in zip(counted, losses, strict=False):
                 totals[level] += loss
         count += 1
@@ -75,7 +77,8 @@ def _losses(
     example: Example,
     batch: list[tuple[int, int]],
     predict: Predict,
-    sigmas: Sequence[float],
+    objective: Objective,
+    fixed: Tensor,
     seed: int,
     device: torch.device,
 ) -> list[float]:
@@ -85,7 +88,8 @@ def _losses(
         to_device(flow.noise(latent.shape, flow.generator(seed, "validation", example.key, repeat)), device)
         for _, repeat in batch
     ]
-    levels = torch.tensor([sigmas[level] for level, _ in batch], dtype=torch.float32)
-    noisy = [flow.noisy(latent, n, level) for n, level in zip(noises, levels.to(device), strict=True)]
-    predicted = predict(noisy, levels.to(device), [text] * len(batch))
-    return flow.sample_losses(predicted, [flow.velocity(latent, n) for n in noises]).tolist()
+    levels = to_device(fixed[[level for level, _ in batch]], device)
+    noisy = [objective.noisy(latent, n, level) for n, level in zip(noises, levels, strict=True)]
+    predicted = predict(noisy, levels, [text] * len(batch))
+    targets = [objective.target(latent, n, level) for n, level in zip(noises, levels, strict=True)]
+    return flow.sample_losses(predicted, targets).tolist()

@@ -63,6 +63,7 @@ _GROUPS = (
     Group("training", "training", "Length"),
     Group("optimizer", "training", "Optimizer and learning rate"),
     Group("timesteps", "training", "Timesteps and loss", "Which noise levels are practised, and how often."),
+    Group("loss", "training", "Loss", "Most of it is for SDXL and SD 1.5; what a family lacks is said.", open=False),
     Group("saving", "training", "Saving"),
     Group("metadata", "training", "Written into the file", "Shown by tools that list LoRA files.", open=False),
     Group("logging", "training", "Logging", open=False),

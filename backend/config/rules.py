@@ -59,6 +59,24 @@ def _classes(family: str) -> list[str]:
     return [block.name for block in FAMILIES[family].facts.block_classes]
 
 
+_OPTIONS = [row.facts.options for row in FAMILIES.values()]
+# Settings that some families have and others lack.
+_FAMILY_OPTIONS = frozenset().union(*_OPTIONS) - frozenset.intersection(*_OPTIONS)
+
+
+def family_option(path: str) -> Rule:
+    """A warning when a setting that only some families have was changed for one that lacks it."""
+    name, default = path.rsplit(".", 1)[1], by_path()[path].default
+    having = [row.facts for row in FAMILIES.values() if name in row.facts.options]
+    return Rule(
+        (path, "model.family"),
+        lambda value, family: value != default and FAMILIES[family].facts not in having,
+        f"{name} has no effect: the family {{family}} does not have it",
+        f"Take {name} out; it is for {', '.join(facts.title for facts in having)}",
+        "warning",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     # what a run needs
     Rule(
@@ -166,6 +184,30 @@ RULES: tuple[Rule, ...] = (
     ),
     no_effect("timesteps.logit_mean", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
     no_effect("timesteps.logit_std", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
+    # loss
+    no_effect("loss.huber_c", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),
+    no_effect("loss.huber_schedule", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),
+    Rule(
+        ("loss.multires_noise_discount", "loss.multires_noise_iterations"),
+        lambda discount, layers: discount != by_path()["loss.multires_noise_discount"].default and not layers,
+        "multires_noise_discount has no effect: there are no layers of multires noise",
+        "Set multires_noise_iterations to 6, or take multires_noise_discount out",
+        "warning",
+    ),
+    Rule(
+        ("loss.debiased_estimation", "loss.min_snr_gamma"),
+        lambda debiased, gamma: debiased and gamma is not None,
+        "debiased_estimation and min_snr_gamma are both set, and their weights multiply",
+        "Keep one of them",
+        "warning",
+    ),
+    Rule(
+        ("loss.zero_terminal_snr", "loss.prediction_type"),
+        lambda zero, prediction: zero and prediction == "epsilon",
+        "zero_terminal_snr needs v-prediction: from pure noise the noise itself tells nothing",
+        "Set prediction_type to v_prediction for a model that was trained so, or take zero_terminal_snr out",
+    ),
+    *(family_option(path) for path in by_path() if path.rsplit(".", 1)[1] in _FAMILY_OPTIONS),
     # compile
     Rule(
         _CUDA_GRAPH_PATHS,

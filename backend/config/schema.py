@@ -9,6 +9,7 @@ from typing import Any
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
+from backend.config.sections.loss import LossSection
 from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
@@ -46,6 +47,7 @@ SECTIONS: dict[str, type[Section]] = {
     "optimizer": OptimizerSection,
     "training": TrainingSection,
     "timesteps": TimestepsSection,
+    "loss": LossSection,
     "compile": CompileSection,
     "memory": MemorySection,
     "sampling": SamplingSection,
@@ -69,6 +71,9 @@ class Config(Section):
     training: TrainingSection = setting(TrainingSection, label="Training", help="Length and precision of the run.")
     timesteps: TimestepsSection = setting(
         TimestepsSection, label="Timesteps and loss", help="Which noise levels are trained, and how much each counts."
+    )
+    loss: LossSection = setting(
+        LossSection, label="Loss", help="How a prediction is held against its target, and the noise that is added."
     )
     compile: CompileSection = setting(
         CompileSection, label="Torch Compile Settings", help="What is compiled, and how many different shapes reach it."

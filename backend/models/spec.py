@@ -7,9 +7,21 @@ process; the code of a family (torch, diffusers, transformers) comes in through 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
+
+FLOW_OPTIONS = frozenset(
+    {"timestep_sampling", "sigmoid_scale", "discrete_flow_shift", "logit_mean", "logit_std", "weighting_scheme"}
+)
+"""Settings of families that are trained by flow matching."""
+
+DIFFUSION_OPTIONS = frozenset(
+    {"prediction_type", "min_snr_gamma", "debiased_estimation", "scale_v_pred_loss_like_noise_pred", "noise_offset"}
+    | {"multires_noise_iterations", "multires_noise_discount", "ip_noise_gamma", "zero_terminal_snr"}
+)
+"""Settings of families that are trained over a diffusion schedule."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,8 @@ class FamilyFacts:
     `text_rule` says what trimming a caption means (DESIGN section 3): "attended" (padding is attended: not trimmed
     unless asked), "masked" (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
-    that must match the whole path. `options` names settings that only some families have.
+    that must match the whole path. `options` names settings that only some families have. `objective` is what it is
+    trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
     """
 
     name: str
@@ -99,6 +112,8 @@ class FamilyFacts:
     default_targets: tuple[str, ...]
     default_geometry: Geometry
     options: frozenset[str] = field(default_factory=frozenset)
+    objective: str = "flow"
+    lacks_modes: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""

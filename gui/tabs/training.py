@@ -6,10 +6,11 @@ from gui.fields import Widgets, draw_group
 
 
 def draw(widgets: Widgets) -> None:
-    """Draw the tab. Adds to ``widgets``: the settings of training, optimizer, timesteps, saving and logging."""
+    """Draw the tab. Adds to ``widgets``: the settings of training, optimizer, timesteps, loss, saving and logging."""
     draw_group("training", widgets)
     draw_group("optimizer", widgets, slots=("lr-picture",))
     draw_group("timesteps", widgets, slots=("timesteps-picture",))
+    draw_group("loss", widgets)
     draw_group("saving", widgets)
     draw_group("metadata", widgets)
     draw_group("logging", widgets)

@@ -18,6 +18,7 @@ from backend.models.base import Base
 from backend.models.flux import code, facts
 from backend.models.flux.load import empty_denoiser
 from backend.models.loading import Loading
+from backend.objectives.flow_matching import EulerSteps
 from backend.refused import Refused
 from backend.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture
 from backend.shapes.runtime import ShapeRuntime
@@ -77,7 +78,7 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, tmp_path: Path, true
         prompt,
         PromptText(text, negative if true_cfg > 1 else None),
         lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, shapes),
-        lambda steps, tokens: code.sampling_sigmas(steps, tokens, tiny_flux),
+        lambda steps, tokens: EulerSteps(code.sampling_sigmas(steps, tokens, tiny_flux)),
         geometry,
         CPU,
     )
@@ -103,7 +104,7 @@ def test_drawing_can_be_interrupted_between_steps(tiny_flux: Path) -> None:
             SamplePrompt(prompt="x", width=32, height=32, steps=9),
             PromptText({}, None),
             lambda x, *_: [torch.zeros_like(x[0])],
-            lambda steps, tokens: [1 - i / steps for i in range(steps + 1)],
+            lambda steps, tokens: EulerSteps([1 - i / steps for i in range(steps + 1)]),
             facts.geometry(tiny_flux),
             CPU,
             check,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from backend import flow
 from backend.duties import due
+from backend.objectives.flow_matching import FlowMatching
 from backend.validation import Example, validate
 
 CPU = torch.device("cpu")
@@ -31,7 +32,8 @@ def measure(found: list[Example], batch_size: int = 1, repeats: int = 2, seed: i
         return [x * (1 - level) for x, level in zip(noisy, sigma, strict=True)]
 
     return validate(
-        found, predict, sigmas=SIGMAS, repeats=repeats, seed=seed, batch_size=batch_size, device=CPU
+        found, predict, objective=FlowMatching(), sigmas=SIGMAS, repeats=repeats, seed=seed, batch_size=batch_size,
+        device=CPU,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import SHIPPED, Base
 from backend.models.check import check_files
-from backend.models.spec import BlockClass, FamilyFacts, Geometry, Part
+from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
 
 # A FLUX token is 2x2 latent cells: the patch is packed outside the transformer (its own patch_size is 1).
 PATCH = 2
@@ -131,7 +131,7 @@ FACTS = FamilyFacts(
         r"single_transformer_blocks\.\d+\.proj_out",
     ),
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16),
-    options=frozenset({"guidance_scale", "text_length", "true_cfg_scale"}),
+    options=frozenset({"guidance_scale", "text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
 )
 
 

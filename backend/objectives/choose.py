@@ -1,0 +1,52 @@
+"""The objective of a run: what its family is trained with, by its settings."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from backend.config.schema import Config
+from backend.flow import TimestepDraw
+from backend.models.base import Base
+from backend.models.spec import FamilyFacts
+from backend.objectives.base import Distance, Objective
+from backend.objectives.flow_matching import FlowMatching
+from backend.refused import Refused
+
+
+def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) -> Objective:
+    """The objective that `facts.objective` names. Refused when the model's own schedule can't be trained so."""
+    loss = cfg.loss
+    distance = Distance(loss.loss_type, loss.huber_c, loss.huber_schedule)
+    if facts.objective == "flow":
+        return _flow(cfg, distance, code, base)
+    # Only here: diffusers' schedulers are not needed for flow matching.
+    from backend.objectives.diffusion import Diffusion, Options, Schedule
+
+    try:
+        schedule = Schedule.of(code.scheduler_config(base), loss.prediction_type, loss.zero_terminal_snr)
+    except ValueError as error:
+        raise Refused.from_error(error, "loss.prediction_type") from error
+    if loss.scale_v_pred_loss_like_noise_pred and schedule.prediction != "v_prediction":
+        raise Refused(
+            "scale_v_pred_loss_like_noise_pred needs v-prediction, and this model predicts the noise",
+            "Take it out, or set prediction_type if the model's scheduler_config.json is wrong.",
+            "loss.scale_v_pred_loss_like_noise_pred",
+        )
+    options = Options(**{name: getattr(loss, name) for name in Options.__dataclass_fields__})
+    return Diffusion(schedule, options, distance, cfg.timesteps.min_timestep, cfg.timesteps.max_timestep)
+
+
+def _flow(cfg: Config, distance: Distance, code: ModuleType, base: Base) -> FlowMatching:
+    times = cfg.timesteps
+    draw = TimestepDraw(
+        times.timestep_sampling,
+        times.sigmoid_scale,
+        times.discrete_flow_shift,
+        times.logit_mean,
+        times.logit_std,
+        times.min_timestep,
+        times.max_timestep,
+    )
+    return FlowMatching(
+        draw, times.weighting_scheme, distance, lambda steps, tokens: code.sampling_sigmas(steps, tokens, base)
+    )

@@ -1,0 +1,83 @@
+"""Flow matching as an objective: the pure functions of `backend.flow` under the names that all objectives have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from backend import flow
+from backend.objectives.base import Distance, Noise
+
+
+@dataclass(frozen=True)
+class EulerSteps:
+    """Euler's method along falling noise levels, `sigmas`, the last of which is 0."""
+
+    sigmas: Sequence[float]
+
+    @property
+    def levels(self) -> Sequence[float]:
+        """The levels at which the denoiser is asked."""
+        return self.sigmas[:-1]
+
+    def start(self, noise: Tensor) -> Tensor:
+        """Pure noise is level 1."""
+        return noise
+
+    def seen(self, x: Tensor, number: int) -> Tensor:
+        """x itself."""
+        return x
+
+    def step(self, x: Tensor, output: Tensor, number: int) -> Tensor:
+        """One step along the velocity."""
+        return x + (self.sigmas[number + 1] - self.sigmas[number]) * output
+
+
+@dataclass(frozen=True)
+class FlowMatching:
+    """Velocity on the straight path. draw: of noise levels. weighting: see `flow.weight`.
+
+    sigmas: (steps, image tokens) -> the family's own sampling levels, falling, the last 0.
+    """
+
+    draw: flow.TimestepDraw = field(default_factory=flow.TimestepDraw)
+    weighting: str = "none"
+    distance: Distance = field(default_factory=Distance)
+    sigmas: Callable[[int, int], Sequence[float]] | None = None
+    name: str = "flow"
+
+    def levels(self, image_tokens: Sequence[int], seed: int, number: int) -> Tensor:
+        """Sigmas in [0, 1]."""
+        sources = [flow.generator(seed, "sigma", number, row) for row in range(len(image_tokens))]
+        pairs = zip(image_tokens, sources, strict=True)
+        return torch.stack([flow.draw_sigma(self.draw, tokens, source) for tokens, source in pairs])
+
+    def noise(self, shape: Sequence[int], seed: int, number: int, row: int) -> Noise:
+        """Standard normal noise."""
+        drawn = flow.noise(shape, flow.generator(seed, "noise", number, row))
+        return Noise(drawn, drawn)
+
+    def noisy(self, x0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
+        """The point on the straight path."""
+        return flow.noisy(x0, noise, level)
+
+    def target(self, x0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
+        """The path's velocity."""
+        return flow.velocity(x0, noise)
+
+    def losses(self, predicted: Sequence[Tensor], target: Sequence[Tensor], levels: Tensor) -> Tensor:
+        """Distance times the weight of the level."""
+        distances = self.distance.rows(predicted, target, levels, 1 - levels)
+        return distances * flow.weight(self.weighting, levels)
+
+    def fixed(self, sigmas: Sequence[float]) -> Tensor:
+        """The sigmas themselves."""
+        return torch.tensor(sigmas, dtype=torch.float32)
+
+    def sampler(self, steps: int, image_tokens: int) -> EulerSteps:
+        """Euler's method along the family's own levels."""
+        assert self.sigmas is not None, "a family that samples tells its levels"
+        return EulerSteps(self.sigmas(steps, image_tokens))

@@ -1,0 +1,144 @@
+"""Diffusion objectives against diffusers' schedulers and the papers' formulas; flow matching as it always was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import DDPMScheduler, EulerDiscreteScheduler
+from diffusers.training_utils import compute_snr
+
+from backend import flow
+from backend.objectives.base import Distance
+from backend.objectives.diffusion import Diffusion, Options, Schedule
+from backend.objectives.flow_matching import FlowMatching
+
+SDXL = {"num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+SDXL |= {"timestep_spacing": "leading", "steps_offset": 1, "prediction_type": "epsilon"}
+SHAPE = (4, 8, 6)
+
+
+def diffusion(prediction: str = "epsilon", zero: bool = False, **options: object) -> Diffusion:
+    return Diffusion(Schedule.of(SDXL, prediction, zero), Options(**options))
+
+
+def noise(seed: int) -> torch.Tensor:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("prediction", "zero"), [("epsilon", False), ("v_prediction", False), ("v_prediction", True)])
+def test_path_and_target_are_the_schedulers(prediction: str, zero: bool) -> None:
+    ours = diffusion(prediction, zero)
+    given = {name: value for name, value in SDXL.items() if name not in ("timestep_spacing", "prediction_type")}
+    theirs = DDPMScheduler(**given, rescale_betas_zero_snr=zero)
+    x0, drawn = noise(1), noise(2)
+    for step in (0, 17, 500, 999):
+        level, at = torch.tensor(float(step)), torch.tensor([step])
+        torch.testing.assert_close(ours.noisy(x0, drawn, level)[None], theirs.add_noise(x0[None], drawn[None], at))
+        wanted = drawn[None] if prediction == "epsilon" else theirs.get_velocity(x0[None], drawn[None], at)
+        torch.testing.assert_close(ours.target(x0, drawn, level)[None], wanted)
+    # the last timestep: pure noise, or nearly
+    assert (float(ours.schedule.alphas[-1]) < 1e-12) is zero
+
+
+def test_weights_are_the_papers() -> None:
+    levels = torch.tensor([0.0, 10.0, 200.0, 600.0, 999.0])
+    snr = compute_snr(DDPMScheduler(**{k: v for k, v in SDXL.items() if k != "timestep_spacing"}), levels.long())
+    five = torch.full_like(snr, 5.0)
+    close = torch.testing.assert_close
+    close(diffusion(min_snr_gamma=5.0).weight(levels), torch.minimum(snr, five) / snr)
+    close(diffusion("v_prediction", min_snr_gamma=5.0).weight(levels), torch.minimum(snr, five) / (snr + 1))
+    close(diffusion(debiased_estimation=True).weight(levels), 1 / snr.clamp(max=1000).sqrt())
+    close(diffusion("v_prediction", scale_v_pred_loss_like_noise_pred=True).weight(levels), snr / (snr + 1))
+    assert torch.equal(diffusion().weight(levels), torch.ones(5))
+    zero = diffusion("v_prediction", True, min_snr_gamma=5.0, scale_v_pred_loss_like_noise_pred=True)
+    assert torch.isfinite(zero.weight(levels)).all()
+
+
+def test_draws_depend_on_seed_and_place_alone_and_keep_the_limits() -> None:
+    low = Diffusion(Schedule.of(SDXL), min_timestep=200, max_timestep=300)
+    first = low.levels([1] * 64, 7, 3)
+    torch.manual_seed(1)
+    assert torch.equal(first, low.levels([99] * 64, 7, 3)) and first.dtype == torch.float32
+    assert first.min() >= 200 and first.max() < 300 and len(first.unique()) > 20
+    assert not torch.equal(first, low.levels([1] * 64, 7, 4))
+    everything = diffusion().levels([1] * 2000, 1, 1)
+    assert everything.min() < 10 and everything.max() > 990 and everything.max() <= 999
+    plain = diffusion().noise(SHAPE, 7, 0, 1)
+    assert torch.equal(plain.added, flow.noise(SHAPE, flow.generator(7, "noise", 0, 1)))
+
+
+def test_noise_options_do_what_they_say() -> None:
+    plain = diffusion().noise(SHAPE, 7, 0, 1).added
+    offset = diffusion(noise_offset=0.1).noise(SHAPE, 7, 0, 1)
+    shift = offset.added - plain
+    assert torch.allclose(shift, shift[:, :1, :1].expand(SHAPE), atol=1e-6) and shift.abs().max() > 0
+    assert torch.equal(offset.target, offset.added)
+    perturbed = diffusion(ip_noise_gamma=0.1).noise(SHAPE, 7, 0, 1)
+    assert torch.equal(perturbed.target, plain)
+    assert 0.05 < float((perturbed.added - plain).std()) < 0.15
+    big = (4, 64, 64)
+    chosen = {"multires_noise_iterations": 6, "multires_noise_discount": 0.8}
+    coarse, white = (diffusion(**options).noise(big, 7, 0, 1).added for options in (chosen, {}))
+    assert float(coarse.std()) == pytest.approx(1, abs=1e-5)
+    means = [x.unfold(1, 8, 8).unfold(2, 8, 8).mean((-1, -2)).std() for x in (coarse, white)]
+    assert means[0] > 2 * means[1]
+
+
+def test_huber_is_l2_for_small_and_linear_for_large_errors() -> None:
+    target, progress, signal = [torch.zeros(4)], torch.tensor([0.5]), torch.tensor([0.5])
+    small, large = [torch.full((4,), 1e-3)], [torch.full((4,), 100.0)]
+    huber, smooth = Distance("huber", 0.5, "constant"), Distance("smooth_l1", 0.5, "constant")
+    assert float(huber.rows(small, target, progress, signal)) == pytest.approx(1e-6, rel=1e-2)
+    assert float(huber.rows(large, target, progress, signal)) == pytest.approx(100, rel=2e-2)
+    assert float(smooth.rows(large, target, progress, signal)) == pytest.approx(200, rel=2e-2)
+    flat = {kind: Distance("smooth_l1", 0.1, kind)._width(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])).tolist()
+            for kind in ("constant", "exponential", "snr")}  # fmt: skip
+    assert flat["constant"] == pytest.approx([0.1, 0.1])
+    assert flat["exponential"] == pytest.approx([1, 0.1]) and flat["snr"] == pytest.approx([1, 0.1])
+    assert torch.equal(Distance().rows(large, target, progress, signal), flow.sample_losses(large, target))
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_sampler_is_diffusers_euler_and_ends_at_a_perfect_models_picture(prediction: str) -> None:
+    objective, x0, start = diffusion(prediction), noise(5), noise(6)
+    given = {name: value for name, value in SDXL.items() if name != "prediction_type"}
+    theirs = EulerDiscreteScheduler(**given, prediction_type=prediction)
+    theirs.set_timesteps(9)
+    steps = objective.sampler(9, 1)
+    assert steps.levels == theirs.timesteps.tolist()
+    x = steps.start(start)
+    y = start * theirs.init_noise_sigma
+    for number, level in enumerate(steps.levels):
+        alpha = objective.schedule.at(torch.tensor(level))
+        seen = steps.seen(x, number)
+        found = (seen - alpha.sqrt() * x0) / (1 - alpha).sqrt()
+        output = found if prediction == "epsilon" else alpha.sqrt() * found - (1 - alpha).sqrt() * x0
+        assert torch.equal(seen, theirs.scale_model_input(y, theirs.timesteps[number]))
+        x, y = steps.step(x, output, number), theirs.step(output, theirs.timesteps[number], y).prev_sample
+        assert torch.equal(x, y)
+    torch.testing.assert_close(x, x0, atol=2e-3, rtol=1e-3)
+
+
+def test_what_can_not_be_trained_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs v-prediction"):
+        Schedule.of(SDXL, zero_snr=True)
+    with pytest.raises(ValueError, match="predicts 'sample'"):
+        Schedule.of({**SDXL, "prediction_type": "sample"})
+    assert Schedule.of({**SDXL, "prediction_type": "v_prediction", "rescale_betas_zero_snr": True}).zero_snr
+
+
+def test_validation_levels_are_shares_of_the_schedule() -> None:
+    assert diffusion().fixed([0.05, 0.35, 1.0]).tolist() == [50, 350, 999]
+    assert FlowMatching().fixed([0.05, 1.0]).tolist() == pytest.approx([0.05, 1.0])
+
+
+def test_flow_matching_is_the_pure_functions() -> None:
+    objective = FlowMatching(flow.TimestepDraw("flux_shift"), "cosmap")
+    levels = objective.levels([256, 4096], 7, 3)
+    wanted = [flow.draw_sigma(objective.draw, n, flow.generator(7, "sigma", 3, i)) for i, n in enumerate([256, 4096])]
+    assert torch.equal(levels, torch.stack(wanted))
+    x0, drawn = noise(1), objective.noise(SHAPE, 7, 3, 0)
+    target = objective.target(x0, drawn.target, levels[0])
+    assert torch.equal(target, drawn.added - x0)
+    losses = objective.losses([x0, x0], [target, target], levels)
+    assert torch.equal(losses, flow.sample_losses([x0, x0], [target, target]) * flow.weight("cosmap", levels))
