@@ -22,7 +22,7 @@ from fastapi.staticfiles import StaticFiles
 from backend.config import presets
 from backend.config.paths import PROJECT_ROOT
 from backend.runs import supervise
-from gui import fields, form, live, theme
+from gui import caches, fields, form, live, theme
 from gui.actions import Actions
 from gui.checks import Checks
 from gui.desk import Desk
@@ -90,6 +90,7 @@ def make_app(
     app.state.desk = desk
     app.include_router(live.routes(places))
     app.include_router(checks.routes())
+    app.include_router(caches.routes(places, checks.config))
     app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")
     mark = theme.version()
     gr.mount_gradio_app(

@@ -54,16 +54,52 @@
 
   follow("#profile-note", "/profile", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null));
 
+  follow("#payback-note", "/payback", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null));
+
   m.whenPresent("#cache-root", (node) => {
     const size = el("span", { class: "note" });
     const place = el("div");
     const clear = el("button", { onclick: () => empty() }, "Clear the cache");
-    fill(node, el("div", { class: "look-head" }, clear, size), place);
+    const export_ = el("button", { id: "cache-export", onclick: () => take() }, "Export");
+    const file = el("input", { type: "file", accept: ".zip", hidden: true, "aria-label": "Archive of compiled kernels", onchange: () => bring() });
+    const import_ = el("button", { id: "cache-import", onclick: () => file.click() }, "Import…");
+    const trust = el("p", { class: "note" }, "Kernels are code that will run: import archives only from people you trust. They fit the same GPU and torch only.");
+    fill(node, el("div", { class: "look-head" }, export_, import_, clear, size, file), place, trust);
+    const take = async () => {
+      export_.disabled = true;
+      try {
+        const response = await fetch("/cache/export", { cache: "no-store" });
+        if (!response.ok) throw new Error((await response.json()).detail);
+        const address = URL.createObjectURL(await response.blob());
+        el("a", { href: address, download: "monotile-compile-cache.zip" }).click();
+        setTimeout(() => URL.revokeObjectURL(address), 60_000);
+      } catch (error) {
+        m.failed(error);
+      }
+      export_.disabled = false;
+      show();
+    };
+    const bring = async () => {
+      const chosen = file.files[0];
+      file.value = "";
+      if (!chosen) return;
+      import_.disabled = true;
+      try {
+        const response = await fetch("/cache/import", { method: "POST", headers: { "Content-Type": "application/zip" }, body: chosen });
+        const said = await response.json();
+        if (!response.ok) throw new Error(said.detail);
+        m.toast(said.text);
+      } catch (error) {
+        m.failed(error);
+      }
+      import_.disabled = false;
+      show();
+    };
     const show = async () => {
       try {
         const answer = await m.get("/cache");
         text(size, answer.files ? `${m.bytes(answer.bytes)} in ${m.count(answer.files, "file")}` : "Empty");
-        clear.disabled = !answer.files;
+        clear.disabled = export_.disabled = !answer.files;
         fill(place, m.pathLine(answer.path));
       } catch (error) {
         text(size, error.message);

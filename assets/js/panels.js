@@ -27,6 +27,7 @@
       const [tone, words] = verdict(c, facts, status, graphs, recompiles);
       ui.compile.className = `verdict ${tone}`;
       text(ui.compile, words);
+      payback(status);
       const list = [
         ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
         ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
@@ -54,6 +55,15 @@
           : null,
         (c.made || []).length ? graphTable(c.made) : null,
       );
+    };
+    // Asked when a run comes up and now and then while it goes: the answer reads other runs' records.
+    const payback = async (status) => {
+      const now = Date.now();
+      const same = ui.payback.dataset.run === status.name;
+      if (same && (now - Number(ui.payback.dataset.asked) < 20_000 || (!live.has(status.state) && ui.payback.dataset.state === status.state))) return;
+      Object.assign(ui.payback.dataset, { run: status.name, asked: String(now), state: status.state });
+      const answer = await m.get("/payback", { run: status.name }).catch(() => ({ text: "" }));
+      if (ui.payback.dataset.run === status.name) text(ui.payback, answer.text);
     };
     const graphTable = (made) =>
       el(

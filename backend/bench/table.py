@@ -112,7 +112,11 @@ _HEADER = (
 
 def _compile_table(rows: list[Row]) -> str:
     found, same = groups(rows), common(rows)
-    eager = {(g.checkpointing, g.like): g.median("s_per_step") for g in found if g.variant == "eager"}
+    pooled: dict[tuple[bool, tuple[str, ...]], list[Row]] = {}
+    for group in found:
+        if group.variant == "eager":
+            pooled.setdefault((group.checkpointing, group.like), []).extend(group.rows)
+    eager = {key: Group("eager", key[0], tuple(members)).median("s_per_step") for key, members in pooled.items()}
     lines = []
     for group in found:
         name = group.name(same)

@@ -1,14 +1,91 @@
-"""After how many steps a compile has paid for itself. Torch-free: the page shows it."""
+"""After how many steps a compile has paid for itself. Torch-free: the page and `launcher.py plan` show it."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from backend.bench.record import read_rows
 from backend.bench.table import groups
+from backend.config.load import load
+from backend.config.schema import Config
+from backend.runs.eta import spoken
+from backend.runs.folder import Run, list_runs
+from backend.runs.metrics import MetricsReader
 
 RECORDS = Path(__file__).parents[2] / "docs" / "benchmarks"
+# What a step's time and a compile's time depend on, beside the machine.
+_SAME_WORK = {
+    "model": ("family", "base_model", "text_length"),
+    "dataset": ("resolution", "batch_size"),
+    "network": ("network_dim",),
+    "training": ("gradient_accumulation_steps", "gradient_checkpointing", "mixed_precision"),
+    "memory": ("blocks_to_swap", "checkpointing_kind", "base_quantization", "base_compute"),
+}
+_MOST_RUNS = 40
+_ROWS = 200
+# Fewer timed steps say more about the first moments of a process than about the work.
+_FEWEST_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a run measured: median seconds of a step without compiling in it, and seconds of compiling."""
+
+    s_per_step: float
+    compile_seconds: float
+
+
+@dataclass(frozen=True)
+class Payback:
+    """What a compile costs and saves. Each number is None while nobody has measured it.
+
+    compile_seconds: of a start into an empty cache, where runs measured one, else of the last start. source: where the
+    eager time comes from, in words.
+    """
+
+    compiled: float | None = None
+    eager: float | None = None
+    compile_seconds: float | None = None
+    source: str = ""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps until the time saved equals the time spent; None when unknown, or when nothing is saved."""
+        if self.compiled is None or self.eager is None or self.compile_seconds is None:
+            return None
+        return steps_to_pay(self.compile_seconds, self.compiled, self.eager / self.compiled)
+
+    def sentence(self) -> str:
+        """The answer for people, and what it rests on; or what is missing to give it."""
+        if self.compiled is None or self.compile_seconds is None:
+            return (
+                "After how many steps the compile has paid for itself is not known yet: no compiled run of these "
+                "settings has been timed here."
+            )
+        took = spoken(self.compile_seconds)
+        if self.eager is None:
+            return (
+                f"Compiling took {took}. After how many steps that has paid for itself is not known: train these "
+                f"settings once for {_FEWEST_STEPS * 4} steps with compile off, and it will be."
+            )
+        steps = f"{self.compiled:.3g} s a step against {self.eager:.3g} s eager ({self.source})"
+        if self.steps is None:
+            return f"Compiling took {took} and saves no time here: {steps}."
+        return f"The compile ({took}) has paid for itself after {self.steps:,} steps: {steps}."
+
+
+def steps_to_pay(compile_seconds: float, s_per_step: float, speedup: float) -> int | None:
+    """Steps until the time saved equals `compile_seconds`; None when a compiled step saves nothing.
+
+    s_per_step: seconds of a compiled step. speedup: eager seconds a step by compiled ones.
+    """
+    saved = s_per_step * (speedup - 1)
+    return math.ceil(compile_seconds / saved) if saved > 0 else None
 
 
 def measured_speedup(checkpointing: bool, record: Path = RECORDS / "flux-compile") -> float | None:
@@ -20,10 +97,59 @@ def measured_speedup(checkpointing: bool, record: Path = RECORDS / "flux-compile
     return eager / ours if eager and ours else None
 
 
-def steps_to_pay(compile_seconds: float, s_per_step: float, speedup: float) -> int | None:
-    """Steps until the time saved equals `compile_seconds`; None when a compiled step saves nothing.
+def timing(run: Run) -> Timing | None:
+    """What a run measured; None when it has too few timed steps."""
+    rows = MetricsReader(run).tail(_ROWS)
+    seconds = [row["s_per_step"] for row in rows if row.get("s_per_step")]
+    if len(seconds) < _FEWEST_STEPS:
+        return None
+    return Timing(statistics.median(seconds), float(rows[-1].get("compile_seconds") or 0.0))
 
-    s_per_step: seconds of a compiled step. speedup: eager seconds a step by compiled ones.
+
+def payback(config: Config, root: Path, of: Run | None = None, bench: Path = RECORDS / "flux-compile") -> Payback:
+    """What is known about `config`: from the newest runs of the same work below `root`, then from the bench.
+
+    of: a run whose own compiled seconds count before those of others. The bench lends its ratio only, for FLUX.
     """
-    saved = s_per_step * (speedup - 1)
-    return math.ceil(compile_seconds / saved) if saved > 0 else None
+    compiled = timing(of) if of is not None else None
+    eager: Timing | None = None
+    wanted = _work(config)
+    longest = compiled.compile_seconds if compiled is not None else 0.0
+    for run in islice(list_runs(root), _MOST_RUNS):
+        other = _config(run)
+        if other is None or _work(other) != wanted:
+            continue
+        found = timing(run)
+        if found is None:
+            continue
+        if not found.compile_seconds:
+            eager = eager or found
+        elif other.compile.compile:
+            compiled = compiled or found
+            # A warm start only reads its cache: what a compile costs is the slowest one of the same work.
+            longest = max(longest, found.compile_seconds)
+    if compiled is None or not compiled.compile_seconds:
+        return Payback(eager=eager.s_per_step if eager else None, source="an earlier run")
+    if eager is not None:
+        return Payback(compiled.s_per_step, eager.s_per_step, longest, "an earlier run of the same settings")
+    ratio = measured_speedup(config.training.gradient_checkpointing, bench) if config.model.family == "flux" else None
+    if ratio is None:
+        return Payback(compiled.s_per_step, None, longest)
+    return Payback(compiled.s_per_step, compiled.s_per_step * ratio, longest, "reckoned by the ratio in the benchmarks")
+
+
+def _work(config: Config) -> tuple[object, ...]:
+    return tuple(getattr(getattr(config, section), name) for section, names in _SAME_WORK.items() for name in names)
+
+
+def _config(run: Run) -> Config | None:
+    try:
+        return _read(run.config_path, run.config_path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+# The page asks after every edit of the form; a run's settings hardly ever change.
+@lru_cache(maxsize=4 * _MOST_RUNS)
+def _read(path: Path, changed: int) -> Config | None:
+    return load(path).config

@@ -15,8 +15,10 @@ from typing import Any
 
 from rich.console import Console
 
+from backend.compile.payback import payback
 from backend.config import load
 from backend.config.arguments import split
+from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.data.items import DatasetScan
 from backend.data.scan import scan_dataset
@@ -65,6 +67,9 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         console.print(render(plan))
         if memory is not None:
             console.print(render_memory(*memory))
+        if loaded.config.compile.compile:
+            known = payback(loaded.config, resolve(loaded.config.saving.output_dir))
+            console.print(known.sentence(), markup=False)
         for problem in loaded.problems:
             console.print(problem.sentence(), markup=False)
     return 1 if errors(problems) or not plan.steps.steps else 0

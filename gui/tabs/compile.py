@@ -7,7 +7,7 @@ from gui.fields import Widgets, draw_group, panel
 
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings of compile."""
-    draw_group("compile", widgets, slots=("profile-note",))
+    draw_group("compile", widgets, slots=("profile-note", "payback-note"))
     panel("Shape plan", "plan-root")
     panel("This machine", "doctor-root")
     panel("Compile cache", "cache-root", "Kept between runs, so that the next start takes seconds.")

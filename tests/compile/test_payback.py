@@ -6,7 +6,11 @@ from pathlib import Path
 
 from backend.bench.record import Record
 from backend.bench.variants import Spec
-from backend.compile.payback import measured_speedup, steps_to_pay
+from backend.compile.payback import measured_speedup, payback, steps_to_pay
+from backend.config.load import parse
+from backend.config.schema import Config
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
 
 
 def test_steps_to_pay() -> None:
@@ -27,3 +31,49 @@ def test_speedup_is_read_from_the_record(tmp_path: Path) -> None:
 def test_payback_is_torch_free() -> None:
     code = "import sys, backend.compile.payback; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def settings(root: Path, compile: bool, rank: int = 16) -> Config:
+    config = parse(
+        {"compile": {"compile": compile}, "network": {"network_dim": rank}, "saving": {"output_dir": str(root)}}
+    ).config
+    assert config is not None
+    return config
+
+
+def trained(config: Config, s_per_step: float, compile_seconds: float, steps: int = 20) -> Run:
+    run = Run.create(config)
+    with MetricsWriter(run) as metrics:
+        metrics.add(1, loss=1.0, compile_seconds=compile_seconds)
+        for step in range(2, steps + 1):
+            metrics.add(step, loss=1.0, s_per_step=s_per_step, compile_seconds=compile_seconds)
+    return run
+
+
+def test_payback_comes_from_runs_of_the_same_work(tmp_path: Path) -> None:
+    config, none = settings(tmp_path, True), tmp_path / "none"
+    assert "not known yet" in payback(config, tmp_path, bench=none).sentence()
+    trained(config, 0.125, 30.0)
+    warm = trained(config, 0.125, 2.0)
+    trained(settings(tmp_path, False, rank=4), 9.0, 0.0)
+    known = payback(config, tmp_path, bench=none)
+    assert known.steps is None and "is not known: train these settings once" in known.sentence()
+    trained(settings(tmp_path, False), 0.1875, 0.0)
+    # The second start read its cache in 2 s; what the compile costs is the first one's 30 s.
+    for known in (payback(config, tmp_path, bench=none), payback(config, tmp_path, warm, bench=none)):
+        assert known.steps == 480 and "30 s) has paid for itself after 480 steps" in known.sentence()
+
+
+def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "bench", "compile", [], "abc")
+    for name, seconds in (("eager", 0.1875), ("static:sdpa", 0.125)):
+        record.add(Spec(name), 0, {"ok": True, "process_s": 1.0, "row": {"s_per_step": seconds}})
+    run = trained(settings(tmp_path / "runs", True), 0.125, 30.0)
+    known = payback(settings(tmp_path / "runs", True), tmp_path / "runs", run, tmp_path / "bench")
+    assert known.steps == 480 and "ratio in the benchmarks" in known.sentence()
+
+
+def test_a_compile_that_saves_nothing_is_said_to(tmp_path: Path) -> None:
+    trained(settings(tmp_path, True), 0.125, 30.0)
+    trained(settings(tmp_path, False), 0.125, 0.0)
+    assert "saves no time" in payback(settings(tmp_path, True), tmp_path).sentence()

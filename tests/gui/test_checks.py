@@ -14,7 +14,7 @@ from backend.plan.machine import Card, cards
 from gui import checks, form
 from gui.jobs import Job
 from gui.look import Look
-from tests.gui.conftest import Page
+from tests.gui.conftest import ADDRESS, Page, make_run
 
 
 def config(base: Path | None = None, folder: Path | None = None, **sections: Any) -> Any:
@@ -181,6 +181,31 @@ def test_the_compile_cache_is_shown_and_cleared(page: Page, application: Any, tm
     assert page.client.get("/cache").json() == {"path": str(folder), "files": 2, "bytes": 5002}
     assert page.client.post("/cache/clear").json()["bytes"] == 5002
     assert page.client.get("/cache").json()["files"] == 0
+
+
+@pytest.mark.slow
+def test_the_compile_cache_is_exported_and_imported(page: Page, application: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
+    application.state.desk.keep(values)
+    assert page.client.get("/cache/export").headers["content-type"] == "application/zip"
+    (kept,) = folder.iterdir()
+    (kept / "inductor" / "kernel").write_bytes(b"x" * 5000)
+    archive = page.client.get("/cache/export").content
+    (kept / "inductor" / "kernel").unlink()
+    same = {"origin": ADDRESS}
+    taken = page.client.post("/cache/import", content=archive, headers=same)
+    assert taken.status_code == 200 and taken.json()["text"] == "Took 1 files from the file"
+    assert (kept / "inductor" / "kernel").read_bytes() == b"x" * 5000
+    refused = page.client.post("/cache/import", content=b"no zip", headers=same)
+    assert refused.status_code == 422 and "no compile cache archive" in refused.json()["detail"]
+
+
+def test_the_page_says_when_a_compile_has_paid_for_itself(page: Page) -> None:
+    assert "not known yet" in page.client.get("/payback").json()["text"]
+    run = make_run(page.runs)
+    assert "not known yet" in page.client.get("/payback", params={"run": run.name}).json()["text"]
+    assert page.client.get("/payback", params={"run": "gone"}).status_code == 404
 
 
 def test_a_profile_says_what_it_sets() -> None:
