@@ -7,7 +7,6 @@
   // What one part is called and coloured is the same in every bar.
   const PARTS = ["weights", "swap_ring", "lora", "gradients", "optimizer", "activations", "vae", "pictures", "workspace", "outside"];
   const TONES = { fits: "good", tight: "warn", does_not_fit: "bad", unknown: "calm" };
-  const WORD = { fits: "Fits", tight: "Tight", does_not_fit: "Does not fit", unknown: "Not known" };
 
   const segments = (stage) => [...stage.parts, stage.outside ? { name: "outside", title: "CUDA itself, slack", bytes: stage.outside } : null].filter(Boolean);
 
@@ -74,7 +73,7 @@
     el(
       "div",
       { class: "fit-advice", id: "fit-advice" },
-      el("div", {}, el("strong", {}, nearest.fits ? "The nearest change that fits" : "The nearest there is"), el("p", {}, nearest.words), el("p", { class: "note" }, `It costs ${nearest.costs.join(", ")}.`)),
+      el("div", {}, el("strong", {}, nearest.fits ? "The nearest change that fits" : "The nearest there is"), el("p", {}, nearest.words), el("p", { class: "note" }, `It costs ${nearest.costs.join("; ")}.`)),
       el("button", { class: "primary", id: "fit-apply", onclick: () => m.act("apply", { change: nearest.values }) }, "Apply"),
     );
 
@@ -110,7 +109,7 @@
       bars(facts),
       legend(facts),
       el("p", { class: `note ${facts.ram_verdict === "does_not_fit" ? "bad" : ""}`, id: "fit-ram" }, facts.ram_words),
-      el("p", { class: "note" }, `Worked out from ${facts.sizes}, nothing is loaded.${facts.rough ? " A rough figure: this family's activations are not measured yet." : ""}`),
+      el("p", { class: "note" }, `Worked out from ${facts.sizes}; nothing is loaded for it.${facts.rough ? " A rough figure: this family's activations are not measured yet." : ""}`),
       table(facts),
     );
   };

@@ -263,6 +263,7 @@
       panels.files(answer.facts, answer.status);
       panels.warnings(answer.facts.warnings);
     }
+    drawMemoryNow();
     drawStatus(answer.status, answer.last || {});
     panels.compile(answer.last || {}, answer.status, view.facts || {});
   };
@@ -355,8 +356,10 @@
       });
     }
     memoryChart.set(view.series.step, view.series);
+  };
+  const drawMemoryNow = () => {
     m.memoryNow(ui.memoryNow, view.last);
-    const on = kind === "ram" && view.series.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
+    const on = memoryKind === "ram" && view.series?.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
     text(ui.memoryNote, on + m.memoryWords(view.facts?.memory));
   };
 

@@ -69,7 +69,8 @@ def headline(found: Estimate) -> str:
     if found.card is None or found.room is None:
         return f"{needs}; no card is known to hold that against."
     limited = found.limit is not None and found.limit < found.card.free
-    has = "the limit set is" if limited else f"{found.card.name} has"
+    name = found.card.name if found.card.real else "the card"
+    has = "the limit set is" if limited else f"{name} has"
     free = "" if limited or not found.card.real else " free"
     return f"{said}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
 

@@ -222,7 +222,7 @@ def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     now = get(cfg, path)
     step = max(1, blocks // 14)
     for count in range(now + step, blocks - 1, step):
-        yield Change({path: count}, f"swap {count} of {blocks} blocks", "time, where the bus is slow")
+        yield Change({path: count}, f"swap {count} of {blocks} blocks", "time where the bus is slow")
 
 
 def _batch(cfg: Config, parts: Parts | None) -> Iterator[Change]:

@@ -66,7 +66,7 @@ def test_flux_dev_by_stage_and_part() -> None:
 def test_the_verdict_is_held_against_the_card(gigabytes: float, verdict: str) -> None:
     found = of(settings(), gigabytes)
     assert found.verdict == verdict
-    assert f"{found.peak.total / GB:.1f} GB" in headline(found) and f"{gigabytes} GB" in headline(found)
+    assert f"{found.peak.total / GB:.1f} GB" in headline(found) and f"{gigabytes:.1f} GB" in headline(found)
 
 
 def test_a_limit_makes_the_card_smaller() -> None:
