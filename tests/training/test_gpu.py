@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend.job import Job
-from backend.memory import fit
+from backend.memory import expected
 from tests.training.runs import config, events, rows, train_here
 
 pytestmark = pytest.mark.gpu
@@ -71,9 +71,9 @@ def test_no_part_of_a_step_waits_for_the_device(
 def test_a_model_that_can_not_fit_is_refused_before_it_loads(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "RESERVE", 10**13)
+    monkeypatch.setattr(expected, "OUTSIDE", 10**13)
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     assert code == 2
     (error,) = events(run, "error")
-    assert "does not fit the card" in error["text"] and "transformer" in error["text"] and "free of" in error["text"]
+    assert "does not fit the card" in error["text"] and "weights" in error["text"] and "free of" in error["text"]
     assert not any(event["phase"] in ("cache_latents", "load") for event in events(run, "phase"))
