@@ -43,6 +43,26 @@ def _flux(layers: tuple[int, int]) -> Size:
     return Size("flux", layers, _FLUX_LAYERS, config, text, 4096, 64, 512, "bf16")
 
 
+def _sdxl(layers: tuple[int, ...], width: int, heads: tuple[int, ...], joint: int, tokens: int, dtype: str) -> Size:
+    pooled, times = joint * 5 // 8, 256 * width // 320
+    config = {
+        "sample_size": 128,
+        "in_channels": 4,
+        "out_channels": 4,
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        "block_out_channels": (width, 2 * width, 4 * width),
+        "attention_head_dim": heads,
+        "cross_attention_dim": joint,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": times,
+        "projection_class_embeddings_input_dim": pooled + 6 * times,
+    }
+    text = {"prompt_embeds": ("text", joint), "pooled": (pooled,), "time_ids": (6,)}
+    return Size("sdxl", layers, ("transformer_layers_per_block",), config, text, tokens, 64, 77, dtype)
+
+
 _FLUX_LAYERS = ("num_layers", "num_single_layers")
 _TINY = {
     "in_channels": 64,
@@ -57,7 +77,10 @@ SIZES = {
     # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any card and a bench its time.
     "flux": _flux((4, 8)),
     "flux-whole": _flux((19, 38)),
+    # SDXL whole: 1024 x 1024 px is 1024 tokens of its lowest level.
+    "sdxl": _sdxl((1, 2, 10), 320, (5, 10, 20), 2048, 1024, "bf16"),
     # For tests on a CPU.
+    "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
     "tiny": Size(
         "flux", (1, 1), _FLUX_LAYERS, _TINY, {"prompt_embeds": ("text", 32), "pooled": (24,)}, 64, 16, 16, "fp32"
     ),

@@ -16,6 +16,8 @@ from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
 from backend.models.table import family
+from backend.objectives.base import Objective
+from backend.objectives.flow_matching import FlowMatching
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
@@ -62,14 +64,28 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     return model.train(), lora
 
 
+def objective_of(size: Size) -> Objective:
+    """What the family is trained with, at its plainest."""
+    if family(size.family).facts.objective == "flow":
+        return FlowMatching()
+    from backend.objectives.diffusion import Diffusion, Schedule
+
+    return Diffusion(Schedule.of(_SCHEDULE))
+
+
+# Stable Diffusion's own schedule.
+_SCHEDULE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000}
+
+
 @dataclass
 class Batch:
-    """Clean latents, text and sigma of one step, on the device."""
+    """Clean latents, text and levels of one step, on the device."""
 
     latents: list[Tensor]
     text: list[dict[str, Tensor]]
     noise: list[Tensor]
     sigma: Tensor
+    objective: Objective
 
 
 class Stream:
@@ -79,6 +95,7 @@ class Stream:
         self.spec, self.device = spec, device
         self.size = SIZES[spec.size]
         self.geometry = family(self.size.family).facts.default_geometry
+        self.objective = objective_of(self.size)
         self.buckets = buckets_of(self.size, exact)
 
     def _latent(self, index: int, kind: str) -> Tensor:
@@ -116,8 +133,8 @@ class Stream:
             for row, latent in enumerate(latents)
         ]
         drawn = torch.rand(len(rows), generator=flow.generator(self.spec.seed, kind, "sigma", step))
-        levels = drawn if sigma is None else torch.full((len(rows),), sigma)
-        return Batch(latents, [self._text(index) for index in rows], noise, levels.to(self.device))
+        levels = self.objective.fixed(drawn.tolist() if sigma is None else [sigma] * len(rows))
+        return Batch(latents, [self._text(index) for index in rows], noise, levels.to(self.device), self.objective)
 
     def batches(self) -> Iterator[Batch]:
         step = 0

@@ -113,6 +113,9 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
     from backend.shapes.runtime import ShapeRuntime
 
     size = SIZES[spec.size]
+    facts = _family(spec).facts
+    if chosen.mode in facts.lacks_modes:
+        raise ValueError(f"{facts.title} has no shape mode {chosen.mode}: {facts.lacks_modes[chosen.mode]}")
     dtype = DTYPES[size.dtype]
     if chosen.route == "unmasked":
         route = _unmasked_route()
@@ -154,17 +157,20 @@ class _Step:
         self.collect = collect
 
     def forward(self, batch: Any) -> Any:
-        """Mean squared error of the velocity over the batch, float32."""
+        """Mean squared error of what the objective asks for over the batch, float32."""
         import torch
 
         from backend.models.table import family_of_denoiser
 
         predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
-        levels = batch.sigma.reshape(-1, 1, 1, 1)
-        noisy = [(1 - s) * x + s * n for s, x, n in zip(levels, batch.latents, batch.noise, strict=True)]
+        rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
+        noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
         with self.autocast:
             out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
-        errors = [(o - (n - x)).square().mean() for o, n, x in zip(out, batch.noise, batch.latents, strict=True)]
+        errors = [
+            (o - batch.objective.target(x, n, level)).square().mean()
+            for o, (x, n, level) in zip(out, rows, strict=True)
+        ]
         return torch.stack(errors).mean()
 
     def __call__(self, batch: Any) -> Any:

@@ -1,5 +1,6 @@
 """The bench: real measurements on a tiny model, failures as rows, and a page that its raw rows alone make."""
 
+import contextlib
 import csv
 import json
 from dataclasses import replace
@@ -12,10 +13,13 @@ from backend.bench import __main__ as bench
 from backend.bench import report
 from backend.bench.record import COLUMNS, Record, read_losses
 from backend.bench.table import groups, loss_table, render, shared
-from backend.bench.variants import OPTIONS, VARIANTS, Spec
-from backend.bench.work import buckets_of, build
+from backend.bench.variants import OPTIONS, SIZES, VARIANTS, Spec
+from backend.bench.work import Stream, buckets_of, build
+from backend.bench.worker import _Step
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
+from backend.models.table import FAMILIES
+from backend.shapes.runtime import ShapeRuntime
 
 TINY = [
     "--size",
@@ -107,8 +111,6 @@ def test_record_of_another_kind_is_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_buckets_are_the_seeds_seventeen() -> None:
-    from backend.bench.variants import SIZES
-
     table = buckets_of(SIZES["flux"], exact=False)
     assert len(table) == 17 and {(1024, 1024), (960, 1088), (1088, 960), (2048, 512)} <= set(table)
     tokens = [width * height // 256 for width, height in table]
@@ -214,6 +216,20 @@ def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
     assert all(is_fused(layer) for layer in lora.layers.values())
     rows = [dict.fromkeys(COLUMNS, "") | {"checkpointing_kind": s.checkpointing_kind} for s in specs]
     assert len(groups(rows)) == 3 and groups(rows)[1].settings() == "checkpointing offload"
+
+
+@pytest.mark.parametrize(
+    "size", [name for name, size in SIZES.items() if name.startswith("tiny") and size.family in FAMILIES]
+)
+def test_each_family_takes_a_step_on_its_own_objective(size: str) -> None:
+    spec = Spec("eager", size=size, checkpointing=False)
+    model, lora = build(spec, torch.device("cpu"))
+    stream = Stream(spec, torch.device("cpu"), exact=False)
+    step = _Step(model, torch.optim.SGD(lora.parameters()), ShapeRuntime(), contextlib.nullcontext())
+    first = step(stream.batch(0))
+    assert len(stream.buckets) > 2 and torch.isfinite(first)
+    # B of the LoRA was zero: the step has moved it.
+    assert not torch.equal(step.forward(stream.batch(0)), first)
 
 
 def test_whole_model_is_left_out_under_checkpointing() -> None:
