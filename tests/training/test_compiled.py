@@ -101,3 +101,33 @@ def test_compile_that_silently_does_nothing_is_an_error(
     )
     assert code == 1
     assert "no graph was made" in events(run, "error")[0]["text"]
+
+
+def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third step on, rows are padded further than planned: exact as ever, but another shape."""
+    from backend.shapes.runtime import ShapeRuntime
+    from gui.watch import RunWatch
+
+    planned, calls = ShapeRuntime.image_size, []
+
+    def grown(self: ShapeRuntime, lengths: list[int]) -> int:
+        calls.append(lengths)
+        return planned(self, lengths) + (16 if len(calls) > 2 else 0)
+
+    monkeypatch.setattr(ShapeRuntime, "image_size", grown)
+    traced = {"compile": True, "compile_backend": "aot_eager"}
+    run, code = train_here(config(tiny_flux, image_folder, tmp_path, compile=traced, training={"max_train_steps": 4}))
+    assert code == 0, events(run, "error")
+    assert [(row["graphs"], row["recompiles"]) for row in rows(run)] == [(2, 0), (2, 0), (4, 2), (4, 2)]
+    assert rows(run)[2]["s_per_step"] is None
+    facts, _ = RunWatch(run).facts()
+    size = (
+        facts["plan"]["graphs"]["shapes"]["training"][0]["image_tokens"] if "shapes" in facts["plan"]["graphs"] else 16
+    )
+    for told, block in zip(facts["recompiles"], ("double", "single"), strict=True):
+        assert told["reason"] == f"image tokens went from {size} to {size + 16}" and told["block"] == block
+        assert "shape_mode = static" in told["setting"] and told["planned"] == 2
+    (said,) = [event["text"] for event in events(run, "warning") if "planned" in event["text"]]
+    assert "2 graphs were planned, 4 were made" in said and f"from {size} to {size + 16}" in said
