@@ -8,7 +8,7 @@ from __future__ import annotations
 from backend.models.layouts.rules import Layout, Rule
 
 _LEAF = r"(?P<leaf>weight|bias)"
-_CLIP_BODY = r"(?P<rest>(?:embeddings|encoder|final_layer_norm)\..+\.(?:weight|bias))"
+_CLIP_BODY = r"(?P<rest>(?:embeddings|encoder|final_layer_norm)\.(?:.+\.)?(?:weight|bias))"
 _POSITIONS = r"(?:text_model\.)?embeddings\.position_ids"
 
 # clip_l.safetensors, and the first encoder of SD 1.5 and SDXL checkpoints
