@@ -16,11 +16,11 @@ from backend.plan.parts import Block, Denoiser
 COMPILED = 0.81
 """What a compiled block keeps of what an eager one does: casts and norms are computed again."""
 
-WORKING, WORKING_COMPILED = 0.3, 0.22
+WORKING, WORKING_COMPILED = 0.15, 0.1
 """What the backward of one block holds in passing, as a share of what the eager block keeps."""
 
-RECOMPUTED, RECOMPUTED_COMPILED = 0.7, 0.38
-"""What a block's second forward holds beside what it keeps, as the same share."""
+RECOMPUTED, RECOMPUTED_COMPILED = 0.03, 0.31
+"""What a block's second forward holds beside what it keeps, as the same share; a compiled one frees less on its way."""
 
 LEAST_BUDGET = 0.28
 """Share of a compiled block's activations that an activation memory budget of 0 leaves."""

@@ -11,8 +11,11 @@ from backend.plan.parts import Parts
 if TYPE_CHECKING:
     from backend.plan.memory import Stage
 
-PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 700_000_000
+PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 480_000_000
 """A trainer without a model: Python, torch and its libraries, on a card CUDA's with them."""
+
+COMPILER = 100_000_000
+"""What torch.compile adds to the trainer's own process; its workers' memory is theirs."""
 
 LOADER = 200_000_000
 """Batches ahead, latents and captions being read."""
@@ -20,11 +23,13 @@ LOADER = 200_000_000
 
 def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) -> Mapping[str, int]:
     """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a card what passes through it."""
+    compiler = COMPILER if given.way.compiled else 0
     if not on_card:
         worst = max(stages, key=lambda stage: stage.allocated)
-        return {"process": PROCESS_CPU, **{name: size for name, size in worst.parts.items() if size}}
+        models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
+        return {"process": PROCESS_CPU + compiler, **models}
     swapped, _ = given.swap(parts)
-    found = {"process": PROCESS_CUDA, "loader": LOADER}
+    found = {"process": PROCESS_CUDA + compiler, "loader": LOADER}
     if swapped:
         found["swapped_weights"] = swapped
     offloaded = sum(stage.host.get("activations", 0) for stage in stages)

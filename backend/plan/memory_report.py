@@ -103,7 +103,8 @@ def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
     lines = [headline(found)]
     for stage in found.stages:
         parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= _SMALL)
-        lines.append(f"  {STAGES[stage.name]}: {gigabytes(stage.total)} ({parts})")
+        size = stage.total if found.on_card else stage.allocated
+        lines.append(f"  {STAGES[stage.name]}: {short_bytes(size)}" + (f" ({parts})" if parts else ""))
     lines.append(ram_words(found))
     if nearest is not None:
         lines.append(nearest_words(nearest))
