@@ -26,7 +26,13 @@
       update();
     });
     m.on("desk", update);
+    return update;
   };
+  // What runs have done meanwhile is told when its tab is opened.
+  const whenOpened = (title, update) =>
+    document.addEventListener("click", (event) => {
+      if (event.target.closest?.("#tabs button[role=tab]")?.textContent.trim() === title) update();
+    });
 
   follow("#model-root", "/model", (node, answer) => {
     if (!answer.path) return fill(node, el("p", { class: "note" }, "Give the base model's folder, and what is in it is checked at once."));
@@ -54,7 +60,7 @@
 
   follow("#profile-note", "/profile", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null));
 
-  follow("#payback-note", "/payback", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null));
+  whenOpened("Compile", follow("#payback-note", "/payback", (node, answer) => fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null)));
 
   m.whenPresent("#cache-root", (node) => {
     const size = el("span", { class: "note" });
@@ -115,6 +121,7 @@
       }
     };
     show();
+    whenOpened("Compile", show);
   });
 
   follow("#memory-root", "/machine", (node, answer) =>

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from backend.config.load import load
+from backend.config.schema import with_values
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
@@ -103,3 +105,24 @@ def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> Non
     expect(dialog).to_have_count(0)
     page.locator("#run-files").get_by_text("Copy path").first.click()
     expect(page.locator(".toast").last).to_contain_text("Copied")
+
+
+def test_the_compile_tab_and_the_panel_say_when_a_compile_has_paid(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    settings = load(run.config_path).config
+    assert settings is not None
+    for compiles, seconds in ((True, 0.125), (False, 0.1875)):
+        other = Run.create(with_values(settings, {"compile.compile": compiles}))
+        with MetricsWriter(other) as metrics:
+            for step in range(1, 20):
+                metrics.add(step, loss=1.0, s_per_step=seconds, compile_seconds=30.0 if compiles else 0.0, syncs=0)
+        if compiles:
+            compiled = other
+    tab(page, "Compile")
+    expect(page.locator("#payback-note")).to_contain_text("has paid for itself after 480 steps")
+    expect(page.locator("#cache-export")).to_be_visible()
+    expect(page.locator("#cache-import")).to_be_enabled()
+    tab(page, "Run")
+    page.locator("#run-picker").select_option(compiled.name)
+    expect(page.locator("#compile-payback")).to_contain_text("after 480 steps")
+    expect(page.locator("#stat-syncs")).to_contain_text("0")
