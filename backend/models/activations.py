@@ -32,7 +32,8 @@ class BlockActivations:
     probe: end of the path of a linear layer whose input is as wide as the model. stream: what its layers see, unless a
     pattern of `others` (a regular expression searched in the layer's path within the block) says otherwise. kept: by
     stream. outputs: patterns of layers whose result is kept too, as what goes into a nonlinearity. shared: patterns of
-    layers whose input is kept anyway, so that training them costs no further copy.
+    layers whose input is kept anyway, so that training them costs no further copy. scale: tokens of these blocks for
+    each token of the picture, where a model works at several resolutions.
     """
 
     block: str
@@ -42,6 +43,7 @@ class BlockActivations:
     kept: Mapping[Stream, Kept] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    scale: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,11 @@ class VaeActivations:
 
 @dataclass(frozen=True)
 class FamilyMemory:
-    """The memory of a family. blocks: one entry a block class."""
+    """The memory of a family. blocks: one entry a block class.
+
+    around: bytes a token of the picture that layers outside of these blocks keep under mixed precision.
+    """
 
     blocks: tuple[BlockActivations, ...]
     vae: VaeActivations
+    around: int = 0

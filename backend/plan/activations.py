@@ -25,6 +25,9 @@ RECOMPUTED, RECOMPUTED_COMPILED = 0.03, 0.31
 LEAST_BUDGET = 0.28
 """Share of a compiled block's activations that an activation memory budget of 0 leaves."""
 
+AROUND_RECOMPUTED = 0.3
+"""What checkpointing leaves of what lies around the blocks: their inputs, and the skips of a UNet. Not yet measured."""
+
 FORWARD = 0.45
 """What the most a block holds in a forward without gradients is, as a share of what it keeps with gradients."""
 
@@ -37,9 +40,10 @@ class Work:
     image: int
     text: int
 
-    def tokens(self, stream: Stream) -> int:
-        """Tokens of a stream, over all rows."""
-        each = {"image": self.image, "text": self.text, "joint": self.image + self.text, "row": 1}[stream]
+    def tokens(self, stream: Stream, scale: int = 1) -> int:
+        """Tokens of a stream, over all rows. scale: tokens of the block for each token of the picture."""
+        image = self.image * scale
+        each = {"image": image, "text": self.text, "joint": image + self.text, "row": 1}[stream]
         return self.batch * each
 
 
@@ -59,9 +63,9 @@ def block_bytes(
     width = model_width(block, said)
     total = 0.0
     for stream, kept in said.kept.items():
-        total += work.tokens(stream) * width * (kept.full * number.full + kept.half * number.half)
+        total += work.tokens(stream, said.scale) * width * (kept.full * number.full + kept.half * number.half)
     for path, (inner, outer) in block.linears.items():
-        tokens = work.tokens(_stream(said, path))
+        tokens = work.tokens(_stream(said, path), said.scale)
         if _any(said.outputs, path):
             total += tokens * outer * number.half
         if path in trained:
@@ -72,7 +76,8 @@ def block_bytes(
 
 def border_bytes(block: Block, said: BlockActivations | None, work: Work, number: Format) -> int:
     """Bytes of a block's input, which checkpointing keeps."""
-    return work.tokens("joint") * model_width(block, said or _usual(block)) * number.half
+    said = said or _usual(block)
+    return work.tokens("joint", said.scale) * model_width(block, said) * number.half
 
 
 def model_width(block: Block, said: BlockActivations) -> int:
@@ -132,6 +137,8 @@ def training_bytes(
             kept += int(eager * share)
         else:
             borders += border
+    around = work.tokens("image") * memory.around if memory else 0
+    kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
         return Held(kept, working)

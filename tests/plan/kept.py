@@ -103,3 +103,53 @@ def kept_bytes(
     with CudaAutocast() if autocast else nullcontext(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+class UnetAutocast(CudaAutocast):
+    """Convolutions too, and attention by the flash kernel, whose shapes the meta device knows."""
+
+    LOW = (*CudaAutocast.LOW, F.conv2d)
+    HIGH = (*CudaAutocast.HIGH, F.group_norm)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            given = args if len(args) >= 3 else tuple((kwargs or {})[name] for name in ("query", "key", "value"))
+            low = (self._cast(value, torch.bfloat16) for value in given[:3])
+            return torch.ops.aten._scaled_dot_product_flash_attention(*low)[0]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def empty_unet(config: dict[str, Any]) -> nn.Module:
+    """diffusers' UNet of this config in bf16 on the meta device."""
+    from diffusers import UNet2DConditionModel
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            return UNet2DConditionModel(in_channels=4, out_channels=4, layers_per_block=2, **config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def unet_kept_bytes(model: nn.Module, *, side: int, batch: int, rank: int, targets: Sequence[str]) -> int:
+    """Bytes kept by a forward of this UNet on latents of `side`, under mixed precision, with a LoRA in `targets`."""
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False)
+    weights = {p.untyped_storage()._cdata for p in model.train().parameters()}
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata
+        if place not in weights:
+            seen.setdefault(place, tensor)
+        return tensor
+
+    x = torch.empty(batch, 4, side, side, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    words = torch.empty(batch, 77, model.config.cross_attention_dim, device="meta", dtype=torch.bfloat16)
+    added = {
+        "text_embeds": torch.empty(batch, 1280, device="meta", dtype=torch.bfloat16),
+        "time_ids": torch.empty(batch, 6, device="meta"),
+    }
+    with UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        model(x, torch.empty(batch, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
