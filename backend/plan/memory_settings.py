@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backend.memory.bytes import stored_as, total_bytes
+from backend.memory.swap_choice import device_bytes, swapped_blocks
 from backend.models.activations import VaeActivations
 from backend.models.table import family as family_named
 from backend.plan.activations import Format, Way
@@ -48,11 +50,16 @@ class Chosen:
 
     def swap(self, parts: Parts) -> tuple[int, int]:
         """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
-        count = min(self.blocks_to_swap, len(parts.denoiser.blocks))
+        blocks = parts.denoiser.blocks
+        count = min(self.blocks_to_swap, len(blocks))
         if not count:
             return 0, 0
-        sizes = [block_weights(parts, index, self) for index in range(len(parts.denoiser.blocks))]
-        return sum(sizes[-count:]), self.ring * max(sizes[-count:])
+        picked = swapped_blocks(Counter(block.kind for block in blocks), count)
+        of_kind: dict[str, list[int]] = {}
+        for index, block in enumerate(blocks):
+            of_kind.setdefault(block.kind, []).append(index)
+        sizes = [block_weights(parts, of_kind[kind][at], self) for kind, numbers in picked.items() for at in numbers]
+        return sum(sizes), device_bytes(sizes, self.ring)
 
 
 def block_weights(parts: Parts, index: int, given: Chosen) -> int:

@@ -95,6 +95,18 @@ def test_every_setting_that_costs_memory_counts() -> None:
     assert peak(WORK.at_batch(4)) > usual and peak(WORK.at_resolution(1024, 512)) < usual
 
 
+def test_swapped_blocks_leave_a_ring_on_the_card_and_themselves_in_ram() -> None:
+    from backend.memory.swap_choice import device_bytes, swapped_blocks
+
+    before, after = of(settings(), 80), of(settings(memory={"blocks_to_swap": 28, "swap_ring": 3}), 80)
+    picked = swapped_blocks({"double": 19, "single": 38}, 28)
+    sizes = [339_738_624 * 2] * len(picked["double"]) + [141_557_760 * 2] * len(picked["single"])
+    was, now = before.stage("train"), after.stage("train")
+    assert was is not None and now is not None
+    assert was.parts["weights"] - now.parts["weights"] == sum(sizes) == after.ram["swapped_weights"]
+    assert now.parts["swap_ring"] == device_bytes(sizes, 3) == 3 * 339_738_624 * 2
+
+
 def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
     whole = of(settings(), 80)
     assert whole.given is not None and not whole.given.turns and not whole.given.tiled_decode
