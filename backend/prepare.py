@@ -40,6 +40,7 @@ from backend.memory import checkpointing, oom
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
 from backend.optim_state import ExactState, weights_to_use
+from backend.plan.modes import fitting_size
 from backend.pulse import CompilePulse
 from backend.records import StepRecords
 from backend.refused import Refused
@@ -144,7 +145,7 @@ def _assemble(
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
-    loader = around.stack.enter_context(Loader(inputs.plan, inputs.latents, inputs.texts, cfg.dataset.loader_workers))
+    loader = around.stack.enter_context(_loader(inputs))
     saver = Saver(
         run,
         around.events,
@@ -155,6 +156,7 @@ def _assemble(
         fingerprint,
         lambda step: _metadata(inputs, lora, position, step, around.started),
         metrics.flush,
+        layout=getattr(inputs.code, "LORA_LAYOUT", "transformer"),
         to_use=trained.to_use,
     )
     duties = _duties(around, inputs, trained, forward, loader, position, records, saver, watch)
@@ -178,6 +180,11 @@ def _assemble(
         inputs.objective,
         inputs.expected,
     )
+
+
+def _loader(inputs: Inputs) -> Loader:
+    conditions = getattr(inputs.code, "conditions", None)
+    return Loader(inputs.plan, inputs.latents, inputs.texts, inputs.cfg.dataset.loader_workers, conditions)
 
 
 def _duties(
@@ -257,7 +264,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
     if network.network_weights:
-        for said in continue_from(lora, read_lora(resolve(network.network_weights))):
+        for said in continue_from(lora, read_lora(resolve(network.network_weights), lora.layers)):
             events.write("warning", text=said, remedy="")
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind)
@@ -311,8 +318,9 @@ def _compile(
 
 def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader) -> Sampler:
     def text(prompt: Any) -> PromptText:
-        negative = loader.text(prompt.negative_prompt, prompt.text_length) if uses_negative(prompt) else None
-        return PromptText(loader.text(prompt.prompt, prompt.text_length), negative)
+        size = fitting_size(prompt.width, prompt.height, inputs.geometry)
+        negative = loader.drawn(prompt.negative_prompt, size, prompt.text_length) if uses_negative(prompt) else None
+        return PromptText(loader.drawn(prompt.prompt, size, prompt.text_length), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(

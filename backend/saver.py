@@ -38,7 +38,7 @@ class Saver:
     """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``; never overwrites a file.
 
     metadata: step -> what the file says about itself. parts: what the state holds beside the LoRA. flush: brings the
-    rows of all steps so far to the disk, so that a state never knows more steps than the metrics.
+    rows of all steps so far to the disk, so that a state never knows more steps than the metrics. layout: of the file.
     wait_s: how long an end that can't be saved waits for somebody to free space before it gives up. to_use: holds the
     LoRA at the weights that files take, while the state keeps those that are trained.
     """
@@ -52,6 +52,7 @@ class Saver:
     fingerprint: Fingerprint
     metadata: Callable[[int], dict[str, str]]
     flush: Callable[[], object]
+    layout: str = "transformer"
     wait_s: float = field(default_factory=lambda: WAIT_S)
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     final: Path | None = None
@@ -141,7 +142,7 @@ class Saver:
 
     def _write_lora(self, name: str, step: int) -> Path:
         try:
-            tensors = file_tensors(self.lora, self.settings.save_precision)
+            tensors = file_tensors(self.lora, self.settings.save_precision, self.layout)
         except LoraNotFinite as error:
             raise NotFinite(step, "LoRA", math.nan) from error
         path = self.run.checkpoints_dir / name

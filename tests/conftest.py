@@ -71,6 +71,22 @@ def tiny_flux(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_flux", make_tiny_flux)
 
 
+@pytest.fixture(scope="session")
+def tiny_sdxl(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random SDXL pipeline of real classes in diffusers layout, a few MB. Shared: never write into it."""
+    from tests.tiny_sdxl import make_tiny_sd
+
+    return once("tiny_sdxl", make_tiny_sd)
+
+
+@pytest.fixture(scope="session")
+def tiny_sd15(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Stable Diffusion 1.5 pipeline, likewise."""
+    from tests.tiny_sdxl import make_tiny_sd
+
+    return once("tiny_sd15", lambda folder: make_tiny_sd(folder, "sd15"))
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

@@ -249,6 +249,35 @@ RULES: tuple[Rule, ...] = (
         "Name one of its block classes, such as " + ", ".join(dict.fromkeys(c for f in FAMILIES for c in _classes(f))),
         column="blocks",
     ),
+    *(
+        Rule(
+            ("compile.shape_mode", "model.family"),
+            lambda chosen, family, row=row, mode=mode: FAMILIES[family] is row and chosen == mode,
+            f"{row.facts.title} can't have shape_mode {mode}: {reason}",
+            "Set compile.shape_mode to exact_buckets: one or two graphs for all sizes, without padding",
+        )
+        for row in FAMILIES.values()
+        for mode, reason in row.facts.lacks_modes.items()
+    ),
+    Rule(
+        ("compile.caption_buckets", "model.family"),
+        lambda buckets, family: bool(buckets) and FAMILIES[family].facts.fixed_text_length,
+        "caption_buckets has no effect: {family} always reads text of one length",
+        "Take caption_buckets out",
+        "warning",
+    ),
+    Rule(
+        ("sampling.prompts", "model.family"),
+        lambda rows, family: (
+            [i for i, row in enumerate(rows) if row.true_cfg_scale == 1]
+            if FAMILIES[family].facts.objective == "diffusion"
+            else []
+        ),
+        "without true guidance a sample of {family} is blurred and hardly follows its prompt",
+        "Set true_cfg_scale to about 7",
+        "warning",
+        column="true_cfg_scale",
+    ),
     no_effect("compile.static_token_count", "compile.shape_mode", ("static",), "nothing is padded in this shape mode"),
     Rule(
         ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile"),

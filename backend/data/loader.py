@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,7 +15,12 @@ from torch import Tensor
 from backend.data.store import LatentCache, TextCache
 
 if TYPE_CHECKING:
+    from backend.data.buckets import Fit
+    from backend.data.items import Item
     from backend.plan.plan import Plan
+
+Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], dict[str, Tensor]]
+"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser is told of them."""
 
 # Batches that each worker reads ahead.
 _AHEAD = 2
@@ -37,11 +42,19 @@ class Loader:
 
     workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
     time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
-    same dropped captions.
+    same dropped captions. conditions: of the family, where its denoiser is told a picture's size: goes with the text.
     """
 
-    def __init__(self, plan: Plan, latents: LatentCache, text: TextCache, workers: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        latents: LatentCache,
+        text: TextCache,
+        workers: int = 0,
+        conditions: Conditions | None = None,
+    ) -> None:
         self.plan = plan
+        self._conditions = conditions
         self.last_wait = 0.0
         self.total_wait = 0.0
         self._latents = latents
@@ -80,13 +93,25 @@ class Loader:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
         pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
         for index, (item, fit) in enumerate(pairs):
-            text = self.text(item.caption)
+            text = self._with_size(self.text(item.caption), item, fit)
             yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
 
     def text(self, caption: str, length: int | None = None) -> dict[str, Tensor]:
         """An encoded caption or prompt, with its own trimmed length where captions are trimmed."""
         encoded = self._text.load(caption, length or self.plan.text_length)
         return self._trimmed(encoded, self.plan.text.fit(caption, length))
+
+    def drawn(self, prompt: str, size: tuple[int, int], length: int | None = None) -> dict[str, Tensor]:
+        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped."""
+        told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
+        return {**self.text(prompt, length), **told}
+
+    def _with_size(self, encoded: dict[str, Tensor], item: Item, fit: Fit) -> dict[str, Tensor]:
+        if self._conditions is None:
+            return encoded
+        crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
+        told = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
+        return {**encoded, **told}
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -115,7 +140,12 @@ class Loader:
         length = max(plan.text.fit(caption) for caption in captions)
         return Batch(
             latents=[self._latents.load(plan.items[item], plan.fits[item]) for item in rows],
-            text=[self._trimmed(self._text.load(caption, plan.text_length), length) for caption in captions],
+            text=[
+                self._with_size(
+                    self._trimmed(self._text.load(caption, plan.text_length), length), plan.items[item], plan.fits[item]
+                )
+                for caption, item in zip(captions, rows, strict=True)
+            ],
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,

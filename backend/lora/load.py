@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from backend.compile.state_dict import clean_keys
 from backend.lora.inject import Lora
-from backend.lora.keys import parse_key
+from backend.lora.keys import kohya_keys, parse_key
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,10 @@ class LoraFile:
     metadata: dict[str, str]
 
 
-def read_lora(path: Path) -> LoraFile:
-    """The LoRA at `path` in diffusers' layout, with or without alpha keys (absent: alpha = rank), on the CPU.
+def read_lora(path: Path, layers: Iterable[str] = ()) -> LoraFile:
+    """The LoRA at `path` in one of our layouts, with or without alpha keys (absent: alpha = rank), on the CPU.
+
+    layers: module paths that a file in sd-scripts' layout may name, where the family has it.
 
     Keys are cleaned of ``_orig_mod``. Refused, with the reason, for another layout or a broken file.
     """
@@ -41,9 +44,9 @@ def read_lora(path: Path) -> LoraFile:
     except (OSError, safetensors.SafetensorError) as error:
         raise Refused(f"{path} can't be read: {error}", "Give a LoRA file that was saved here.", _SETTING) from error
     halves: dict[str, dict[str, Tensor]] = {}
-    foreign = []
+    foreign, kohya = [], kohya_keys(layers)
     for key, tensor in tensors.items():
-        parsed = parse_key(key)
+        parsed = kohya.get(key) or parse_key(key)
         if parsed is None:
             foreign.append(key)
         else:

@@ -29,19 +29,23 @@ class LoraNotFinite(ValueError):
         super().__init__(f"{key} holds NaN or infinity")
 
 
-def file_tensors(lora: Lora, precision: str) -> dict[str, Tensor]:
+def file_tensors(lora: Lora, precision: str, layout: str = "transformer") -> dict[str, Tensor]:
     """What goes into the file: A, and B with alpha / rank multiplied in, on the CPU in `precision`.
 
-    The file holds no alpha: diffusers takes alpha from metadata of its own only, ComfyUI and others from a key, and
-    where there is neither, all of them take alpha = rank. So B carries the factor, and the file means one thing to all.
+    In the layout ``kohya_unet`` alpha has a key of its own, and B is as it is. In the others there is no alpha:
+    diffusers takes it from metadata of its own only, ComfyUI and others from a key, and where there is neither, all of
+    them take alpha = rank. So B carries the factor, and the file means one thing to all.
     LoraNotFinite when a value is NaN or infinite; Refused when one does not fit into `precision`.
     """
     dtype = PRECISIONS[precision]
     tensors: dict[str, Tensor] = {}
     for path in lora.layers:
         a, b = lora.pair(path)
-        tensors[file_key(path, "A")] = a.detach()
-        tensors[file_key(path, "B")] = b.detach() * lora.scale
+        own_alpha = layout == "kohya_unet"
+        tensors[file_key(path, "A", layout)] = a.detach()
+        tensors[file_key(path, "B", layout)] = b.detach() if own_alpha else b.detach() * lora.scale
+        if own_alpha:
+            tensors[file_key(path, "alpha", layout)] = torch.tensor(lora.alpha)
     tensors = {key: value.to("cpu", torch.float32) for key, value in tensors.items()}
     cast = {key: value.to(dtype).contiguous() for key, value in tensors.items()}
     for key, value in tensors.items():

@@ -56,7 +56,8 @@ class Geometry:
 class BlockClass:
     """A stack of equal blocks: each class is one graph a shape and gradient mode.
 
-    `attribute` is the ModuleList's name on the denoiser, `class_name` the class of its blocks.
+    `attribute` is the ModuleList's name on the denoiser, or, where it holds a backslash, a regular expression for the
+    paths of several lists of such blocks; `class_name` the class of its blocks.
     """
 
     name: str
@@ -99,6 +100,9 @@ class FamilyFacts:
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
+    `fixed_text_length`: text is always `text_length` tokens, neither set nor trimmed. `one_size_batches`: all pictures
+    of a batch must have one size, whatever the shape mode. `caption_template`: what a caption is put into before its
+    tokens are counted, of which the first `template_tokens` are left out.
     """
 
     name: str
@@ -114,6 +118,10 @@ class FamilyFacts:
     options: frozenset[str] = field(default_factory=frozenset)
     objective: str = "flow"
     lacks_modes: Mapping[str, str] = field(default_factory=dict)
+    fixed_text_length: bool = False
+    one_size_batches: bool = False
+    caption_template: str = "{}"
+    template_tokens: int = 0
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""

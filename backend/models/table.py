@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from backend.models.flux.facts import FACTS as FLUX
+from backend.models.sd15.facts import FACTS as SD15
+from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.spec import Family
 
 FAMILIES: dict[str, Family] = {
@@ -11,6 +13,18 @@ FAMILIES: dict[str, Family] = {
         facts_module="backend.models.flux.facts",
         code="backend.models.flux.code",
         denoise="backend.models.flux.denoise",
+    ),
+    SDXL.name: Family(
+        facts=SDXL,
+        facts_module="backend.models.sdxl.facts",
+        code="backend.models.sdxl.code",
+        denoise="backend.models.sdxl.denoise",
+    ),
+    SD15.name: Family(
+        facts=SD15,
+        facts_module="backend.models.sd15.facts",
+        code="backend.models.sd15.code",
+        denoise="backend.models.sd15.denoise",
     ),
 }
 
@@ -25,7 +39,10 @@ def family(name: str) -> Family:
 
 
 def family_of_denoiser(class_name: str) -> Family:
-    """The family whose denoiser is of class `class_name`; ValueError when none is."""
+    """The first family whose denoiser is of class `class_name`; ValueError when none is.
+
+    Families that share a class share its forward too.
+    """
     for row in FAMILIES.values():
         if row.facts.denoiser_class == class_name:
             return row

@@ -41,6 +41,8 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
 def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
     """The shape mode that suits these pictures, and why, in words."""
     static, exact, off = (plan.modes[mode] for mode in ("static", "exact_buckets", "off"))
+    if static.impossible is not None and exact.impossible is None:
+        return _without_static(plan)
     if not plan.items or static.impossible is not None:
         return "static", "One token count for every picture is one graph, whatever the pictures are."
     sizes = len({fit.bucket.tokens for fit in off.fits})
@@ -65,6 +67,24 @@ def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
             f"cropping (static: {static.crop:.1%})"
         )
     return "static", reason + "."
+
+
+def _without_static(plan: Plan) -> tuple[ShapeMode, str]:
+    """The mode for a family or a table that can't have static."""
+    exact, off = plan.modes["exact_buckets"], plan.modes["off"]
+    if not plan.compile:
+        return "off", "Nothing is compiled, and buckets in equal steps crop least."
+    if off.impossible is None and off.graphs.per_class <= exact.graphs.per_class:
+        return "off", f"The pictures make {count_of(off.graphs.per_class, 'graph')} a block class as they are."
+    return "exact_buckets", (
+        f"{exact.graphs.per_class} graphs a block class for all sizes, without padding and with {exact.crop:.1%} mean "
+        f"cropping (off: {off.graphs.per_class} graphs, {off.crop:.1%}). No static: {_static_reason(plan)}."
+    )
+
+
+def _static_reason(plan: Plan) -> str:
+    """Why there is no static plan, without the family's name and a full stop."""
+    return (plan.modes["static"].impossible or "").partition(": ")[2].rstrip(".") or "no bucket fits"
 
 
 def _fixed_graphs(plan: Plan) -> int:

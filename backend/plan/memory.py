@@ -21,7 +21,7 @@ from backend.plan.activations import Held, Work, forward_bytes, training_bytes
 from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
 from backend.plan.memory_work import RunWork
-from backend.plan.parts import Parts, family_memory, read_parts, trained_layers
+from backend.plan.parts import Parts, family_memory, place_of, read_parts, trained_layers
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -227,9 +227,9 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen) -> Traine
     shapes = lora_shapes(layers.values(), cfg.network.network_dim)
     found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
     by_class: dict[str, set[str]] = defaultdict(set)
-    for block in facts.block_classes:
-        start = f"{block.attribute}."
-        by_class[block.name] |= {n[len(start) :].partition(".")[2] for n in layers if n.startswith(start)}
+    for place in (place_of(name, facts) for name in layers):
+        if place is not None:
+            by_class[place[0]].add(place[3])
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
     return Trained(found, frozen, sum(rows * columns for rows, columns in shapes))
 

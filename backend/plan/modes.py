@@ -55,6 +55,8 @@ def plan_mode(
     cfg: Config, scan: DatasetScan, geometry: Geometry, facts: FamilyFacts, text: TextPlan, mode: ShapeMode
 ) -> ModePlan:
     """Buckets, groups, steps and graphs of one shape mode."""
+    if mode in facts.lacks_modes:
+        return ModePlan(mode, impossible=f"{facts.title} can't have shape_mode {mode}: {facts.lacks_modes[mode]}")
     try:
         table = table_for(cfg, geometry, mode)
     except ValueError as error:
@@ -62,7 +64,7 @@ def plan_mode(
     items = scan.train.items
     fits = _fit_all(table, items)
     held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
-    groups = group(mode, fits, [item.repeats for item in items])
+    groups = group("off" if facts.one_size_batches else mode, fits, [item.repeats for item in items])
     steps = plan_steps(
         images=len(items),
         buckets=len({fit.bucket for fit in fits}),

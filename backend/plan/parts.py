@@ -80,7 +80,7 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
     others: dict[tuple[str, str, int], int] = defaultdict(int)
     outside, layers = 0, {}
     for name, shape in shapes.items():
-        place = _place(name, facts)
+        place = place_of(name, facts)
         linear = len(shape) == 2 and name.endswith(".weight")
         if linear:
             layers[name.removesuffix(".weight")] = (shape[1], shape[0])
@@ -132,12 +132,13 @@ def _whole(pattern: str, name: str) -> bool:
         return False
 
 
-def _place(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
+def place_of(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
     """Block class, list, number and path within the block of a tensor; None outside of all blocks."""
     for block in facts.block_classes:
-        found = re.match(rf"{re.escape(block.attribute)}\.(\d+)\.(.+)$", name)
+        lists = block.attribute if "\\" in block.attribute else re.escape(block.attribute)
+        found = re.match(rf"({lists})\.(\d+)\.(.+)$", name)
         if found:
-            return block.name, block.attribute, int(found[1]), found[2]
+            return block.name, found[1], int(found[2]), found[3]
     return None
 
 

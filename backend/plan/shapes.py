@@ -37,8 +37,9 @@ def make_plan(
     count_tokens: real tokens of a caption (see `token_counter`), asked only when captions are trimmed. What can't be
     planned is an error among the plan's findings; nothing raises.
     """
-    trimmed = cfg.compile.caption_buckets
-    text = TextPlan(cfg.model.text_length or facts.text_length)
+    fixed = facts.fixed_text_length
+    trimmed = None if fixed else cfg.compile.caption_buckets
+    text = TextPlan((None if fixed else cfg.model.text_length) or facts.text_length, fixed=fixed)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
     modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}

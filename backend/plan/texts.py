@@ -19,17 +19,19 @@ CountTokens = Callable[[str], int]
 class TextPlan:
     """Text lengths of a run, in tokens.
 
-    length: what captions are padded or cut to. buckets, count: lengths that they are trimmed to, and what counts the
-    real tokens of a caption; None for no trimming, which also happens where the tokenizer can't be asked.
+    length: what captions are padded or cut to; fixed: whatever a prompt asks for. buckets, count: lengths that they are
+    trimmed to, and what counts the real tokens of a caption; None for no trimming, which also happens where the
+    tokenizer can't be asked.
     """
 
     length: int
     buckets: tuple[int, ...] | None = None
     count: CountTokens | None = None
+    fixed: bool = False
 
     def fit(self, caption: str, length: int | None = None) -> int:
         """Tokens that stay of `caption` encoded at `length` (None: the run's): the smallest bucket that holds it."""
-        length = length or self.length
+        length = (None if self.fixed else length) or self.length
         if self.buckets is None or self.count is None:
             return length
         real = self.count(caption)
@@ -60,7 +62,8 @@ def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
 
     def count(caption: str) -> int:
         if caption not in known:
-            known[caption] = len(tokenizer.encode(caption).ids)
+            whole = tokenizer.encode(facts.caption_template.replace("{}", caption)).ids
+            known[caption] = max(1, len(whole) - facts.template_tokens)
         return known[caption]
 
     return count

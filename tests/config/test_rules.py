@@ -17,6 +17,7 @@ Values = Mapping[str, Any]
 
 FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
+SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
@@ -35,9 +36,21 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "an input of its own"),
     ({"loss.huber_c": 0.2}, "loss.huber_c", "no width"),
     ({"loss.huber_schedule": "constant"}, "loss.huber_schedule", "no width"),
-    ({"loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "no layers"),
-    ({"loss.debiased_estimation": True, "loss.min_snr_gamma": 5.0}, "loss.debiased_estimation", "multiply"),
-    ({"loss.zero_terminal_snr": True, "loss.prediction_type": "epsilon"}, "loss.zero_terminal_snr", "needs v-pred"),
+    ({**SDXL, "loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "no layers"),
+    (
+        {**SDXL, "loss.debiased_estimation": True, "loss.min_snr_gamma": 5.0},
+        "loss.debiased_estimation",
+        "multiply",
+    ),
+    (
+        {**SDXL, "loss.zero_terminal_snr": True, "loss.prediction_type": "epsilon"},
+        "loss.zero_terminal_snr",
+        "needs v-pred",
+    ),
+    ({"model.family": "sdxl"}, "compile.shape_mode", "convolutions"),
+    ({"model.family": "sd15"}, "compile.shape_mode", "convolutions"),
+    ({**SDXL, "compile.caption_buckets": [64, 77]}, "compile.caption_buckets", "one length"),
+    ({**SDXL, **PROMPT}, "sampling.prompts[0].true_cfg_scale", "blurred"),
     ({"saving.save_every_n_steps": 2000}, "saving.save_every_n_steps", "longer"),
     ({"saving.save_every_n_epochs": 5, "training.max_train_epochs": 4}, "saving.save_every_n_epochs", "longer"),
     ({"sampling.sample_every_n_steps": 2000, **PROMPT}, "sampling.sample_every_n_steps", "longer"),
@@ -223,13 +236,49 @@ def test_a_broken_rule_says_where_and_what(values: Values, path: str, word: str)
     assert problem.remedy and "{" not in problem.sentence()
 
 
+# settings that a family lacks; what else is said of them is another rule's business
+FLUX_ONLY: dict[str, Any] = {
+    "model.guidance_scale": 3.5,
+    "model.text_length": 256,
+    "timesteps.timestep_sampling": "uniform",
+    "timesteps.sigmoid_scale": 2.0,
+    "timesteps.discrete_flow_shift": 2.0,
+    "timesteps.logit_mean": 1.0,
+    "timesteps.logit_std": 2.0,
+    "timesteps.weighting_scheme": "cosmap",
+}
+DIFFUSION_ONLY: dict[str, Any] = {
+    "loss.prediction_type": "v_prediction",
+    "loss.min_snr_gamma": 5.0,
+    "loss.debiased_estimation": True,
+    "loss.scale_v_pred_loss_like_noise_pred": True,
+    "loss.noise_offset": 0.1,
+    "loss.multires_noise_iterations": 6,
+    "loss.multires_noise_discount": 0.5,
+    "loss.ip_noise_gamma": 0.1,
+    "loss.zero_terminal_snr": True,
+}
+LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]
+LACKED += [({path: value}, path) for path, value in DIFFUSION_ONLY.items()]
+
+
+@pytest.mark.parametrize(("values", "path"), LACKED, ids=str)
+def test_a_setting_that_the_family_lacks_is_a_warning_by_name(values: Values, path: str) -> None:
+    said = [problem for problem in check(with_values(Config(), values)) if problem.path == path]
+    assert any("does not have it" in problem.text and problem.severity == "warning" for problem in said)
+    other = {"model.family": "flux"} if "model.family" in values else SDXL
+    assert not any("does not have it" in p.text for p in check(with_values(Config(), {**values, **other})))
+
+
 @pytest.mark.parametrize("values", KEPT, ids=str)
 def test_rules_are_silent_where_they_should_be(values: Values) -> None:
     assert check(with_values(Config(), values)) == []
 
 
 def test_every_rule_is_shown_to_fire() -> None:
-    fired = {id(rule) for values, *_ in BROKEN for rule in RULES if rule.problems(with_values(Config(), values))}
+    fired = {
+        id(rule) for values, *_ in (*BROKEN, *LACKED) for rule in RULES if rule.problems(with_values(Config(), values))
+    }
     fired |= {id(rule) for rule in RULES if rule.when == "start" and rule.problems(Config())}
     silent = [rule.text for rule in RULES if id(rule) not in fired]
     assert silent == []

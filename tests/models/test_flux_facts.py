@@ -167,7 +167,7 @@ def test_table() -> None:
     with pytest.raises(ValueError, match="known families: flux"):
         family("flix")
     with pytest.raises(ValueError):
-        family_of_denoiser("UNet2DConditionModel")
+        family_of_denoiser("UNet3DConditionModel")
 
 
 def test_facts_are_torch_free() -> None:

@@ -1,0 +1,67 @@
+"""The parts of Stable Diffusion 1.5, its text encoder in use, and what its LoRA files say about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from diffusers import UNet2DConditionModel
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from backend.models.base import Base
+from backend.models.loading import Loading
+from backend.models.sd15.facts import FACTS
+from backend.models.unet import load, parts, vae
+
+BASE_MODEL_VERSION = "sd_v1"
+"""``ss_base_model_version``, as sd-scripts writes it."""
+
+_WIDTH_V2 = 1024
+
+
+@dataclass
+class TextStack:
+    """One CLIP."""
+
+    clip: CLIPTextModel
+    tokenizer: CLIPTokenizer
+
+    @torch.no_grad()
+    def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
+        """``prompt_embeds`` (77, D): the last states after the final norm, padding included, as diffusers' pipeline.
+
+        text_length: CLIP reads 77 tokens, whatever is asked for.
+        """
+        ids = load.token_ids(self.tokenizer, list(captions)).to(self.clip.device)
+        return [{"prompt_embeds": row} for row in self.clip(ids)[0]]
+
+
+def load_denoiser(base: Base | Path, loading: Loading) -> UNet2DConditionModel:
+    """The UNet, frozen, in train mode. Refused when files are missing or broken, all of them named."""
+    return load.denoiser(base, loading, FACTS)
+
+
+def empty_denoiser(base: Base | Path) -> UNet2DConditionModel:
+    """The UNet without weights. Refused when its config can't be used."""
+    return load.empty(base, FACTS)
+
+
+def load_vae(base: Base | Path, loading: Loading) -> vae.VaeStack:
+    """The VAE. Refused when it is missing or broken, named."""
+    return vae.load(base, loading, FACTS)
+
+
+def load_text(base: Base | Path, loading: Loading) -> TextStack:
+    """The encoder with its tokenizer. Refused when a part is missing or broken, named."""
+    base = Base.at(base, loading.variant)
+    clip = load.encoder(CLIPTextModel, base, loading, FACTS, "text_encoder")
+    return TextStack(clip, load.tokenizer(base, FACTS, "tokenizer"))
+
+
+def architecture(base: Base | Path) -> str:
+    """``modelspec.architecture`` of a LoRA for the model, as sd-scripts writes it; version 2 is told by its width."""
+    width = parts.config_of(Base.at(base), FACTS, "text_encoder").get("hidden_size")
+    return "stable-diffusion-v2-512/lora" if width == _WIDTH_V2 else "stable-diffusion-v1/lora"

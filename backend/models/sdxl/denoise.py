@@ -1,0 +1,6 @@
+"""SDXL's forward alone."""
+
+from backend.models.unet.blocks import block_lists, install
+from backend.models.unet.denoise import predict
+
+__all__ = ["block_lists", "install", "predict"]

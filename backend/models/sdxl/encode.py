@@ -1,0 +1,61 @@
+"""SDXL's two text encoders and its micro-conditioning, as diffusers' ``StableDiffusionXLPipeline`` uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from backend.models.base import Base
+from backend.models.loading import Loading
+from backend.models.sdxl.facts import FACTS
+from backend.models.unet.load import encoder, token_ids, tokenizer
+
+
+@dataclass
+class TextStack:
+    """CLIP-L and OpenCLIP bigG: their states side by side, and the pooled vector of the larger one."""
+
+    first: CLIPTextModel
+    first_tokenizer: CLIPTokenizer
+    second: CLIPTextModelWithProjection
+    second_tokenizer: CLIPTokenizer
+
+    @torch.no_grad()
+    def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
+        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+
+        ``prompt_embeds`` (77, D): the states before the last layer of both encoders, padding included. ``pooled`` (P,):
+        the projected state of the larger one's end token. text_length: CLIP reads 77 tokens, whatever is asked for.
+        """
+        ids = token_ids(self.first_tokenizer, list(captions)).to(self.first.device)
+        one = self.first(ids, output_hidden_states=True)
+        ids = token_ids(self.second_tokenizer, list(captions)).to(self.second.device)
+        two = self.second(ids, output_hidden_states=True)
+        states = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
+        return [{"prompt_embeds": states[i], "pooled": two.text_embeds[i]} for i in range(len(captions))]
+
+
+def conditions(original: tuple[int, int], crop: tuple[float, float], target: tuple[int, int]) -> dict[str, Tensor]:
+    """``time_ids`` (6,) float32 of a picture (Podell et al., arXiv 2307.01952, section 2.2).
+
+    original: width and height of the file. crop: left and top, in px of the picture scaled to its bucket. target: width
+    and height of the bucket. The model is told each pair with the vertical number first.
+    """
+    pairs = (original, (round(crop[0]), round(crop[1])), target)
+    return {"time_ids": torch.tensor([side for across, down in pairs for side in (down, across)], dtype=torch.float32)}
+
+
+def load_text(base: Base | Path, loading: Loading) -> TextStack:
+    """Both encoders with their tokenizers. Refused when a part is missing or broken, named."""
+    base = Base.at(base, loading.variant)
+    return TextStack(
+        encoder(CLIPTextModel, base, loading, FACTS, "text_encoder"),
+        tokenizer(base, FACTS, "tokenizer"),
+        encoder(CLIPTextModelWithProjection, base, loading, FACTS, "text_encoder_2"),
+        tokenizer(base, FACTS, "tokenizer_2"),
+    )

@@ -1,0 +1,125 @@
+"""Torch-free facts of SDXL in diffusers layout, and the check of a base model before anything loads.
+
+Widths and class names: diffusers `StableDiffusionXLPipeline` and `UNet2DConditionModel` (0.42).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from backend.config.problems import Problem
+from backend.models.base import Base
+from backend.models.check import check_files
+from backend.models.spec import DIFFUSION_OPTIONS, BlockClass, FamilyFacts, Geometry
+from backend.models.unet import parts as unet
+
+LEVELS = 3
+_TIME_IDS = 6
+_TIME_WIDTH = 256
+
+# The other SDXL pipelines hold the same parts (image to image).
+SAME_PARTS = ("StableDiffusionXLImg2ImgPipeline",)
+
+FACTS = FamilyFacts(
+    name="sdxl",
+    title="SDXL",
+    pipeline_class="StableDiffusionXLPipeline",
+    denoiser_class="UNet2DConditionModel",
+    text_length=unet.TEXT_LENGTH,
+    text_rule="attended",
+    block_classes=(
+        BlockClass("level1", unet.level(1, LEVELS), "BasicTransformerBlock"),
+        BlockClass(
+            "level2",
+            unet.level(2, LEVELS) + r"|mid_block\.attentions\.\d+\.transformer_blocks",
+            "BasicTransformerBlock",
+        ),
+    ),
+    parts=(
+        unet.UNET,
+        unet.VAE,
+        unet.clip("text_encoder", "the CLIP text encoder", "CLIPTextModel"),
+        unet.clip(
+            "text_encoder_2",
+            "the larger CLIP text encoder",
+            "CLIPTextModelWithProjection",
+            ("text_projection.weight",),
+        ),
+        unet.clip_tokenizer("tokenizer", "the CLIP tokenizer"),
+        unet.clip_tokenizer("tokenizer_2", "the larger CLIP's tokenizer"),
+        unet.SCHEDULER,
+    ),
+    # What sd-scripts trains by default: every linear layer of the transformers.
+    default_targets=(
+        "attn1.to_q",
+        "attn1.to_k",
+        "attn1.to_v",
+        "attn1.to_out.0",
+        "attn2.to_q",
+        "attn2.to_k",
+        "attn2.to_v",
+        "attn2.to_out.0",
+        "ff.net.0.proj",
+        "ff.net.2",
+        "proj_in",
+        "proj_out",
+    ),
+    default_geometry=Geometry(downscale=8, patch=2 ** (LEVELS - 1), latent_channels=4),
+    options=DIFFUSION_OPTIONS | {"true_cfg_scale"},
+    objective="diffusion",
+    lacks_modes=unet.NO_STATIC,
+    fixed_text_length=True,
+    one_size_batches=True,
+)
+
+
+def _check_fit(base: Base) -> list[Problem]:
+    """Parts that are each whole but don't belong together."""
+    net, vae = unet.config_of(base, FACTS, "unet"), unet.config_of(base, FACTS, "vae")
+    first, second = unet.config_of(base, FACTS, "text_encoder"), unet.config_of(base, FACTS, "text_encoder_2")
+    widths = unet.whole(first, "hidden_size"), unet.whole(second, "hidden_size")
+    text = None if None in widths else widths[0] + widths[1]
+    pooled, added = unet.whole(second, "projection_dim"), unet.whole(net, "projection_class_embeddings_input_dim")
+    times = unet.whole(net, "addition_time_embed_dim") or _TIME_WIDTH
+    return unet.check_levels(net, LEVELS, FACTS.title) + unet.agree(
+        (
+            ("the width of both text encoders", text, "the UNet's text width", unet.whole(net, "cross_attention_dim")),
+            (
+                "the larger text encoder's pooled width",
+                pooled,
+                "the UNet's",
+                None if added is None else added - _TIME_IDS * times,
+            ),
+            (
+                "the VAE's channels",
+                unet.whole(vae, "latent_channels"),
+                "the UNet's input channels",
+                unet.whole(net, "in_channels"),
+            ),
+        ),
+        FACTS.title,
+    )
+
+
+def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
+    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
+    base = Base.at(base, variant)
+    problems = check_files(base, FACTS, SAME_PARTS)
+    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
+
+
+def geometry(base: Base | Path) -> Geometry:
+    """Geometry of the model, from the configs of its VAE and UNet; ValueError when they can't be read."""
+    return unet.geometry(Base.at(base), FACTS)
+
+
+def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
+    """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
+    base = Base.at(base, variant)
+    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
+
+
+def scheduler_config(base: Base | Path) -> dict[str, Any]:
+    """The model's schedule; ValueError when it can't be read."""
+    return Base.at(base).config(FACTS.part("scheduler"))

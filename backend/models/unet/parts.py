@@ -1,0 +1,129 @@
+"""What the facts of Stable Diffusion's UNet families have in common, torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.config.problems import Problem
+from backend.models import files
+from backend.models.base import Base
+from backend.models.spec import FamilyFacts, Geometry, Part
+
+NO_STATIC = {"static": "its convolutions see the edge of a picture, so that a padded one would not be exact"}
+
+TEXT_LENGTH = 77
+"""Tokens that CLIP reads; the padding is attended to."""
+
+UNET = Part(
+    "unet",
+    "the UNet",
+    "unet",
+    ("UNet2DConditionModel",),
+    (("config.json",),),
+    "diffusion_pytorch_model",
+    ("conv_in.weight", "mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"),
+)
+VAE = Part(
+    "vae",
+    "the VAE",
+    "vae",
+    ("AutoencoderKL",),
+    (("config.json",),),
+    "diffusion_pytorch_model",
+    ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+    setting="vae",
+)
+SCHEDULER = Part(
+    "scheduler",
+    "the scheduler",
+    "scheduler",
+    (
+        "EulerDiscreteScheduler",
+        "PNDMScheduler",
+        "DDIMScheduler",
+        "DDPMScheduler",
+        "EulerAncestralDiscreteScheduler",
+        "DPMSolverMultistepScheduler",
+        "DPMSolverSinglestepScheduler",
+        "LMSDiscreteScheduler",
+        "HeunDiscreteScheduler",
+        "KDPM2DiscreteScheduler",
+        "UniPCMultistepScheduler",
+        "LCMScheduler",
+    ),
+    (("scheduler_config.json",),),
+)
+
+
+def clip(name: str, title: str, cls: str, markers: tuple[str, ...] = ()) -> Part:
+    """A CLIP text encoder."""
+    wanted = ("embeddings.token_embedding.weight", *markers)
+    return Part(name, title, name, (cls,), (("config.json",),), "model", wanted, setting=name)
+
+
+def clip_tokenizer(name: str, title: str) -> Part:
+    """A CLIP tokenizer."""
+    inside = (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json"))
+    return Part(name, title, name, ("CLIPTokenizer", "CLIPTokenizerFast"), inside, setting=name)
+
+
+def level(number: int, levels: int) -> str:
+    """The transformer blocks' lists of one level of a UNet of `levels`, as a pattern of their paths."""
+    inside = r"attentions\.\d+\.transformer_blocks"
+    return rf"(?:down_blocks\.{number}|up_blocks\.{levels - 1 - number})\.{inside}"
+
+
+def config_of(base: Base, facts: FamilyFacts, part: str) -> dict[str, Any]:
+    """Config of a part, or {} where it is missing or can't be read: the check has said so already."""
+    if base.place(facts.part(part)) is None:
+        return {}
+    try:
+        return base.config(facts.part(part))
+    except (OSError, ValueError):
+        return {}
+
+
+def whole(config: Mapping[str, Any], key: str) -> int | None:
+    """A whole number of a config; None when there is none."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def agree(pairs: tuple[tuple[str, int | None, str, int | None], ...], title: str) -> list[Problem]:
+    """Parts that are each whole but don't belong together: widths that must agree."""
+    return [
+        Problem(
+            files.SETTING,
+            None,
+            f"parts of different models: {left_name} is {left}, {right_name} is {right}",
+            f"Take both parts from the same {title} model.",
+        )
+        for left_name, left, right_name, right in pairs
+        if left is not None and right is not None and left != right
+    ]
+
+
+def check_levels(unet: Mapping[str, Any], levels: int, title: str) -> list[Problem]:
+    """A UNet of another build, such as one with fewer levels."""
+    found = unet.get("block_out_channels")
+    if not isinstance(found, list) or len(found) == levels:
+        return []
+    text = f"the UNet has {len(found)} levels, and {title} has {levels}"
+    return [Problem(files.SETTING, None, text, f"Choose a {title} model, or the family that this one belongs to.")]
+
+
+def geometry(base: Base, facts: FamilyFacts) -> Geometry:
+    """Geometry of the model: a token is what one cell of the UNet's coarsest level stands for.
+
+    Raises ValueError when the configs can't be read or don't agree.
+    """
+    vae, unet = config_of(base, facts, "vae"), config_of(base, facts, "unet")
+    inside, channels = vae.get("block_out_channels"), whole(vae, "latent_channels")
+    outside = unet.get("block_out_channels")
+    if not isinstance(inside, list) or not inside or channels is None or not isinstance(outside, list):
+        raise ValueError(f"the configs of VAE and UNet of {base.path} give no block_out_channels and latent_channels")
+    wanted = whole(unet, "in_channels")
+    if wanted is not None and wanted != channels:
+        raise ValueError(f"the UNet takes {wanted} channels, the VAE gives {channels}")
+    return Geometry(downscale=2 ** (len(inside) - 1), patch=2 ** (len(outside) - 1), latent_channels=channels)

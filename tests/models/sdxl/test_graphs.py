@@ -1,0 +1,173 @@
+"""UNets compiled block by block: planned graphs are the observed ones over 8 sizes, and nothing changes in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import Telemetry
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
+from backend.models.table import family
+from backend.models.unet.blocks import block_lists, levels_of
+from backend.models.unet.denoise import predict
+from backend.plan.graphs import Shape, count_graphs
+from backend.plan.parts import place_of
+from backend.plan.shapes import make_plan
+from backend.shapes.runtime import ShapeRuntime
+from tests.compile.toys import Counting
+from tests.plan.data import config, scan_of
+from tests.tiny_sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+
+# cells of the coarsest level: 8 sizes, of which some have one token count
+SIZES = [(4, 6), (6, 4), (3, 8), (8, 3), (2, 12), (4, 5), (5, 4), (3, 7)]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def unet(name: str, targets: list[str] | None = None, dropout: float = 0.0) -> nn.Module:
+    """Tiny UNet in train mode, with a LoRA that does something."""
+    model = make_tiny_unet(name).train()
+    chosen = find_targets(model, targets or list(family(name).facts.default_targets))
+    lora = inject(model, chosen, rank=2, alpha=2.0, dropout=dropout, seed=1)
+    source = torch.Generator().manual_seed(2)
+    for path in lora.layers:
+        b = lora.pair(path)[1]
+        b.data.copy_(torch.randn(b.shape, generator=source) * 0.1)
+    return model
+
+
+def batch(name: str, size: tuple[int, int], rows: int = 1) -> tuple[list[Tensor], Tensor, list[dict[str, Tensor]]]:
+    cell = 4 if name == "sdxl" else 8
+    source = torch.Generator().manual_seed(size[0] * 100 + size[1])
+    noisy = [torch.randn(4, size[0] * cell, size[1] * cell, generator=source) for _ in range(rows)]
+    width = FIRST_WIDTH + (SECOND_WIDTH if name == "sdxl" else 0)
+    text = [
+        {
+            "prompt_embeds": torch.randn(77, width, generator=source),
+            "pooled": torch.randn(POOLED_WIDTH, generator=source),
+            "time_ids": torch.tensor([600.0, 500, 0, 7, 640, 512]),
+        }
+        for _ in range(rows)
+    ]
+    return noisy, torch.tensor([400.0] * rows), text
+
+
+def loss(model: nn.Module, name: str, size: tuple[int, int], shapes: ShapeRuntime) -> Tensor:
+    torch.manual_seed(5)
+    return predict(model, *batch(name, size), None, shapes)[0].square().mean()
+
+
+def step(model: nn.Module, name: str, size: tuple[int, int], shapes: ShapeRuntime) -> tuple[Tensor, list[Tensor]]:
+    model.zero_grad(set_to_none=True)
+    found = loss(model, name, size, shapes)
+    found.backward()
+    return found.detach(), [p.grad.clone() for p in model.parameters() if p.requires_grad]
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_classes_are_those_of_the_facts(name: str) -> None:
+    model, facts = make_tiny_unet(name), family(name).facts
+    lists = levels_of(model)
+    assert list(lists) == [each.name for each in facts.block_classes]
+    paths = {id(module): path for path, module in model.named_modules()}
+    for kind, blocks in lists.items():
+        for block in blocks:
+            found = place_of(f"{paths[id(block)]}.attn1.to_q.weight", facts)
+            assert found is not None and found[0] == kind and found[3] == "attn1.to_q.weight"
+            assert type(block).__name__ == facts.block_classes[0].class_name
+        assert len({block.attn1.to_q.in_features for block in blocks}) == 1
+    count = sum(type(module).__name__ == "BasicTransformerBlock" for module in model.modules())
+    assert sum(map(len, lists.values())) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "dynamic"),
+    [
+        ("sdxl", "exact_buckets", "false"),
+        ("sdxl", "off", "auto"),
+        ("sdxl", "dynamic", "auto"),
+        ("sd15", "dynamic", "auto"),
+    ],
+)
+def test_graphs_equal_the_plan_over_eight_sizes(name: str, mode: str, dynamic: str) -> None:
+    model, facts = unet(name), family(name).facts
+    checkpointing.apply(model, "block")
+    sizes = SIZES[:5] if mode == "exact_buckets" else SIZES
+    shapes = ShapeRuntime(mode, longest=1000)
+    planned = [Shape(h * w, 77, 1) for h, w in sizes]
+    training, no_grad = count_graphs(mode, dynamic, [], planned, planned)
+    classes = len(facts.block_classes)
+    assert (training, no_grad) == {"exact_buckets": (1, 1), "dynamic": (1, 1)}.get(mode, (training, no_grad))
+    counting = Counting()
+    telemetry = Telemetry().start()
+    compile_model(
+        model, block_lists(model), backend=counting, fullgraph=True, dynamic=dynamic, cache_size_limit=64,
+        checkpointing=True,
+    )  # fmt: skip
+    telemetry.warm(classes * (training + no_grad), training=training, no_grad=no_grad)
+    for size in sizes:
+        step(model, name, size, shapes)
+    with torch.no_grad():
+        for size in sizes:
+            loss(model, name, size, shapes)
+    stats = telemetry.poll()
+    difference = telemetry.difference()
+    telemetry.stop()
+    wanted = classes * (training + no_grad)
+    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (wanted, 0, 0, 0), stats
+    assert difference is None and stats.by_class.keys() == {each.name for each in facts.block_classes}
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+@pytest.mark.parametrize("targets", [None, ["attn2.to_k"]])
+def test_compiled_and_checkpointed_equal_eager(name: str, targets: list[str] | None) -> None:
+    """Loss and gradients, dropout on, whatever is trained; one graph a class though some blocks' inputs are frozen."""
+    wanted = step(unet(name, targets, 0.2), name, (4, 6), ShapeRuntime("off"))
+    for kind in ("off", *checkpointing.KINDS):
+        torch._dynamo.reset()
+        model = unet(name, targets, 0.2)
+        offload = checkpointing.apply(model, kind)
+        if offload is not None:
+            offload.smallest = 0
+        eager = step(model, name, (4, 6), ShapeRuntime("off"))
+        torch.testing.assert_close(eager, wanted, rtol=1e-6, atol=1e-7)
+    counting = Counting()
+    compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false", checkpointing=True)
+    found = step(model, name, (4, 6), ShapeRuntime("off"))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    assert len(counting.graphs) == len(family(name).facts.block_classes)
+
+
+def test_through_autograd_of_the_compiler_as_well() -> None:
+    wanted = step(unet("sdxl"), "sdxl", (4, 6), ShapeRuntime("off"))
+    model = unet("sdxl")
+    checkpointing.apply(model, "block")
+    compile_model(model, block_lists(model), backend="aot_eager", fullgraph=True, dynamic="false", checkpointing=True)
+    torch.testing.assert_close(step(model, "sdxl", (4, 6), ShapeRuntime("off")), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_the_plan_of_a_unet_has_one_or_two_graphs_for_all_sizes(name: str) -> None:
+    facts = family(name).facts
+    pictures = scan_of([(1024, 1024), (1152, 896), (896, 1152), (1344, 768), (1536, 640), (1000, 700), (832, 1216)] * 4)
+    given = {"model": {"family": name, "text_length": 200}, "compile": {"shape_mode": "exact_buckets"}}
+    plan = make_plan(config(**given, dataset={"batch_size": 2}), pictures, facts.default_geometry, facts)
+    assert plan.graphs.training_graphs in (1, 2) and plan.graphs.classes == len(facts.block_classes)
+    assert plan.text_length == 77 and {shape.text_tokens for shape in plan.graphs.training} == {77}
+    for rows in plan.batches(0):
+        assert len({plan.fits[row].bucket for row in rows}) == 1, "a batch has one size"
+    static = make_plan(config(model={"family": name}), pictures, facts.default_geometry, facts)
+    assert static.problems and "convolutions" in static.problems[0].text
+    fixed = config(model={"family": name}, compile={"compile": True, "compile_dynamic": "false"})
+    compiled = make_plan(fixed, pictures, facts.default_geometry, facts)
+    assert compiled.recommended == "exact_buckets" and "convolutions" in compiled.reason

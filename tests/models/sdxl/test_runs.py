@@ -1,0 +1,156 @@
+"""Whole runs of UNet families: train, sample, validate, save, reload elsewhere, stop and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import torch
+from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from PIL import Image
+
+from backend.config.schema import Config
+from backend.lora.keys import LAYOUTS
+from backend.lora.load import read_lora
+from backend.lora.save import file_tensors, write_lora
+from backend.models.loading import Loading
+from backend.models.table import family
+from backend.runs.folder import Run
+from tests.conftest import draw_pictures
+from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+
+PROMPT = {"prompt": "a red circle", "width": 128, "height": 128, "steps": 3, "seed": 5, "true_cfg_scale": 4.0}
+PICTURES = ((128, 128), (192, 128), (128, 192), (160, 128), (256, 128), (128, 256), (192, 192), (200, 150))
+
+
+@pytest.fixture(scope="session")
+def pictures(once) -> Path:
+    return once("unet_pictures", lambda folder: draw_pictures(folder, PICTURES))
+
+
+def settings(name: str, base: Path, images: Path, where: Path, **changes: dict) -> Config:
+    sections = {
+        "model": {"base_model": str(base), "family": name},
+        "dataset": {
+            "folders": [{"path": str(images)}], "resolution": 128, "min_bucket_size": 64, "max_bucket_size": 256,
+            "cache_dir": str(where / "cache"), "validation_split": 0.25,
+        },
+        "compile": {"compile": False, "shape_mode": "off"},
+        "training": {"max_train_steps": 4},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+        **changes,
+    }  # fmt: skip
+    cfg = config(base, images, where, **sections)
+    return cfg.model_copy(update={"model": cfg.model.model_copy(update={"text_length": None})})
+
+
+def pipeline_of(name: str, folder: Path):
+    if name == "sdxl":
+        pipeline = StableDiffusionXLPipeline.from_pretrained(folder)
+    else:
+        pipeline = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
+    pipeline.scheduler = EulerDiscreteScheduler.from_config(family(name).load().scheduler_config(folder))
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_a_run_of_its_own_process_makes_the_planned_graphs_and_loads_in_diffusers(
+    name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path
+) -> None:
+    base = request.getfixturevalue(f"tiny_{name}")
+    cfg = settings(
+        name, base, pictures, tmp_path,
+        compile={"compile": name == "sdxl", "compile_backend": "aot_eager", "shape_mode": "exact_buckets"},
+        sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+        validation={"validate_at_start": True},
+        loss={"min_snr_gamma": 5.0, "noise_offset": 0.05},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run).wait(240) == 0, run.log_path.read_text()[-3000:]
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and (planned > 0) == (name == "sdxl")
+    assert [event["step"] for event in events(run, "validation")] == [0, 4]
+    samples = {(s.step, s.prompt_index): Image.open(s.path) for s in run.samples()}
+    assert samples[4, 1].tobytes() == samples[0, 1].tobytes() == samples[0, 0].tobytes()
+
+    tensors = lora_of(run)
+    targets = len(events(run, "plan")) and len(tensors) // 3
+    assert targets > 10 and all(key.startswith("lora_unet_") for key in tensors)
+    assert {key.partition(".")[2] for key in tensors} == {"lora_down.weight", "lora_up.weight", "alpha"}
+    with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
+        said = file.metadata()
+    assert said["modelspec.architecture"] == {
+        "sdxl": "stable-diffusion-xl-v1-base/lora", "sd15": "stable-diffusion-v1/lora",
+    }[name]  # fmt: skip
+    # diffusers draws the same picture from base and file: strength, names and sampler
+    pipeline = pipeline_of(name, base)
+
+    def draw() -> np.ndarray:
+        drawn = pipeline(
+            "a red circle", negative_prompt="", width=128, height=128, num_inference_steps=3, guidance_scale=4.0,
+            generator=torch.Generator("cpu").manual_seed(5),
+        )  # fmt: skip
+        return np.asarray(drawn.images[0]).astype(int)
+
+    without = draw()
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    ours = np.asarray(samples[4, 0]).astype(int)
+    assert np.abs(ours - draw()).max() <= 1
+    assert np.abs(ours - without).max() > 3
+
+
+def test_a_resumed_run_is_the_straight_one_and_compile_changes_nothing(
+    tiny_sdxl: Path, pictures: Path, tmp_path: Path
+) -> None:
+    straight, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, training={"max_train_steps": 2}))
+    longer = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
+    half.config_path.write_text(longer)
+    _, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path), half, resume=True)
+    assert code == 0, events(half, "error")
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    compiled = {"compile": True, "compile_backend": "aot_eager", "shape_mode": "off"}
+    traced, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, compile=compiled))
+    assert code == 0, events(traced, "error")
+    assert [row["loss"] for row in rows(traced)] == pytest.approx(losses, rel=1e-5)
+
+
+def test_static_is_refused_with_the_reason(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="convolutions"):
+        settings("sdxl", tiny_sdxl, pictures, tmp_path, compile={"shape_mode": "static"})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_files_of_both_layouts_are_read_back_and_by_diffusers(tiny_sdxl: Path, tmp_path: Path, layout: str) -> None:
+    from backend.lora.inject import find_targets, inject
+
+    code = family("sdxl").load()
+    denoiser = code.load_denoiser(tiny_sdxl, Loading(torch.float32, torch.device("cpu")))
+    targets = find_targets(denoiser, family("sdxl").facts.default_targets)
+    lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1)
+    source = torch.Generator().manual_seed(1)
+    for path in targets:
+        lora.pair(path)[1].data.copy_(torch.randn(lora.pair(path)[1].shape, generator=source) * 0.2)
+    write_lora(tmp_path / "x.safetensors", file_tensors(lora, "fp32", layout), {})
+    back = read_lora(tmp_path / "x.safetensors", lora.layers)
+    for path in targets:
+        a, b = lora.pair(path)
+        torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach() * 0.5)
+        assert torch.equal(back.pairs[path][0], a)
+    pipeline = pipeline_of("sdxl", tiny_sdxl)
+    pipeline.load_lora_weights(tmp_path / "x.safetensors")
+    latent, words = torch.randn(1, 4, 16, 16, generator=source), torch.randn(1, 77, 40, generator=source)
+    added = {"text_embeds": torch.randn(1, 24, generator=source), "time_ids": torch.full((1, 6), 128.0)}
+    with torch.no_grad():
+        calls = [
+            model(latent, 500, encoder_hidden_states=words, added_cond_kwargs=added).sample
+            for model in (denoiser, pipeline.unet)
+        ]
+    torch.testing.assert_close(calls[0], calls[1], atol=1e-6, rtol=1e-5)
+    assert not same(calls[0], calls[0] * 0)
