@@ -109,6 +109,10 @@ def event_line(event: dict[str, Any]) -> str:
         return f"recompile: {event.get('reason')}"
     if kind == "graph_break":
         return f"graph break: {event.get('reason')} ({event.get('file')}:{event.get('line')})"
+    if kind == "memory_estimate":
+        return f"memory: {event.get('headline')}"
+    if kind == "memory_peak":
+        return f"memory: {event['words']}" if event.get("words") else ""
     if kind == "resumed":
         return f"resumed at step {step}"
     if kind == "stopped":
