@@ -1,0 +1,60 @@
+"""Activations of the UNets, held against what autograd keeps at full size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backend.models.sd15.facts import FACTS as SD15
+from backend.models.sd15.memory import MEMORY as SD15_MEMORY
+from backend.models.sdxl.facts import FACTS as SDXL
+from backend.models.sdxl.memory import MEMORY as SDXL_MEMORY
+from backend.plan.activations import Format, Way, Work, training_bytes
+from backend.plan.parts import denoiser_of, place_of, trained_layers
+from tests.plan.kept import empty_unet, unet_kept_bytes
+
+SDXL_CONFIG: dict[str, Any] = {
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+    "attention_head_dim": [5, 10, 20],
+    "block_out_channels": [320, 640, 1280],
+    "cross_attention_dim": 2048,
+    "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+    "projection_class_embeddings_input_dim": 2816,
+    "transformer_layers_per_block": [1, 2, 10],
+    "use_linear_projection": True,
+}
+SD15_CONFIG: dict[str, Any] = {
+    "attention_head_dim": 8,
+    "block_out_channels": [320, 640, 1280, 1280],
+    "cross_attention_dim": 768,
+    "down_block_types": ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"],
+    "up_block_types": ["UpBlock2D"] + ["CrossAttnUpBlock2D"] * 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "memory", "config", "side", "batch", "targets"),
+    [
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0")),
+        (SD15, SD15_MEMORY, SD15_CONFIG, 64, 1, SD15.default_targets),
+    ],
+)
+def test_what_is_kept_is_what_autograd_keeps(
+    facts: Any, memory: Any, config: dict[str, Any], side: int, batch: int, targets: tuple[str, ...]
+) -> None:
+    model = empty_unet(config)
+    denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
+    real = unet_kept_bytes(model, side=side, batch=batch, rank=16, targets=targets)
+    paths: dict[str, set[str]] = {}
+    for name in trained_layers(denoiser, targets, ()):
+        place = place_of(name, facts)
+        if place is not None:
+            paths.setdefault(place[0], set()).add(place[3])
+    cell = 2 ** (len(config["block_out_channels"]) - 1)
+    work = Work(batch, (side // cell) ** 2, 77)
+    said = training_bytes(denoiser, memory, work, 16, paths, Way(False, "off"), Format()).kept
+    assert said == pytest.approx(real, rel=0.12)
