@@ -63,13 +63,18 @@ class Position:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a state belongs to. targets: module paths with a LoRA. data: digest of the training pictures."""
+    """What a state belongs to.
+
+    targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
+    in and multiplied in.
+    """
 
     rank: int
     alpha: float
     targets: tuple[str, ...]
     optimizer: str
     data: str
+    base: str = "none bf16"
 
 
 def save_state(
@@ -198,6 +203,13 @@ def _compare(saved: dict[str, Any], now: Fingerprint) -> None:
     if saved.get("data") != current["data"]:
         log.warning(
             "The training pictures changed since the run stopped: it goes on, but not as if it had not stopped."
+        )
+    # states of before there was a choice have none
+    if saved.get("base", current["base"]) != current["base"]:
+        log.warning(
+            "The base model was kept as %s when the run stopped, and is kept as %s now: it goes on, but not as if it "
+            "had not stopped.",
+            *(said.replace(" ", ", multiplied in ") for said in (saved["base"], current["base"])),
         )
 
 

@@ -33,11 +33,14 @@ def vae_identity(cfg: Config) -> str:
 
 
 def text_identity(cfg: Config) -> str:
-    """Identity (hex) of the text encoders and tokenizers that `cfg` encodes captions with."""
+    """Identity (hex) of the text encoders and tokenizers that `cfg` encodes captions with, and their quantisation."""
     facts = family(cfg.model.family).facts
     base = Base.of(cfg.model)
     parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer"))]
-    return identity(_part_files(base, part) for part in parts)
+    found = identity(_part_files(base, part) for part in parts)
+    kind = cfg.memory.text_encoder_quantization
+    # as they are, the identity stays what it was before there was a choice: caches made then are still good
+    return found if kind == "none" else hashlib.sha256(f"{found} {kind}".encode()).hexdigest()
 
 
 def identity(groups: Iterable[Iterable[Path]]) -> str:

@@ -21,6 +21,16 @@ _BLOCK_SCALE = 2
 _IN_A_LIST = re.compile(r"(^|\.)\d+\.")
 
 
+def stored_as(quantization: str, compute: str = "bf16") -> str | None:
+    """What frozen layers are kept in, by the settings base_quantization and base_compute; None for as they are.
+
+    8-bit products work on 8-bit weights: asking for them alone asks for those too.
+    """
+    if quantization != "none":
+        return quantization
+    return None if compute == "bf16" else compute
+
+
 def quantises(name: str, shape: tuple[int, ...]) -> bool:
     """Whether the linear layer's weight `name` (``blocks.0.attn.to_q.weight``) of `shape` (out, in) is quantised.
 

@@ -9,7 +9,6 @@ Scales are numbers that bf16 holds exactly: dequantising to bf16 rounds once.
 from __future__ import annotations
 
 import importlib.util
-import logging
 
 import torch
 from torch import Tensor
@@ -108,8 +107,6 @@ def require_bitsandbytes() -> None:
     setting = "memory.base_quantization"
     if importlib.util.find_spec("bitsandbytes") is None:
         raise Refused("nf4 needs the package bitsandbytes, which is not installed", remedy, setting)
-    # it tells of a CPU kernel that it would like to download; the operators used here don't need it
-    logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)
     try:
         import bitsandbytes  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:

@@ -7,7 +7,10 @@ import importlib.util
 import torch
 
 from backend.config.problems import Problem
+from backend.config.sections.memory import MemorySection
+from backend.memory.bytes import stored_as
 
+_OTHER_FORMAT = "Install it (pip install bitsandbytes), or choose int8."
 _NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada or Hopper card or newer")}
 
 
@@ -29,22 +32,16 @@ def missing(kind: str | None, compute: str, device: torch.device) -> str:
     return f"{compute} matrix products need {words} (compute capability {wants}); {name} has {has}"
 
 
-def problems(kind: str | None, compute: str, text: str | None, device: torch.device) -> list[Problem]:
-    """An error for each of the quantisation settings that `device` or this installation can't do.
-
-    kind, compute: of the denoiser. text: format of the text encoders' weights.
-    """
-    found = []
-    lacking = missing(kind, "bf16", device)
-    if lacking:
-        found.append(Problem("memory.base_quantization", None, lacking, _INSTALL))
-    lacking = missing(None, compute, device)
-    if lacking:
-        found.append(Problem("memory.base_compute", None, lacking, "Set base_compute to bf16."))
-    lacking = missing(text, "bf16", device)
-    if lacking:
-        found.append(Problem("memory.text_encoder_quantization", None, lacking, _INSTALL))
-    return found
-
-
-_INSTALL = "Install it (pip install bitsandbytes), or choose int8."
+def problems(memory: MemorySection, device: torch.device) -> list[Problem]:
+    """An error for each of the quantisation settings that `device` or this installation can't do."""
+    kind = stored_as(memory.base_quantization, memory.base_compute)
+    asked = (
+        ("memory.base_quantization", missing(kind, "bf16", device), _OTHER_FORMAT),
+        ("memory.base_compute", missing(None, memory.base_compute, device), "Set base_compute to bf16."),
+        (
+            "memory.text_encoder_quantization",
+            missing(stored_as(memory.text_encoder_quantization), "bf16", device),
+            _OTHER_FORMAT,
+        ),
+    )
+    return [Problem(path, None, lacking, remedy) for path, lacking, remedy in asked if lacking]

@@ -31,8 +31,8 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
     """The model of class `cls` that is `part` of `source`: a base model's folder, or where else its tensors come from.
 
     cls: a model class of diffusers or transformers. folder: read from this folder in place of the part's own (another
-    VAE). Weights are frozen, the model is in eval mode; weights that `loading` keeps on the host are in its ordinary memory. Refused with every
-    problem of the part's files, and for names that the model lacks or the file lacks.
+    VAE). Weights are frozen, the model is in eval mode; what `loading` keeps on the host lies in its ordinary memory.
+    Refused with every problem of the part's files, and for names that the model lacks or the file lacks.
     """
     if isinstance(source, Path):
         source = FolderSource.checked(folder or source / part.folder, part, loading.variant)

@@ -21,6 +21,8 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 # These tell of each file they open and each request they make.
 _CHATTY = ("urllib3", "filelock", "PIL", "matplotlib", "asyncio", "httpx", "httpcore", "fsspec", "h5py", "numba")
+# It would like to download a kernel for CPUs, and warns of that wherever anything imports it.
+_WRONG = ("bitsandbytes.backends.cpu.ops",)
 
 
 class RedactingFormatter(logging.Formatter):
@@ -96,6 +98,8 @@ def configure_logging(run: Run, level: str = "info") -> None:
     root.setLevel(number)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    for name in _WRONG:
+        logging.getLogger(name).setLevel(logging.ERROR)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread

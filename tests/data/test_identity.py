@@ -66,6 +66,10 @@ def test_model_parts(tiny_flux: Path, tmp_path: Path) -> None:
     for path in copy.rglob("*"):
         os.utime(path, (1, 1))
     assert (vae_identity(model(copy)), text_identity(model(copy))) == (vae, text)
+    # Captions encoded by quantised encoders are others.
+    quantized = model(copy)
+    quantized.memory.text_encoder_quantization = "int8"
+    assert text_identity(quantized) != text and vae_identity(quantized) == vae
     # The VAE may be given alone, as its folder or as a model that holds it.
     assert vae_identity(model(copy, vae=str(tiny_flux))) == vae
     assert vae_identity(model(copy, vae=str(tiny_flux / "vae"))) == vae

@@ -128,7 +128,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
         with pytest.raises(Refused, match=said):
             load_state(state, small.lora, small.parts, other)
     load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "other pictures"))
-    assert "pictures changed" in caplog.text
+    assert "pictures changed" in caplog.text and "kept as" not in caplog.text
+    load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", "int8 int8"))
+    assert "kept as none, multiplied in bf16 when the run stopped, and is kept as int8, multiplied" in caplog.text
     (state / "lora.safetensors").write_bytes(b"half")
     with pytest.raises(Refused, match="can't be used"):
         load_state(state, small.lora, small.parts, PRINT)
