@@ -173,6 +173,8 @@ def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None) ->
     if not long:
         return []
     text = f"{count_of(len(long), 'caption')} longer than {plan.text_length} tokens, cut there: {long[0][:60]!r} ..."
+    if plan.text.fixed:
+        return [Problem("dataset.folders", None, text, "Shorten them: this model reads no more.", "warning")]
     return [Problem("model.text_length", None, text, "Shorten them, or raise text_length.", "warning")]
 
 

@@ -79,7 +79,11 @@ class Checks:
             """How often each timestep is trained."""
             config = self.config() or Config()
             tokens = (config.dataset.resolution // 16) ** 2
-            return answer({"svg": pictures.timesteps(config.timesteps, tokens)})
+            times = config.timesteps
+            if family(config.model.family).facts.objective == "diffusion":
+                # whole timesteps, all alike: the draws and weights of flow matching are not asked
+                times = times.model_copy(update={"timestep_sampling": "uniform", "weighting_scheme": "none"})
+            return answer({"svg": pictures.timesteps(times, tokens)})
 
         @router.get("/picture/lr")
         def learning_rate() -> Response:
@@ -242,6 +246,12 @@ def _sizes(config: Config) -> dict[str, int]:
         return {}
 
 
+def _denoiser(config: Config) -> str:
+    """Name of the part that is trained."""
+    facts = family(config.model.family).facts
+    return next(part.name for part in facts.parts if facts.denoiser_class in part.class_names)
+
+
 def machine_facts(config: Config | None) -> dict[str, Any]:
     """Memory and disk of this machine beside what the model and the run need of them."""
     memory = psutil.virtual_memory()
@@ -255,11 +265,11 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
         tiles.append({"value": memory_words(card.free), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
-        names = {"transformer": "Base model weights on disk"}
         sizes = _sizes(config)
-        if "transformer" in sizes:
-            rows.append([names["transformer"], human_bytes(sizes["transformer"])])
-        others = sum(size for name, size in sizes.items() if name != "transformer")
+        denoiser = _denoiser(config)
+        if denoiser in sizes:
+            rows.append(["Base model weights on disk", human_bytes(sizes[denoiser])])
+        others = sum(size for name, size in sizes.items() if name != denoiser)
         if others:
             rows.append(["Encoders and VAE on disk, freed before training", human_bytes(others)])
         root = _existing(resolve(config.saving.output_dir))

@@ -6,9 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backend.models.base import Base
 from backend.models.spec import FamilyFacts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +43,19 @@ class TextPlan:
 
 
 def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
-    """Counts the real tokens of a caption with the model's own tokenizer.json; None where there is none to read.
+    """Counts the real tokens of a caption with the model's own tokenizer; None where there is none to read.
 
-    The tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
+    It is read from tokenizer.json, or for CLIP from vocab.json and merges.txt, which older models have alone. The
+    tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
     """
     parts = [part for part in facts.parts if part.name.startswith("tokenizer")]
     place = Base.at(base).place(parts[-1]) if parts else None
-    file = None if place is None else place.path / "tokenizer.json"
-    if file is None or not file.is_file():
-        return None
-    # Only here: caption buckets alone need it, and it is no small import.
-    from tokenizers import Tokenizer
-
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = None if place is None else _tokenizer(place.path)
     except Exception as error:  # noqa: BLE001 - the Rust library raises bare Exception for a broken file
-        log.warning("%s can't be read: %s", file, error)
+        log.warning("the tokenizer in %s can't be read: %s", place.path if place else "", error)
+        return None
+    if tokenizer is None:
         return None
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -67,3 +68,30 @@ def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
         return known[caption]
 
     return count
+
+
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer in `folder`; None where its files are missing. Whatever is wrong with them is raised."""
+    # Only here: it is no small import.
+    from tokenizers import Tokenizer
+
+    whole, vocabulary, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    if whole.is_file():
+        return Tokenizer.from_file(str(whole))
+    return _clip(vocabulary, merges) if vocabulary.is_file() and merges.is_file() else None
+
+
+def _clip(vocabulary: Path, merges: Path) -> Tokenizer:
+    """CLIP's byte pairs with its start and end token (openai/CLIP ``simple_tokenizer.py``)."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    pairs = models.BPE.read_file(str(vocabulary), str(merges))
+    tokenizer = Tokenizer(models.BPE(*pairs, continuing_subword_prefix="", end_of_word_suffix="</w>"))
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
+    words = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    split = pre_tokenizers.Split(words, "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    ends = [(name, pairs[0][name]) for name in ("<|endoftext|>", "<|startoftext|>")]
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, trim_offsets=False, add_prefix_space=False)
+    return tokenizer

@@ -10,7 +10,7 @@ from backend.models.sd15.load import (
     load_text,
     load_vae,
 )
-from backend.models.unet.blocks import block_lists
+from backend.models.unet.blocks import block_lists, running_order
 from backend.models.unet.denoise import predict
 from backend.models.unet.loras import LORA_LAYERS, LORA_LAYOUT
 
@@ -26,5 +26,6 @@ __all__ = [
     "load_text",
     "load_vae",
     "predict",
+    "running_order",
     "scheduler_config",
 ]

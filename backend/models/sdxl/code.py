@@ -3,7 +3,7 @@
 from backend.models.sdxl.encode import TextStack, conditions, load_text
 from backend.models.sdxl.facts import scheduler_config
 from backend.models.sdxl.load import BASE_MODEL_VERSION, architecture, empty_denoiser, load_denoiser, load_vae
-from backend.models.unet.blocks import block_lists
+from backend.models.unet.blocks import block_lists, running_order
 from backend.models.unet.denoise import predict
 from backend.models.unet.loras import LORA_LAYERS, LORA_LAYOUT
 
@@ -20,5 +20,6 @@ __all__ = [
     "load_text",
     "load_vae",
     "predict",
+    "running_order",
     "scheduler_config",
 ]

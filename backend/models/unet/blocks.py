@@ -41,6 +41,14 @@ def levels_of(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
     return {kind: nn.ModuleList(blocks) for kind, blocks in found.items()}
 
 
+def running_order(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
+    """All transformer blocks in the order in which they run, for what follows them one by one (block swap)."""
+    lists = block_lists(denoiser)
+    inside = {id(block) for blocks in lists.values() for block in blocks}
+    ways = (denoiser.down_blocks, denoiser.mid_block, denoiser.up_blocks)
+    return {"block": nn.ModuleList(b for way in ways for b in way.modules() if id(b) in inside)}
+
+
 def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
     """The classes of blocks, ready to be compiled: each with code of its own, and borders that look alike."""
     lists = levels_of(denoiser)

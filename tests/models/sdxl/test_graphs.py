@@ -13,7 +13,7 @@ from backend.compile.telemetry import Telemetry
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.table import family
-from backend.models.unet.blocks import block_lists, levels_of
+from backend.models.unet.blocks import block_lists, levels_of, running_order
 from backend.models.unet.denoise import predict
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.parts import place_of
@@ -171,3 +171,38 @@ def test_the_plan_of_a_unet_has_one_or_two_graphs_for_all_sizes(name: str) -> No
     fixed = config(model={"family": name}, compile={"compile": True, "compile_dynamic": "false"})
     compiled = make_plan(fixed, pictures, facts.default_geometry, facts)
     assert compiled.recommended == "exact_buckets" and "convolutions" in compiled.reason
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_running_order_is_the_order_in_which_blocks_run(name: str) -> None:
+    model, called = unet(name), []
+    (blocks,) = running_order(model).values()
+    for number, block in enumerate(blocks):
+        block.register_forward_hook(lambda *_, number=number: called.append(number))
+    loss(model, name, (2, 2), ShapeRuntime("off"))
+    assert called == list(range(len(blocks))) and len(called) == sum(map(len, levels_of(model).values()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["exact_buckets", "dynamic"])
+def test_on_the_card_inductor_gives_the_eager_loss_in_the_planned_graphs(mode: str) -> None:
+    found = []
+    for compiled in (False, True):
+        model = unet("sdxl").cuda()
+        checkpointing.apply(model, "block")
+        telemetry = Telemetry().start()
+        if compiled:
+            dynamic = "auto" if mode == "dynamic" else "false"
+            compile_model(model, block_lists(model), fullgraph=True, dynamic=dynamic, checkpointing=True)
+        shapes, losses = ShapeRuntime(mode, longest=1000), []
+        for size in SIZES[:5]:
+            noisy, level, text = batch("sdxl", size)
+            rows = [{key: value.cuda() for key, value in row.items()} for row in text]
+            out = predict(model, [x.cuda() for x in noisy], level.cuda(), rows, None, shapes)[0].square().mean()
+            out.backward()
+            losses.append(out.item())
+        found.append(losses)
+        stats = telemetry.poll()
+        telemetry.stop()
+        assert (stats.graphs, stats.breaks, stats.recompiles) == (2 * compiled, 0, 0)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

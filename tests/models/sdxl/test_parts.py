@@ -135,3 +135,23 @@ def test_the_latent_is_the_pipelines(model: tuple[str, Path]) -> None:
     with torch.no_grad():
         wanted = theirs.encode(pixels).latent_dist.mode() * theirs.config.scaling_factor
     torch.testing.assert_close(vae.encode(pixels), wanted)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_tokens_are_counted_as_the_tokenizer_counts_them(tiny_sdxl: Path, tmp_path: Path, whole: bool) -> None:
+    """Also where an older model has no tokenizer.json, so that captions that are cut are always said."""
+    from transformers import CLIPTokenizer
+
+    from backend.plan.texts import token_counter
+
+    folder = shutil.copytree(tiny_sdxl, tmp_path / "model")
+    tokenizer = CLIPTokenizer.from_pretrained(folder / "tokenizer_2")
+    if whole:
+        tokenizer.save_pretrained(folder / "tokenizer_2")
+    else:
+        for part in ("tokenizer", "tokenizer_2"):
+            (folder / part / "tokenizer.json").unlink(missing_ok=True)
+    count = token_counter(folder, family("sdxl").facts)
+    assert count is not None
+    for text in ("", "a red circle", "It's  12 DOGS, and caf\u00e9!", LONG):
+        assert count(text) == len(tokenizer(text).input_ids), text
