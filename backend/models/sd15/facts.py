@@ -19,6 +19,13 @@ LEVELS = 4
 
 SAME_PARTS = ("StableDiffusionImg2ImgPipeline",)
 
+_WHERE = {
+    "unet": "a Stable Diffusion 1.5 checkpoint such as v1-5-pruned-emaonly.safetensors",
+    "vae": "a VAE such as vae-ft-mse-840000-ema-pruned.safetensors, or a VAE's folder",
+    "text_encoder": "clip_l.safetensors, or the folder text_encoder of a Stable Diffusion 1.5 model",
+    "tokenizer": "the folder tokenizer of stable-diffusion-v1-5 (or of openai/clip-vit-large-patch14)",
+}
+
 FACTS = FamilyFacts(
     name="sd15",
     title="Stable Diffusion 1.5",
@@ -31,12 +38,16 @@ FACTS = FamilyFacts(
         # as wide as level 2, but with a quarter of its tokens
         BlockClass("mid", r"mid_block\.attentions\.\d+\.transformer_blocks", "BasicTransformerBlock"),
     ),
-    parts=(
-        unet.UNET,
-        unet.VAE,
-        unet.clip("text_encoder", "the CLIP text encoder", "CLIPTextModel"),
-        unet.clip_tokenizer("tokenizer", "the CLIP tokenizer"),
-        unet.SCHEDULER,
+    parts=unet.in_checkpoints(
+        "sd15",
+        (
+            unet.UNET,
+            unet.VAE,
+            unet.clip("text_encoder", "the CLIP text encoder", "CLIPTextModel"),
+            unet.clip_tokenizer("tokenizer", "the CLIP tokenizer"),
+            unet.SCHEDULER,
+        ),
+        _WHERE,
     ),
     # The linear layers of the transformers; proj_in and proj_out are convolutions here.
     default_targets=(

@@ -21,6 +21,16 @@ _TIME_WIDTH = 256
 # The other SDXL pipelines hold the same parts (image to image).
 SAME_PARTS = ("StableDiffusionXLImg2ImgPipeline",)
 
+_REPOSITORY = "stabilityai/stable-diffusion-xl-base-1.0"
+_WHERE = {
+    "unet": "an SDXL checkpoint such as sd_xl_base_1.0.safetensors",
+    "vae": "a VAE such as sdxl_vae.safetensors, or a VAE's folder",
+    "text_encoder": "clip_l.safetensors, or the folder text_encoder of an SDXL model",
+    "text_encoder_2": "clip_g.safetensors, or the folder text_encoder_2 of an SDXL model",
+    "tokenizer": f"the folder tokenizer of {_REPOSITORY}",
+    "tokenizer_2": f"the folder tokenizer_2 of {_REPOSITORY}",
+}
+
 FACTS = FamilyFacts(
     name="sdxl",
     title="SDXL",
@@ -36,19 +46,23 @@ FACTS = FamilyFacts(
             "BasicTransformerBlock",
         ),
     ),
-    parts=(
-        unet.UNET,
-        unet.VAE,
-        unet.clip("text_encoder", "the CLIP text encoder", "CLIPTextModel"),
-        unet.clip(
-            "text_encoder_2",
-            "the larger CLIP text encoder",
-            "CLIPTextModelWithProjection",
-            ("text_projection.weight",),
+    parts=unet.in_checkpoints(
+        "sdxl",
+        (
+            unet.UNET,
+            unet.VAE,
+            unet.clip("text_encoder", "the CLIP text encoder", "CLIPTextModel"),
+            unet.clip(
+                "text_encoder_2",
+                "the larger CLIP text encoder",
+                "CLIPTextModelWithProjection",
+                ("text_projection.weight",),
+            ),
+            unet.clip_tokenizer("tokenizer", "the CLIP tokenizer"),
+            unet.clip_tokenizer("tokenizer_2", "the larger CLIP's tokenizer"),
+            unet.SCHEDULER,
         ),
-        unet.clip_tokenizer("tokenizer", "the CLIP tokenizer"),
-        unet.clip_tokenizer("tokenizer_2", "the larger CLIP's tokenizer"),
-        unet.SCHEDULER,
+        _WHERE,
     ),
     # What sd-scripts trains by default: every linear layer of the transformers.
     default_targets=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from backend.config.problems import Problem
@@ -66,6 +67,27 @@ def clip_tokenizer(name: str, title: str) -> Part:
     """A CLIP tokenizer."""
     inside = (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json"))
     return Part(name, title, name, ("CLIPTokenizer", "CLIPTokenizerFast"), inside, setting=name)
+
+
+_LAYOUTS = {
+    "unet": ("ldm_unet",),
+    "vae": ("ldm_vae",),
+    "text_encoder": ("hf_clip", "hf_clip_bare"),
+    "text_encoder_2": ("open_clip", "hf_clip_g"),
+}
+
+
+def in_checkpoints(family: str, parts: tuple[Part, ...], where: Mapping[str, str]) -> tuple[Part, ...]:
+    """`parts` as whole checkpoints hold them, with the configs that the family ships. where: what to take for each."""
+    return tuple(
+        replace(
+            part,
+            layouts=_LAYOUTS.get(part.name, ()),
+            shipped="" if part.name.startswith("tokenizer") else f"{family}/configs/{part.name}.json",
+            where=where.get(part.name, ""),
+        )
+        for part in parts
+    )
 
 
 def level(number: int, levels: int) -> str:

@@ -1,0 +1,240 @@
+"""Single files in their makers' layouts, as people have them: checked, loaded, trained, sampled, saved, reloaded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from diffusers import FluxTransformer2DModel, UNet2DConditionModel
+
+from backend.config.schema import Config
+from backend.models.base import Base
+from backend.models.loading import Loading
+from backend.models.table import family
+from backend.runs.folder import Run
+from tests.models import originals
+from tests.training.runs import config, events, lora_of, start
+
+CPU = torch.device("cpu")
+
+
+def words(tokenizer: Path) -> int:
+    from transformers import AutoTokenizer
+
+    return len(AutoTokenizer.from_pretrained(tokenizer))
+
+
+def flux_files(tiny_flux: Path, where: Path) -> dict[str, str]:
+    """The settings of [model] that give a tiny FLUX as ComfyUI's users have it: four files, two tokenizer folders."""
+    clip, t5 = (originals.clip(words(tiny_flux / "tokenizer")), originals.t5(words(tiny_flux / "tokenizer_2")))
+    for name in ("tokenizer", "tokenizer_2"):
+        shutil.copytree(tiny_flux / name, where / name)
+    transformer = originals.bfl(originals.flux_transformer(latent=4).state_dict())
+    files = {
+        "base_model": originals.write(where / "flux1-dev.safetensors", transformer),
+        "vae": originals.write(where / "ae.safetensors", originals.ldm_vae(originals.autoencoder(4).state_dict())),
+        "text_encoder": originals.write(where / "clip_l.safetensors", originals.hf_clip(clip.state_dict())),
+        "text_encoder_2": originals.write(
+            where / "t5xxl_fp8_e4m3fn_scaled.safetensors", originals.in_fp8(originals.t5_file(t5.state_dict()))
+        ),
+        "tokenizer": where / "tokenizer",
+        "tokenizer_2": where / "tokenizer_2",
+    }
+    return {name: str(path) for name, path in files.items()}
+
+
+def tiny_unet(kind: str) -> Any:
+    """A UNet of two layers a level with 64 channels a head, as the original layouts know them."""
+    common = {"layers_per_block": 2, "norm_num_groups": 32, "sample_size": 16}
+    if kind == "sd15":
+        return originals.tiny(
+            lambda: UNet2DConditionModel(
+                block_out_channels=(32, 32, 64, 64),
+                down_block_types=(*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
+                up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
+                attention_head_dim=8,
+                cross_attention_dim=64,
+                **common,
+            )
+        )
+    return originals.tiny(
+        lambda: UNet2DConditionModel(
+            block_out_channels=(32, 64, 128),
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            transformer_layers_per_block=(1, 2, 2),
+            attention_head_dim=(1, 1, 2),
+            cross_attention_dim=64 + 128,
+            use_linear_projection=True,
+            addition_embed_type="text_time",
+            addition_time_embed_dim=256,
+            projection_class_embeddings_input_dim=128 + 6 * 256,
+            **common,
+        )
+    )
+
+
+def checkpoint(kind: str, tokenizers: Path, where: Path) -> tuple[dict[str, str], Any]:
+    """[model] settings that give a whole tiny checkpoint of SDXL or SD 1.5 with its tokenizers, and its UNet."""
+    unet, count = tiny_unet(kind), words(tokenizers / "tokenizer")
+    parts = [
+        originals.behind("model.diffusion_model.", originals.ldm_unet(unet.state_dict())),
+        originals.behind("first_stage_model.", originals.ldm_vae(originals.autoencoder(4, quant=True).state_dict())),
+    ]
+    text = originals.hf_clip(originals.clip(count).state_dict())
+    if kind == "sd15":
+        parts += [originals.behind("cond_stage_model.transformer.", text), {"betas": torch.zeros(1000)}]
+    else:
+        big = originals.open_clip(originals.clip(count, "CLIPTextModelWithProjection", 128, "gelu").state_dict())
+        parts += [
+            originals.behind("conditioner.embedders.0.transformer.", text),
+            originals.behind("conditioner.embedders.1.model.", big),
+        ]
+    path = originals.write(where / f"{kind}.safetensors", *parts)
+    names = ("tokenizer",) if kind == "sd15" else ("tokenizer", "tokenizer_2")
+    return {"family": kind, "base_model": str(path), **{name: str(tokenizers / name) for name in names}}, unet
+
+
+def run_of(model: dict[str, str], images: Path, where: Path, **more: Any) -> Run:
+    """A short run of its own process with samples and validation, done."""
+    prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
+    cfg: Config = config(
+        Path(model["base_model"]), images, where,
+        model=model | more,
+        training={"max_train_steps": 2},
+        sampling={"prompts": [prompt], "sample_at_end": True},
+        compile={"compile": False, "shape_mode": "off"},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    code = start(run, HF_HUB_OFFLINE="1").wait(300)
+    assert code == 0, (events(run, "error"), run.log_path.read_text()[-2000:])
+    assert [event["step"] for event in events(run, "sample")] == [2]
+    return run
+
+
+def test_flux_from_four_files_trains_samples_saves_and_reloads(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    model = flux_files(tiny_flux, tmp_path / "files")
+    run = run_of(model, image_folder, tmp_path, text_length=16)
+    tensors = lora_of(run)
+    assert any(value.abs().max() > 0 for name, value in tensors.items() if "lora_B" in name)
+    theirs = FluxTransformer2DModel.from_config(originals.flux_transformer(latent=4).config)
+    theirs.load_lora_adapter(tensors, prefix="transformer")
+    assert len(theirs.peft_config) == 1
+    assert "flux-1-dev" in _metadata(run)["modelspec.architecture"]
+
+
+@pytest.mark.parametrize("kind", ["sdxl", "sd15"])
+def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model, unet = checkpoint(kind, request.getfixturevalue(f"tiny_{kind}"), tmp_path)
+    base = Base(Path(model["base_model"]), {name: Path(path) for name, path in model.items() if "tokenizer" in name})
+    row = family(kind)
+    assert row.check_base_model(base) == []
+    loaded = row.load().load_denoiser(base, Loading(torch.float32, CPU))
+    assert loaded.state_dict().keys() == unet.state_dict().keys()
+    assert all(torch.equal(value, unet.state_dict()[name]) for name, value in loaded.state_dict().items())
+    for key in ("block_out_channels", "cross_attention_dim", "attention_head_dim", "use_linear_projection"):
+        assert list_of(loaded.config[key]) == list_of(unet.config[key]), key
+    assert row.sizes(base).keys() >= {"unet", "vae", "text_encoder"} and min(row.sizes(base).values()) > 0
+
+
+def list_of(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def test_sdxl_from_one_file_trains_samples_and_saves(tiny_sdxl: Path, image_folder: Path, tmp_path: Path) -> None:
+    model, _ = checkpoint("sdxl", tiny_sdxl, tmp_path)
+    run = run_of(model, image_folder, tmp_path)
+    assert lora_of(run)
+
+
+def _metadata(run: Run) -> dict[str, str]:
+    with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", "pt") as opened:
+        return opened.metadata()
+
+
+def said(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
+    """Setting -> text of its problem."""
+    given = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
+    return {p.path: p.text for p in family(kind).check_base_model(Base(Path(model["base_model"]), given))}
+
+
+def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) -> None:
+    model = flux_files(tiny_flux, tmp_path / "files")
+    assert said(model) == {}
+    lora = originals.write(tmp_path / "style.safetensors", {"lora_unet_x.lora_down.weight": torch.zeros(2, 2)})
+    qwen = originals.write(
+        tmp_path / "qwen.safetensors",
+        {"model.embed_tokens.weight": torch.zeros(2, 2), "model.layers.0.self_attn.q_proj.weight": torch.zeros(2, 2)},
+    )
+    wrong = {"vae": str(lora), "text_encoder_2": str(qwen), "text_encoder": model["vae"]}
+    assert said(model | wrong) == {
+        "model.vae": "style.safetensors is a LoRA, not the VAE",
+        "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's, not the T5 text encoder",
+        "model.text_encoder": "ae.safetensors is a VAE, not the CLIP text encoder",
+    }
+    assert said(model | {"base_model": model["vae"]}) == {
+        "model.base_model": "ae.safetensors is a VAE, not the FLUX transformer"
+    }
+
+
+def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, tmp_path: Path) -> None:
+    model = flux_files(tiny_flux, tmp_path / "files")
+    found = family("flux").check_base_model(Base(Path(model["base_model"])))
+    assert {p.path for p in found} == {
+        f"model.{name}" for name in ("vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+    }
+    told = {p.path: p.remedy for p in found}
+    assert "black-forest-labs/FLUX.1-dev" in told["model.tokenizer"] and "ae.safetensors" in told["model.vae"]
+
+
+def test_a_file_for_another_family_is_named(tiny_flux: Path, tiny_sdxl: Path, tmp_path: Path) -> None:
+    sdxl, _ = checkpoint("sdxl", tiny_sdxl, tmp_path)
+    assert said({"base_model": sdxl["base_model"]}) == {
+        "model.base_model": "sdxl.safetensors is a whole SDXL checkpoint, not the FLUX transformer"
+    }
+    model = flux_files(tiny_flux, tmp_path / "files")
+    assert said(sdxl | {"base_model": model["base_model"]}, "sdxl") == {
+        "model.base_model": "flux1-dev.safetensors is a FLUX transformer in Black Forest Labs' own layout, not the UNet"
+    }
+
+
+def test_a_pickle_is_refused_and_a_cut_file_is_named(tiny_flux: Path, tmp_path: Path) -> None:
+    model = flux_files(tiny_flux, tmp_path / "files")
+    pickle = tmp_path / "model.ckpt"
+    pickle.write_bytes(b"PK")
+    assert "pickle" in said(model | {"base_model": str(pickle)})["model.base_model"]
+    cut = Path(model["text_encoder_2"])
+    cut.write_bytes(cut.read_bytes()[:-10])
+    assert "cut short: 10 bytes" in said(model)["model.text_encoder_2"]
+
+
+def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> None:
+    model = flux_files(tiny_flux, tmp_path / "files")
+    other = originals.write(tmp_path / "t5.safetensors", originals.t5_file(originals.t5(120, width=48).state_dict()))
+    assert "T5's width is 48" in said(model | {"text_encoder_2": str(other)})["model.base_model"]
+
+
+def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
+    from backend.models.flux import code
+
+    model = flux_files(tiny_flux, tmp_path / "files")
+    schnell = originals.write(
+        tmp_path / "schnell.safetensors",
+        originals.bfl(originals.flux_transformer(guidance=False, latent=4).state_dict()),
+    )
+    given = {name: Path(path) for name, path in model.items() if name != "base_model"}
+    for path, architecture, sigmas in (
+        (schnell, "flux-1-schnell/lora", [1.0, 0.75, 0.5, 0.25, 0.0]),
+        (Path(model["base_model"]), "flux-1-dev/lora", None),
+    ):
+        base = Base(path, given)
+        assert code.architecture(base) == architecture
+        assert (code.sampling_sigmas(4, 4096, base) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])) is (
+            sigmas is not None
+        )
