@@ -156,19 +156,27 @@ def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
     return cells.permute(2, 0, 3, 1, 4).reshape(-1, height, width)
 
 
-def _positions(sizes: Sequence[tuple[int, int]], text: int, image: int, device: torch.device) -> Tensor:
-    """(B, text + image, 2) row and column of each token; text and padding have (0, 0), as FLUX gives its text."""
-    ids = torch.zeros(len(sizes), text + image, 2, dtype=torch.long)
-    for index, (height, width) in enumerate(sizes):
-        rows, columns = height // PATCH, width // PATCH
-        end = text + rows * columns
-        ids[index, text:end, 0] = torch.arange(rows).repeat_interleave(columns)
-        ids[index, text:end, 1] = torch.arange(columns).repeat(rows)
+def _positions(sizes: Sequence[Sequence[tuple[int, int]]], text: int, image: int, device: torch.device) -> Tensor:
+    """(B, text + image, 3) picture, row and column of each token; text and padding have (0, 0, 0), as FLUX's text has.
+
+    sizes: of a row's latents, the picture that is made first (picture 0), then its control pictures (picture 1, as
+    `FluxKontextPipeline` has it).
+    """
+    ids = torch.zeros(len(sizes), text + image, 3, dtype=torch.long)
+    for index, pictures in enumerate(sizes):
+        start = text
+        for number, (height, width) in enumerate(pictures):
+            rows, columns = height // PATCH, width // PATCH
+            end = start + rows * columns
+            ids[index, start:end, 0] = min(number, 1)
+            ids[index, start:end, 1] = torch.arange(rows).repeat_interleave(columns)
+            ids[index, start:end, 2] = torch.arange(columns).repeat(rows)
+            start = end
     return ids.to(device, non_blocking=True)
 
 
 def rope_of(denoiser: nn.Module, ids: Tensor) -> Rope:
-    """cos and sin (B, S, D) float32 of positions `ids` (B, S, 2), bit for bit those of the model's own `pos_embed`.
+    """cos and sin (B, S, D) float32 of positions `ids` (B, S, 3), bit for bit those of the model's own `pos_embed`.
 
     `pos_embed` computes in float64; here it makes one table over positions, and the batch is looked up in it.
     """
@@ -180,11 +188,11 @@ def rope_of(denoiser: nn.Module, ids: Tensor) -> Rope:
         table = denoiser.pos_embed(torch.stack([at, at, at], dim=-1))
         denoiser._monotile_rope = table
     first, second, _ = denoiser.pos_embed.axes_dim
-    rows, columns = ids[..., 0], ids[..., 1]
+    pictures, rows, columns = ids.unbind(-1)
 
     def looked_up(part: Tensor) -> Tensor:
-        constant = part[0, :first].expand(*rows.shape, first)
-        return torch.cat([constant, part[rows, first : first + second], part[columns, first + second :]], dim=-1)
+        axes = (part[pictures, :first], part[rows, first : first + second], part[columns, first + second :])
+        return torch.cat(axes, dim=-1)
 
     return looked_up(table[0]), looked_up(table[1])
 
@@ -250,18 +258,23 @@ def predict(
     text: Sequence[dict[str, Tensor]],
     guidance: float | None,
     shapes: ShapeRuntime,
+    control: Sequence[Sequence[Tensor]] | None = None,
 ) -> list[Tensor]:
     """Velocity that FLUX predicts for each noisy latent, on real tokens only.
 
     noisy: B latents (C, h, w), sizes may differ. sigma: (B,) float32 in [0, 1]. text: B dicts with `prompt_embeds`
     (L, D) and `pooled` (P,); `length` (0-d, real tokens) lets caption buckets trim. guidance: embedded guidance value,
-    None where the model has none. Returns B tensors (C, h, w) float32 in the order given. Wait-free on the device.
+    None where the model has none. control: a row's control latents (C, h, w), which stand behind its own tokens as in
+    `FluxKontextPipeline`; the prediction for them is dropped. Returns B tensors (C, h, w) float32 in the order given.
+    Wait-free on the device.
     """
     shapes.install(denoiser)
     dtype = denoiser.context_embedder.weight.dtype
-    sizes = [(latent.shape[1], latent.shape[2]) for latent in noisy]
+    rows = [[latent, *(control[i] if control else ())] for i, latent in enumerate(noisy)]
+    sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in rows]
     batch = shapes.pack(
-        [pack_latent(latent).to(dtype) for latent in noisy], [_caption(shapes, t).to(dtype) for t in text]
+        [torch.cat([pack_latent(latent).to(dtype) for latent in row]) for row in rows],
+        [_caption(shapes, t).to(dtype) for t in text],
     )
     pooled = torch.stack([t["pooled"] for t in text]).to(dtype)
     temb = _time_embedding(denoiser, sigma, guidance, pooled)
@@ -274,7 +287,8 @@ def predict(
         mark = None
     velocity = denoiser.core(batch.image, batch.text, temb, rope, batch.mask, mark).float()
     return [
-        unpack_latent(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)
+        unpack_latent(velocity[i, : height * width // PATCH**2], height, width)
+        for i, ((height, width), *_) in enumerate(sizes)
     ]
 
 
