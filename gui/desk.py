@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.config.schema import settings
+from backend.models.table import lacking
 from backend.runs.files import write_atomic
 from gui import form
 
@@ -101,6 +103,7 @@ class Desk:
                 "preset": self.now.preset,
                 "changed": form.changed(self.now.values, self.now.base),
                 "changedFromDefault": form.changed(self.now.values, form.defaults()),
+                "lacking": _lacking(str(self.now.values.get("model.family"))),
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),
             }
@@ -133,6 +136,12 @@ class Desk:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
             log.warning("The draft in %s can't be read and is left aside: %s", self.path, wrong)
+
+
+def _lacking(family: str) -> list[str]:
+    """Settings that the chosen model family does not have."""
+    names = lacking(family)
+    return [setting.path for setting in settings() if setting.name in names]
 
 
 def _snapshot(content: Mapping[str, Any]) -> Snapshot:

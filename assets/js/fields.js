@@ -17,6 +17,7 @@
       if (title) m.openTab(title);
       const shut = (setting?.folds || []).map((fold) => document.getElementById(fold)?.querySelector(".label-wrap")).find((head) => !head?.classList.contains("open"));
       const field = document.getElementById(id);
+      field?.classList.add("sought");
       if (shut === undefined && field?.offsetParent) return arrive(field);
       shut?.click();
       await new Promise((resolve) => setTimeout(resolve, 120));
@@ -74,10 +75,16 @@
     const changed = m.state.desk.changedFromDefault || [];
     field.classList.toggle("is-changed", changed.some((path) => idOf(path) === field.id));
   };
-  m.on("desk", () => fieldsHere().forEach(markChanged));
+  // What the chosen family lacks is not shown, unless somebody set it or looked for it.
+  const markLacking = (field) => {
+    const lacking = m.state.desk.lacking || [];
+    field.classList.toggle("is-lacking", lacking.some((path) => idOf(path) === field.id));
+  };
+  m.on("desk", () => fieldsHere().forEach((field) => (markChanged(field), markLacking(field))));
   m.whenPresent("[id^='f-'].block, .k-tables[id^='f-']", (field) => {
     mark(field, m.state.problems);
     markChanged(field);
+    markLacking(field);
   });
 
   // A list under an input, used by the search box and by every path field.

@@ -38,6 +38,13 @@ def family(name: str) -> Family:
         raise ValueError(f"unknown model family {name!r}; known families: {known}") from None
 
 
+def lacking(name: str) -> frozenset[str]:
+    """Settings, by their names, that other families have and the family `name` lacks; none for an unknown family."""
+    if name not in FAMILIES:
+        return frozenset()
+    return frozenset().union(*(row.facts.options for row in FAMILIES.values())) - FAMILIES[name].facts.options
+
+
 def family_of_denoiser(class_name: str) -> Family:
     """The first family whose denoiser is of class `class_name`; ValueError when none is.
 

@@ -274,3 +274,16 @@ def test_the_keyboard_shows_where_it_is(page: Page) -> None:
             "(getComputedStyle(document.activeElement))"
         )
         assert style != "none" and width >= 2
+
+
+def test_what_the_family_lacks_is_hidden_until_it_is_sought(page: Page) -> None:
+    go_to(page, "timesteps.discrete_flow_shift")
+    go_to(page, "loss.loss_type")
+    expect(page.locator("#f-loss-min_snr_gamma")).to_be_hidden()
+    go_to(page, "loss.noise_offset")
+    expect(page.locator("#f-loss-noise_offset")).to_be_visible()
+    type_in(page, "model.family", "sdxl")
+    page.wait_for_function("window.monotile.state.desk.lacking.includes('timesteps.weighting_scheme')")
+    tab(page, "Training")
+    expect(page.locator("#f-loss-min_snr_gamma")).to_be_visible()
+    expect(page.locator("#f-timesteps-timestep_sampling")).to_be_hidden()

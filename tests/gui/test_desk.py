@@ -14,6 +14,16 @@ def with_rank(rank: str) -> form.Values:
     return form.defaults() | {"network.network_dim": rank}
 
 
+def test_the_page_is_told_what_the_family_lacks(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    assert "loss.min_snr_gamma" in desk.facts()["lacking"] and "loss.loss_type" not in desk.facts()["lacking"]
+    desk.keep(form.defaults() | {"model.family": "sdxl"})
+    assert "timesteps.discrete_flow_shift" in desk.facts()["lacking"]
+    assert not any(path.startswith("loss.") for path in desk.facts()["lacking"])
+    desk.keep(form.defaults() | {"model.family": "half typed"})
+    assert desk.facts()["lacking"] == []
+
+
 def test_a_draft_survives_the_server(tmp_path: Path) -> None:
     Desk(tmp_path).keep(with_rank("not yet a number"))
     assert Desk(tmp_path).now.values == with_rank("not yet a number")
