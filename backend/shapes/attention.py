@@ -7,6 +7,7 @@ once a step outside of every compiled region, turns the batch's runs into tensor
 import functools
 import importlib
 import importlib.util
+import logging
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from backend.shapes import kernels, segments
 from backend.shapes.segments import Runs
+
+log = logging.getLogger(__name__)
 
 ROUTES = ("sdpa", "flash2", "fa3", "fa4", "varlen", "flex")
 HALF = (torch.bfloat16, torch.float16)
@@ -58,23 +61,29 @@ class Sink(Route):
     """A dense flash kernel, padded keys removed from its softmax exactly (see `kernels`).
 
     own: whether rows without padding go through the operator too. torch's own kernel is what plain SDPA runs anyway.
+    other: for heads that are not of a size in HEADS; None where the operator takes all.
     """
 
-    def __init__(self, name: str, detail: str, operator: Any, own: bool = True) -> None:
-        self.name, self.detail, self.operator, self.own = name, detail, operator, own
+    HEADS = (64, 128)
+
+    def __init__(self, name: str, detail: str, operator: Any, own: bool = True, other: Any = None) -> None:
+        self.name, self.detail, self.operator, self.own, self.other = name, detail, operator, own, other
 
     def prepare(self, runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
         mask = segments.key_mask(runs, device)
         return mask.reshape(mask.shape[0], runs.length, 1, 1), segments.pad_counts(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: tuple[Tensor, Tensor] | None) -> Tensor:
+        operator = self.operator
+        if self.other is not None and q.shape[-1] not in self.HEADS:
+            operator = self.other
         if mask is None:
-            if not self.own:
+            if not self.own or operator is self.other:
                 return plain_attention(q, k, v)
-            return self.operator(q, k, v, q.new_zeros(q.shape[0], dtype=torch.float32))
+            return operator(q, k, v, q.new_zeros(q.shape[0], dtype=torch.float32))
         real, pads = mask
         # where, not a product: padding that overflowed to inf must not become NaN.
-        return self.operator(q, torch.where(real, k, 0.0), torch.where(real, v, 0.0), pads)
+        return operator(q, torch.where(real, k, 0.0), torch.where(real, v, 0.0), pads)
 
 
 class Varlen(Route):
@@ -145,8 +154,9 @@ def _operator(style: str, name: str) -> Any:
 
 
 def sink_route(name: str, kernel: str, detail: str) -> Sink:
-    """Sink-style route over one of the kernels flash2, fa3, fa4, aten."""
-    return Sink(name, detail, _operator("sink", kernel), own=kernel != "aten")
+    """Sink-style route over one of the kernels flash2, fa3, fa4, aten; torch's own for heads that FA3 and FA4 lack."""
+    other = _operator("sink", "aten") if kernel in ("fa3", "fa4") else None
+    return Sink(name, detail, _operator("sink", kernel), own=kernel != "aten", other=other)
 
 
 def segment_route(name: str, kernel: str, detail: str) -> Segments:
@@ -236,9 +246,30 @@ def missing(route: str, device: torch.device, dtype: torch.dtype, training: bool
     return package_problem(route)
 
 
-# By the work each does, not yet by measurement: a dense flash kernel before varlen's segments and flex's block lists.
-# sdpa has a kernel everywhere.
-AUTO_ORDER = ("sdpa", "varlen", "flash2", "flex")
+# As measured on an H100 (docs/benchmarks.md): FA4 first where it was measured, then the dense flash kernel that every
+# torch has, before varlen's segments and flex's block lists. sdpa has a kernel everywhere.
+AUTO_ORDER = ("fa4", "sdpa", "varlen", "flash2", "flex")
+
+
+@functools.cache
+def _proven(name: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `auto` may take the package behind a route: measured on this kind of card, and it computes here and now.
+
+    A small forward and backward pass: a package that loads may still not fit this torch or driver. The kernels that it
+    builds on the way are those of the run.
+    """
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    q, k, v = (torch.zeros(1, 128, 1, 128, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    try:
+        with torch.enable_grad():
+            make_route(name, device, dtype).attend(q, k, v, None).sum().backward()
+        torch.cuda.synchronize(device)
+    except Exception as error:
+        # Anything: a binary package fails in its own way, and there is a route that works.
+        log.warning("attention = auto passes over %s, which is installed but fails: %s", name, error)
+        return False
+    return True
 
 
 def choose(setting: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> Route:
@@ -251,7 +282,9 @@ def choose(setting: str, device: torch.device, dtype: torch.dtype, training: boo
             raise ValueError(f"attention = {setting} cannot be used: {why}. Set attention to auto, or choose another.")
         return make_route(setting, device, dtype)
     for name in AUTO_ORDER:
-        if missing(name, device, dtype, training) is None:
+        if missing(name, device, dtype, training) is not None:
+            continue
+        if name != "fa4" or _proven(name, device, dtype):
             return make_route(name, device, dtype)
     return MaskedSdpa()
 

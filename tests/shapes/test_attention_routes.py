@@ -209,6 +209,17 @@ def test_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         attention.choose("fa3", CUDA, torch.bfloat16)
 
 
+def test_head_sizes_that_fa4_lacks_go_through_torchs_kernel() -> None:
+    """Heads of 16, as tiny models have them: the same result, and the package is never asked."""
+    route = attention.make_route("fa4", CPU, torch.float32)
+    q, k, v = leaves()
+    mask = route.prepare(RUNS, CPU)
+    out = torch.where(mask[0], route.attend(q, k, v, mask), 0.0)
+    torch.testing.assert_close(out, dense(q, k, v, RUNS), rtol=1e-5, atol=1e-6)
+    plain = route.attend(q, k, v, None)
+    torch.testing.assert_close(plain, attention.plain_attention(q, k, v), rtol=1e-5, atol=1e-6)
+
+
 def test_auto_takes_the_masked_route_on_cpu_and_unknown_names_are_refused() -> None:
     assert isinstance(attention.choose("auto", CPU, torch.float32), attention.MaskedSdpa)
     assert attention.choose("flex", CPU, torch.float32, training=False).name == "flex"

@@ -121,3 +121,10 @@ def test_compiled_route_is_one_graph_a_class(model32: torch.nn.Module, name: str
     assert stats.by_class == {"double": 1, "single": 1} and stats.breaks == 0, stats
     close = errors(compiled, eager)
     assert close[0] < 0.02 and close[1] < 0.03, close
+
+
+def test_auto_takes_the_fastest_that_works() -> None:
+    hopper = torch.cuda.get_device_capability()[0] == 9
+    usable = attention.missing("fa4", CUDA, torch.bfloat16) is None
+    wanted = "fa4" if hopper and usable else "sdpa"
+    assert attention.choose("auto", CUDA, torch.bfloat16).name == wanted
