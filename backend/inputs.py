@@ -16,9 +16,18 @@ from torch import nn
 from backend.asks import Asks
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
-from backend.data.cache import LatentCache, TextCache, build_latents, build_text, wanted_latents, wanted_text
+from backend.data.buckets import Fit
+from backend.data.cache import (
+    LatentCache,
+    TextCache,
+    build_latents,
+    build_text,
+    sample_control,
+    wanted_latents,
+    wanted_text,
+)
 from backend.data.identity import text_identity, vae_identity
-from backend.data.items import DatasetScan, count_of
+from backend.data.items import DatasetScan, Item, count_of
 from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
@@ -92,10 +101,22 @@ class Inputs:
         """How the text encoders are loaded."""
         return replace(self.loading, quantize=stored_as(self.cfg.memory.text_encoder_quantization))
 
+    def control_of_sample(self, number: int) -> tuple[Item, Fit] | None:
+        """The control picture of a prompt with its cut; None without one. Refused when it can't be read."""
+        return sample_control(self.cfg.sampling.prompts[number], self.geometry, number)
+
+    def pictures(self) -> list[tuple[Item, Fit]]:
+        """Every picture that the run needs encoded, with its cut."""
+        samples = [self.control_of_sample(number) for number in range(len(self.cfg.sampling.prompts))]
+        return wanted_latents(self.plan) + [pair for pair in samples if pair is not None]
+
     @property
     def data_digest(self) -> str:
         """Digest of the training pictures, captions and repeats, in their order."""
-        lines = (f"{item.key} {item.repeats} {item.caption!r}" for item in self.plan.items)
+        lines = (
+            f"{item.key} {item.repeats} {item.caption!r}" + (f" {item.control.key}" if item.control else "")
+            for item in self.plan.items
+        )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -253,7 +274,7 @@ def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
     work = replace(
         work_of(cfg, plan),
         encodes_text=bool(inputs.texts.missing(inputs.texts.path(*wanted) for wanted in wanted_text(cfg, plan))),
-        encodes_pictures=bool(inputs.latents.missing(inputs.latents.path(*pair) for pair in wanted_latents(plan))),
+        encodes_pictures=bool(inputs.latents.missing(inputs.latents.path(*pair) for pair in inputs.pictures())),
     )
     expected = Expected.of(cfg, work, inputs.device)
     if expected is not None:
@@ -276,7 +297,7 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
         return inputs.code.load_text(inputs.base, inputs.text_loading)
 
     with PhaseProgress(events, "cache_latents") as progress:
-        made = build_latents(inputs.latents, wanted_latents(inputs.plan), load_vae, _watched(progress, asks))
+        made = build_latents(inputs.latents, inputs.pictures(), load_vae, _watched(progress, asks))
     log.info("Latents: %d encoded, the others were in the cache", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:

@@ -317,10 +317,13 @@ def _compile(
 
 
 def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader) -> Sampler:
-    def text(prompt: Any) -> PromptText:
+    def text(number: int, prompt: Any) -> PromptText:
+        control = inputs.control_of_sample(number)
         size = fitting_size(prompt.width, prompt.height, inputs.geometry)
-        negative = loader.drawn(prompt.negative_prompt, size, prompt.text_length) if uses_negative(prompt) else None
-        return PromptText(loader.drawn(prompt.prompt, size, prompt.text_length), negative)
+        length, negative = prompt.text_length, None
+        if uses_negative(prompt):
+            negative = loader.drawn(prompt.negative_prompt, size, length, control)
+        return PromptText(loader.drawn(prompt.prompt, size, length, control), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(
@@ -328,7 +331,7 @@ def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora,
         around.events,
         around.asks,
         prompts,
-        [text(prompt) for prompt in prompts],
+        [text(number, prompt) for number, prompt in enumerate(prompts)],
         forward,
         inputs.objective.sampler,
         lora,

@@ -93,6 +93,16 @@ RULES: tuple[Rule, ...] = (
         "Add a row to dataset.folders with the folder of your pictures",
         when="start",
     ),
+    # control pictures
+    Rule(
+        ("dataset.folders", "sampling.prompts", "model.family"),
+        lambda folders, prompts, family: (
+            not FAMILIES[family].facts.control
+            and (any(f.control_path for f in folders) or any(p.control_image for p in prompts))
+        ),
+        "the family {family} takes no control pictures",
+        "Take control_path and control_image out, or choose a family that edits, such as flux_kontext",
+    ),
     # length
     Rule(
         ("training.max_train_steps", "training.max_train_epochs"),

@@ -17,16 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.config.paths import resolve
 from backend.config.problems import Problem
-from backend.data.buckets import Fit
+from backend.data.buckets import Bucket, Fit, fit_to
+from backend.data.controls import control_item
 from backend.data.images import BadImage, cut, open_image
 from backend.data.items import Item
 from backend.data.store import LatentCache, TextCache
+from backend.models.spec import Geometry
+from backend.plan.modes import fitting_size
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
 
 if TYPE_CHECKING:
-    from backend.config.schema import Config
+    from backend.config.schema import Config, SamplePrompt
     from backend.plan.plan import Plan
 
 __all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
@@ -58,10 +62,26 @@ class Encoders(Protocol):
 
 
 def wanted_latents(plan: Plan) -> list[tuple[Item, Fit]]:
-    """Every picture of training and validation with its bucket."""
+    """Every picture of training and validation with its bucket, and their control pictures."""
     sets = [(plan.items, plan.fits)]
     sets += [(items, plan.validation_fits[name]) for name, items in plan.validation.items()]
-    return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
+    pairs = [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
+    return pairs + [control_of(item, fit) for item, fit in pairs if item.control is not None]
+
+
+def control_of(item: Item, fit: Fit) -> tuple[Item, Fit]:
+    """The control picture of `item`, cut to the bucket that its result goes to."""
+    assert item.control is not None
+    return item.control, fit_to(item.control.width, item.control.height, fit.bucket)
+
+
+def sample_control(prompt: SamplePrompt, geometry: Geometry, number: int) -> tuple[Item, Fit] | None:
+    """The control picture of a prompt, cut to the size that is drawn; None without one. Refused when unreadable."""
+    if prompt.control_image is None:
+        return None
+    item = control_item(resolve(prompt.control_image), f"sampling.prompts[{number}].control_image")
+    width, height = fitting_size(prompt.width, prompt.height, geometry)
+    return item, fit_to(item.width, item.height, Bucket(width, height, geometry.image_tokens(width, height)))
 
 
 def wanted_text(cfg: Config, plan: Plan) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from backend.data.cache import control_of
 from backend.data.store import LatentCache, TextCache
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Loader:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
         pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
         for index, (item, fit) in enumerate(pairs):
-            text = self._with_size(self.text(item.caption), item, fit)
+            text = self._told(self.text(item.caption), item, fit)
             yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
 
     def text(self, caption: str, length: int | None = None) -> dict[str, Tensor]:
@@ -101,12 +102,25 @@ class Loader:
         encoded = self._text.load(caption, length or self.plan.text_length)
         return self._trimmed(encoded, self.plan.text.fit(caption, length))
 
-    def drawn(self, prompt: str, size: tuple[int, int], length: int | None = None) -> dict[str, Tensor]:
-        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped."""
-        told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
-        return {**self.text(prompt, length), **told}
+    def drawn(
+        self,
+        prompt: str,
+        size: tuple[int, int],
+        length: int | None = None,
+        control: tuple[Item, Fit] | None = None,
+    ) -> dict[str, Tensor]:
+        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
 
-    def _with_size(self, encoded: dict[str, Tensor], item: Item, fit: Fit) -> dict[str, Tensor]:
+        control: the picture to start from, and its cut.
+        """
+        told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
+        given = {} if control is None else {"control": self._latents.load(*control)}
+        return {**self.text(prompt, length), **told, **given}
+
+    def _told(self, encoded: dict[str, Tensor], item: Item, fit: Fit) -> dict[str, Tensor]:
+        """The caption, with the control picture's latent (``control``) and the picture's size, where there are such."""
+        if item.control is not None:
+            encoded = {**encoded, "control": self._latents.load(*control_of(item, fit))}
         if self._conditions is None:
             return encoded
         crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
@@ -141,7 +155,7 @@ class Loader:
         return Batch(
             latents=[self._latents.load(plan.items[item], plan.fits[item]) for item in rows],
             text=[
-                self._with_size(
+                self._told(
                     self._trimmed(self._text.load(caption, plan.text_length), length), plan.items[item], plan.fits[item]
                 )
                 for caption, item in zip(captions, rows, strict=True)

@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.config.paths import PROJECT_ROOT, resolve
-from backend.data import captions, reports
+from backend.data import captions, controls, reports
 from backend.data.images import BadImage, probe
 from backend.data.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.data.scan_cache import Measured, ScanCache, Stamp
@@ -37,11 +38,12 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class FolderSpec:
-    """A folder to scan: its path, repeats of every picture in it, and the setting that chose it."""
+    """A folder to scan: its path, repeats of every picture in it, the setting that chose it, and its control folder."""
 
     path: Path
     num_repeats: int = 1
     setting: str = "dataset.folders"
+    control: Path | None = None
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Found:
     caption: str = ""
     encoding: str | None = None
     caption_fault: str | None = None
+    control: Item | None = None
 
 
 @dataclass
@@ -95,6 +98,11 @@ def scan(
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
         gathered.found.append(Found(path, index, repeats, measured, None if caption is None else Path(caption)))
     _read_captions(gathered)
+    for index, spec in enumerate(gathered.folders):
+        if spec.control is not None:
+            own = [found for found in gathered.found if found.folder == index]
+            measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
+            gathered.findings += controls.pair(own, spec.path, spec.control, spec.setting, measure)
     items = _items(gathered)
     gathered.findings += reports.findings(gathered, items)
     return Scan(
@@ -125,7 +133,12 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
 
     chosen = [
-        FolderSpec(resolve(folder.path), folder.num_repeats, f"dataset.folders[{index}].path")
+        FolderSpec(
+            resolve(folder.path),
+            folder.num_repeats,
+            f"dataset.folders[{index}].path",
+            None if folder.control_path is None else resolve(folder.control_path),
+        )
         for index, folder in enumerate(data.folders)
     ]
     train = look(chosen)
@@ -157,6 +170,8 @@ def _walk_all(gathered: Gathered) -> list[tuple[Path, int, int]]:
             continue
         found = gathered.walks[index] = walk(spec.path)
         for folder, pictures in found.pictures.items():
+            if spec.control is not None and folder.is_relative_to(spec.control):
+                continue
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
@@ -247,6 +262,8 @@ def _items(gathered: Gathered) -> list[Item]:
         seen = found.measured
         if seen.fault is not None or found.caption_fault is not None:
             continue
+        if gathered.folders[found.folder].control is not None and found.control is None:
+            continue
         used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
         if found.repeats:
             items.append(
@@ -259,6 +276,7 @@ def _items(gathered: Gathered) -> list[Item]:
                     caption_path=found.caption_path,
                     repeats=found.repeats,
                     has_alpha=seen.has_alpha,
+                    control=found.control,
                 )
             )
     gathered.reports = [

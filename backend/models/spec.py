@@ -100,6 +100,7 @@ class FamilyFacts:
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
+    `control`: it edits, starting from a control picture of the size of its result.
     `fixed_text_length`: text is always `text_length` tokens, neither set nor trimmed. `one_size_batches`: all pictures
     of a batch must have one size, whatever the shape mode. `caption_template`: what a caption is put into before its
     tokens are counted, of which the first `template_tokens` are left out.
@@ -120,6 +121,7 @@ class FamilyFacts:
     lacks_modes: Mapping[str, str] = field(default_factory=dict)
     fixed_text_length: bool = False
     one_size_batches: bool = False
+    control: bool = False
     caption_template: str = "{}"
     template_tokens: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.models.flux.facts import FACTS as FLUX
+from backend.models.flux.kontext import FACTS as KONTEXT
 from backend.models.sd15.facts import FACTS as SD15
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.spec import Family
@@ -11,6 +12,12 @@ FAMILIES: dict[str, Family] = {
     FLUX.name: Family(
         facts=FLUX,
         facts_module="backend.models.flux.facts",
+        code="backend.models.flux.code",
+        denoise="backend.models.flux.denoise",
+    ),
+    KONTEXT.name: Family(
+        facts=KONTEXT,
+        facts_module="backend.models.flux.kontext",
         code="backend.models.flux.code",
         denoise="backend.models.flux.denoise",
     ),

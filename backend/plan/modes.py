@@ -75,11 +75,13 @@ def plan_mode(
         max_steps=cfg.training.step_limit,
         max_epochs=cfg.training.max_train_epochs,
     )
-    static = _static_count(cfg, geometry, [*fits, *(fit for each in held.values() for fit in each)])
+    own = tokens_of_all(items, fits)
+    every = own + [t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each)]
+    static = _static_count(cfg, geometry, every)
     padded_to = static if mode == "static" else None
     work = _Work(cfg, scan, geometry, text, mode, fits, held, groups, steps, padded_to)
     entries = sum(item.repeats for item in items)
-    used = sum(fit.bucket.tokens * item.repeats for fit, item in zip(fits, items, strict=True))
+    used = sum(tokens * item.repeats for tokens, item in zip(own, items, strict=True))
     trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
     return ModePlan(
         mode=mode,
@@ -108,20 +110,26 @@ def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
     return tuple(result)
 
 
-def _static_count(cfg: Config, geometry: Geometry, fits: Sequence[Fit]) -> int | None:
+def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit]) -> list[int]:
+    """Image tokens of each picture's row: its own, and as many again of a control picture, which has its size."""
+    return [f.bucket.tokens * (1 if i.control is None else 2) for i, f in zip(items, fits, strict=True)]
+
+
+def _static_count(cfg: Config, geometry: Geometry, tokens: Sequence[int]) -> int | None:
     """The static token count: as set, else the largest bucket in use, raised to sample sizes that are hardly larger."""
     if cfg.compile.static_token_count is not None:
         return cfg.compile.static_token_count
-    if not fits:
+    if not tokens:
         return None
-    largest = max(fit.bucket.tokens for fit in fits)
+    largest = max(tokens)
     samples = [prompt_tokens(prompt, geometry) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
-    return max([largest, *(tokens for tokens in samples if tokens <= largest * _RAISE_FOR_SAMPLES)])
+    return max([largest, *(drawn for drawn in samples if drawn <= largest * _RAISE_FOR_SAMPLES)])
 
 
 def prompt_tokens(prompt: SamplePrompt, geometry: Geometry) -> int:
-    """Image tokens of a sample."""
-    return geometry.image_tokens(*fitting_size(prompt.width, prompt.height, geometry))
+    """Image tokens of a sample, those of its control picture included."""
+    pictures = 1 if prompt.control_image is None else 2
+    return pictures * geometry.image_tokens(*fitting_size(prompt.width, prompt.height, geometry))
 
 
 @dataclass(frozen=True)
@@ -161,11 +169,12 @@ class _Work:
         if self.text.buckets is not None:
             return self._training_by_rows()
         shapes: dict[Shape, None] = {}
+        own = tokens_of_all(self.scan.train.items, self.fits)
         size = self.cfg.dataset.batch_size
         for each, count in zip(self.groups, self.steps.groups, strict=True):
             whole = [size] if count.used >= size else []
             rest = [count.used % size] if count.used % size else []
-            sizes = dict.fromkeys(self.image_size(self.fits[index].bucket.tokens) for index in each.indices)
+            sizes = dict.fromkeys(self.image_size(own[index]) for index in each.indices)
             for rows in (*whole, *rest):
                 shapes |= dict.fromkeys(Shape(tokens, self.text.length, rows) for tokens in sizes)
         return list(shapes)
@@ -177,6 +186,7 @@ class _Work:
         lengths = [self.text.fit(item.caption) for item in self.scan.train.items]
         empty = self.text.fit("")
         members = [each.indices for each in self.groups]
+        own = tokens_of_all(self.scan.train.items, self.fits)
         shapes: dict[Shape, None] = {}
         for epoch in range(epochs):
             drop_last = data.sample_ratio >= 1.0
@@ -190,7 +200,7 @@ class _Work:
                         key, seed, epoch, place, data.caption_dropout_rate, data.caption_dropout_every_n_epochs
                     )
                     longest = max(longest, empty if dropped else lengths[index])
-                sizes = {self.image_size(self.fits[index].bucket.tokens) for index in batch}
+                sizes = {self.image_size(own[index]) for index in batch}
                 shapes |= dict.fromkeys(Shape(tokens, longest, len(batch)) for tokens in sorted(sizes))
         return list(shapes)
 
@@ -201,9 +211,13 @@ class _Work:
         rows = validation_batch(self.cfg)
         return list(
             dict.fromkeys(
-                Shape(self.image_size(fit.bucket.tokens), self.text.fit(item.caption), rows)
+                Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
                 for name, fits in self.validation_fits.items()
-                for item, fit in zip(self.scan.validation[name].items, fits, strict=True)
+                for item, tokens in zip(
+                    self.scan.validation[name].items,
+                    tokens_of_all(self.scan.validation[name].items, fits),
+                    strict=True,
+                )
             )
         )
 

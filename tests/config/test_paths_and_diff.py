@@ -53,6 +53,8 @@ def test_rows_are_compared_cell_by_cell() -> None:
     b = with_values(Config(), {"dataset.folders": [{"path": "a", "num_repeats": 2}]})
     assert diff(a, b) == [
         Change("dataset.folders[0].num_repeats", "Image folders: Repeats", 1, 2),
-        Change("dataset.folders[1]", "Image folders", {"path": "b", "num_repeats": 1}, None),
+        Change("dataset.folders[1]", "Image folders", {"path": "b", "num_repeats": 1, "control_path": None}, None),
     ]
-    assert diff(b, a)[1] == Change("dataset.folders[1]", "Image folders", None, {"path": "b", "num_repeats": 1})
+    assert diff(b, a)[1] == Change(
+        "dataset.folders[1]", "Image folders", None, {"path": "b", "num_repeats": 1, "control_path": None}
+    )

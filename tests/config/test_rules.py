@@ -22,6 +22,7 @@ SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
+    ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control pictures"),
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
     ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),

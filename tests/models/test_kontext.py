@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from diffusers import FluxKontextPipeline
+from diffusers import FluxKontextPipeline, FluxTransformer2DModel
+from PIL import Image
 from torch import Tensor
 
+from backend.config.load import parse
+from backend.data.items import Item
+from backend.data.scan import FolderSpec, scan
 from backend.models.flux.denoise import predict
+from backend.models.table import family
+from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
 from tests.shapes.common import SIZES, TEXT, denoiser_with_lora, make_batch, relative
+from tests.training.runs import config, events, lora_of, rows, start
 
 CONTROLS = [(8, 8), (6, 10), (8, 12), (4, 4)]
 
@@ -17,6 +28,10 @@ CONTROLS = [(8, 8), (6, 10), (8, 12), (4, 4)]
 def controls(sizes: list[tuple[int, int]]) -> list[list[Tensor]]:
     draw = torch.Generator().manual_seed(9)
     return [[torch.randn(4, height, width, generator=draw)] for height, width in sizes]
+
+
+def told(text: list[dict[str, Tensor]], control: list[list[Tensor]]) -> list[dict[str, Tensor]]:
+    return [{**said, "control": picture} for said, (picture,) in zip(text, control, strict=True)]
 
 
 def as_the_pipeline_calls(model: torch.nn.Module, batch, control: list[list[Tensor]]) -> list[Tensor]:
@@ -51,7 +66,7 @@ def test_equals_the_pipelines_call_in_output_and_gradients(shapes: str) -> None:
     runtime = ShapeRuntime() if shapes == "native" else ShapeRuntime("static", 64, text_length=TEXT)
     runtime.pad_fill = 1e6 if shapes == "static" else 0.0
     ours, theirs = denoiser_with_lora(), denoiser_with_lora()
-    mine = predict(ours, batch.noisy, batch.sigma, batch.text, 2.5, runtime, control=control)
+    mine = predict(ours, batch.noisy, batch.sigma, told(batch.text, control), 2.5, runtime)
     wanted = as_the_pipeline_calls(theirs, batch, control)
     for got, want, latent in zip(mine, wanted, batch.noisy, strict=True):
         assert got.shape == latent.shape and relative(got, want) < 1e-5
@@ -67,7 +82,78 @@ def test_the_control_picture_is_seen() -> None:
     batch, model = make_batch([SIZES[0]]), denoiser_with_lora()
     with torch.no_grad():
         said = [
-            predict(model, batch.noisy, batch.sigma, batch.text, 2.5, ShapeRuntime(), control=control)[0]
-            for control in (None, controls([(8, 8)]), controls([(8, 12)]))
+            predict(model, batch.noisy, batch.sigma, text, 2.5, ShapeRuntime())[0]
+            for text in (batch.text, told(batch.text, controls([(8, 8)])), told(batch.text, controls([(8, 12)])))
         ]
     assert relative(said[0], said[1]) > 1e-3 and relative(said[1], said[2]) > 1e-3
+
+
+def kontext_base(tiny_flux: Path, where: Path) -> Path:
+    """The tiny FLUX folder as a FLUX.1 Kontext model: the same parts under another pipeline's name."""
+    base = Path(shutil.copytree(tiny_flux, where))
+    index = base / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "FluxKontextPipeline"}))
+    return base
+
+
+def pairs(images: Path, where: Path) -> Path:
+    """A control picture for each of `images`: the same in grey, upside down, as JPEG under the same name."""
+    where.mkdir()
+    for path in images.glob("*.png"):
+        Image.open(path).convert("L").transpose(Image.Transpose.ROTATE_180).save(where / f"{path.stem}.jpg")
+    return where
+
+
+@pytest.mark.parametrize("mode", ["static", "off"])
+def test_kontext_trains_on_pairs_validates_samples_and_saves(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, mode: str
+) -> None:
+    control = pairs(image_folder, tmp_path / "before")
+    sample = {"prompt": "a red ring", "width": 64, "height": 64, "steps": 2}
+    cfg = config(
+        kontext_base(tiny_flux, tmp_path / "base"), image_folder, tmp_path,
+        model={"family": "flux_kontext"} | {"base_model": str(tmp_path / "base"), "text_length": 16},
+        dataset={"folders": [{"path": str(image_folder), "control_path": str(control)}], "validation_split": 0.25},
+        training={"max_train_steps": 3},
+        sampling={"prompts": [sample | {"control_image": str(control / f"picture_{n}.jpg")} for n in (0, 1)]},
+        compile={"compile": False, "shape_mode": mode},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    assert len(rows(run)) == 3 and all(row["loss"] > 0 for row in rows(run))
+    assert events(run, "validation") and len(events(run, "sample")) == 2
+    drawn = [Image.open(sample.path).tobytes() for sample in run.samples()]
+    assert drawn[0] != drawn[1], "the control picture had no effect on the sample"
+    plan = events(run, "plan")[0]
+    if mode == "static":
+        # 64 px: 16 tokens of the picture and 16 of its control
+        assert plan["static_token_count"] >= 32
+    theirs = FluxTransformer2DModel.from_pretrained(tmp_path / "base" / "transformer")
+    theirs.load_lora_adapter(lora_of(run), prefix="transformer")
+
+
+def test_pairs_are_matched_by_name_and_what_is_missing_is_named(image_folder: Path, tmp_path: Path) -> None:
+    control = pairs(image_folder, tmp_path / "before")
+    (control / "picture_3.jpg").unlink()
+    (control / "picture_1.jpg").rename(control / "PICTURE_1.JPG")
+    found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
+    by_name = {item.path.stem: item for item in found.items}
+    assert "picture_3" not in by_name and by_name["picture_1"].control.path.name == "PICTURE_1.JPG"
+    (said,) = [finding for finding in found.findings if finding.kind == "no_control"]
+    assert said.severity == "error" and "picture_3.png" in said.text
+    assert said.setting == "dataset.folders[0].control_path"
+    assert Item.from_dict(by_name["picture_1"].to_dict()) == by_name["picture_1"]
+
+
+def test_a_control_folder_inside_the_folder_is_not_trained(image_folder: Path) -> None:
+    control = pairs(image_folder, image_folder / "before")
+    found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
+    assert len(found.items) == 8 and all(item.control.path.parent == control for item in found.items)
+
+
+def test_each_family_refuses_what_is_the_others(tiny_flux: Path, tmp_path: Path) -> None:
+    base = kontext_base(tiny_flux, tmp_path / "base")
+    assert family("flux_kontext").check_base_model(base) == []
+    assert "FluxKontextPipeline" in family("flux").check_base_model(base)[0].text
+    loaded = parse({"dataset": {"folders": [{"path": "a", "control_path": "b"}]}})
+    assert any("takes no control pictures" in problem.text for problem in loaded.problems)

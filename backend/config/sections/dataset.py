@@ -29,6 +29,15 @@ class ImageFolder(Section):
         "beside a large one.",
         aliases=("repeats", "n_repeats", "dataset_repeats", "balancing"),
     )
+    control_path: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Control folder",
+        help="For models that edit (FLUX.1 Kontext): folder with the picture to start from for each picture, under the "
+        "same name. The picture in the first folder is the result that is learnt. Other models take none.",
+        aliases=("control_directory", "conditioning_data_dir", "control_dir", "source_dir"),
+    )
 
 
 class DatasetSection(Section):

@@ -27,6 +27,14 @@ class SamplePrompt(Section):
         help="What to keep away from. It needs a true guidance above 1.",
         aliases=("negative", "neg"),
     )
+    control_image: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Control picture",
+        help="For models that edit (FLUX.1 Kontext): the picture to start from, cut to the sample's size.",
+        aliases=("ci", "ctrl_img", "control_image_path", "image"),
+    )
     width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the picture.", aliases=("w",))
     height: int = setting(
         1024, ge=16, le=8192, unit="px", label="Height", help="Height of the picture.", aliases=("h",)

@@ -258,19 +258,18 @@ def predict(
     text: Sequence[dict[str, Tensor]],
     guidance: float | None,
     shapes: ShapeRuntime,
-    control: Sequence[Sequence[Tensor]] | None = None,
 ) -> list[Tensor]:
     """Velocity that FLUX predicts for each noisy latent, on real tokens only.
 
     noisy: B latents (C, h, w), sizes may differ. sigma: (B,) float32 in [0, 1]. text: B dicts with `prompt_embeds`
-    (L, D) and `pooled` (P,); `length` (0-d, real tokens) lets caption buckets trim. guidance: embedded guidance value,
-    None where the model has none. control: a row's control latents (C, h, w), which stand behind its own tokens as in
-    `FluxKontextPipeline`; the prediction for them is dropped. Returns B tensors (C, h, w) float32 in the order given.
-    Wait-free on the device.
+    (L, D) and `pooled` (P,); `length` (0-d, real tokens) lets caption buckets trim; `control` is the latent (C, h, w)
+    of a picture to start from: it stands behind the row's own tokens as in `FluxKontextPipeline`, and the prediction
+    for it is dropped. guidance: embedded guidance value, None where the model has none. Returns B tensors (C, h, w)
+    float32 in the order given. Wait-free on the device.
     """
     shapes.install(denoiser)
     dtype = denoiser.context_embedder.weight.dtype
-    rows = [[latent, *(control[i] if control else ())] for i, latent in enumerate(noisy)]
+    rows = [[latent, *([t["control"]] if "control" in t else [])] for latent, t in zip(noisy, text, strict=True)]
     sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in rows]
     batch = shapes.pack(
         [torch.cat([pack_latent(latent).to(dtype) for latent in row]) for row in rows],

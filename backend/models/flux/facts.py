@@ -191,8 +191,12 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
 
     variant: of the weight files ("fp16"), where `base` is a path.
     """
-    base = Base.at(base, variant)
-    problems = check_files(base, FACTS, SAME_PARTS)
+    return check(Base.at(base, variant), FACTS, SAME_PARTS)
+
+
+def check(base: Base, of: FamilyFacts, pipelines: tuple[str, ...]) -> list[Problem]:
+    """The same for a model of FLUX's build whose facts are `of`. pipelines: that model_index.json may name too."""
+    problems = check_files(base, of, pipelines)
     return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
 
 

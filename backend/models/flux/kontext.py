@@ -1,0 +1,30 @@
+"""Torch-free facts of FLUX.1 Kontext: FLUX.1-dev's parts and layers, and a control picture behind the image tokens.
+
+The transformer can't be told from FLUX.1-dev's by its tensors, so that a person chooses the family. Class names:
+diffusers `FluxKontextPipeline` (0.42).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from backend.config.problems import Problem
+from backend.models.base import Base
+from backend.models.flux import facts
+from backend.models.flux.facts import geometry, sizes
+
+__all__ = ["FACTS", "check_base_model", "geometry", "sizes"]
+
+FACTS = replace(
+    facts.FACTS,
+    name="flux_kontext",
+    title="FLUX.1 Kontext",
+    pipeline_class="FluxKontextPipeline",
+    control=True,
+)
+
+
+def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
+    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
+    return facts.check(Base.at(base, variant), FACTS, ("FluxKontextInpaintPipeline",))
