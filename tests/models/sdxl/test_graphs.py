@@ -100,7 +100,9 @@ def test_classes_are_those_of_the_facts(name: str) -> None:
     ],
 )
 def test_graphs_equal_the_plan_over_eight_sizes(name: str, mode: str, dynamic: str) -> None:
-    model, facts = unet(name), family(name).facts
+    # few layers with a LoRA where that is not the point: they are most of what is traced
+    few = None if (name, mode) == ("sdxl", "exact_buckets") else ["attn2.to_k"]
+    model, facts = unet(name, few), family(name).facts
     checkpointing.apply(model, "block")
     sizes = SIZES[:5] if mode == "exact_buckets" else SIZES
     shapes = ShapeRuntime(mode, longest=1000)

@@ -77,8 +77,8 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_loads_in_diffuser
     assert samples[4, 1].tobytes() == samples[0, 1].tobytes() == samples[0, 0].tobytes()
 
     tensors = lora_of(run)
-    targets = len(events(run, "plan")) and len(tensors) // 3
-    assert targets > 10 and all(key.startswith("lora_unet_") for key in tensors)
+    assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
+    assert len(tensors) > 3 * 10 and all(key.startswith("lora_unet_") for key in tensors)
     assert {key.partition(".")[2] for key in tensors} == {"lora_down.weight", "lora_up.weight", "alpha"}
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
         said = file.metadata()
@@ -105,18 +105,19 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_loads_in_diffuser
 def test_a_resumed_run_is_the_straight_one_and_compile_changes_nothing(
     tiny_sdxl: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    straight, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path))
+    few = {"network": {"network_dim": 4, "network_alpha": 2.0, "targets_include": ["attn2.to_k", "attn1.to_v"]}}
+    straight, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, **few))
     assert code == 0, events(straight, "error")
-    half, _ = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, training={"max_train_steps": 2}))
+    half, _ = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, training={"max_train_steps": 2}, **few))
     longer = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
     half.config_path.write_text(longer)
-    _, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path), half, resume=True)
+    _, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, **few), half, resume=True)
     assert code == 0, events(half, "error")
     losses = [row["loss"] for row in rows(straight)]
     assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
     compiled = {"compile": True, "compile_backend": "aot_eager", "shape_mode": "off"}
-    traced, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, compile=compiled))
+    traced, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, compile=compiled, **few))
     assert code == 0, events(traced, "error")
     assert [row["loss"] for row in rows(traced)] == pytest.approx(losses, rel=1e-5)
 
