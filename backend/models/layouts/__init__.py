@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from backend.models.layouts.autoencoder import LDM_VAE
 from backend.models.layouts.flux import FLUX_BFL
+from backend.models.layouts.qwen import QWEN_DIT, QWEN_VL, WAN_VAE
 from backend.models.layouts.rules import Layout, Piece, Rule, UnknownNames
 from backend.models.layouts.text import HF_CLIP, HF_CLIP_BARE, HF_CLIP_G, OPEN_CLIP, T5
 from backend.models.layouts.unet import LDM_UNET
 
 LAYOUTS: dict[str, Layout] = {
-    layout.name: layout for layout in (FLUX_BFL, LDM_UNET, LDM_VAE, HF_CLIP, HF_CLIP_BARE, HF_CLIP_G, OPEN_CLIP, T5)
+    layout.name: layout
+    for layout in (
+        FLUX_BFL,
+        LDM_UNET,
+        LDM_VAE,
+        HF_CLIP,
+        HF_CLIP_BARE,
+        HF_CLIP_G,
+        OPEN_CLIP,
+        T5,
+        QWEN_DIT,
+        QWEN_VL,
+        WAN_VAE,
+    )
 }
 
 __all__ = ["LAYOUTS", "Layout", "Piece", "Rule", "UnknownNames"]
