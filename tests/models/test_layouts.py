@@ -18,6 +18,7 @@ from backend.models.base import Base
 from backend.models.layouts import LAYOUTS, UnknownNames
 from backend.models.sources import open_part
 from backend.models.spec import Part
+from backend.models.table import family
 from tests.models import originals
 
 
@@ -208,31 +209,27 @@ def model_shapes(cls_name: str, config: dict[str, Any]) -> dict[str, tuple[int, 
 
 
 PUBLISHED = [
-    ("flux1-dev", FLUX),
-    ("flux1-schnell", FLUX),
-    ("ae", VAE),
-    ("clip_l", CLIP),
-    ("t5xxl", T5),
-    ("sd_xl_base_1.0", VAE),
-    ("sd_xl_base_1.0", CLIP),
-    ("sd_xl_base_1.0", CLIP_G),
-    ("v1-5-pruned-emaonly", VAE),
-    ("v1-5-pruned-emaonly", CLIP),
+    ("flux1-dev", "flux", "transformer"),
+    ("flux1-schnell", "flux", "transformer"),
+    ("ae", "flux", "vae"),
+    ("clip_l", "flux", "text_encoder"),
+    ("t5xxl", "flux", "text_encoder_2"),
+    *(("sd_xl_base_1.0", "sdxl", name) for name in ("unet", "vae", "text_encoder", "text_encoder_2")),
+    *(("v1-5-pruned-emaonly", "sd15", name) for name in ("unet", "vae", "text_encoder")),
 ]
 
 
-@pytest.mark.parametrize(("name", "part"), PUBLISHED, ids=lambda v: v if isinstance(v, str) else v.class_names[0])
-def test_published_files_fit_the_model_of_our_config(name: str, part: Part) -> None:
-    header = golden(name)
+@pytest.mark.parametrize(("name", "kind", "part_name"), PUBLISHED)
+def test_published_files_fit_the_model_of_our_config(name: str, kind: str, part_name: str) -> None:
+    header, part = golden(name), family(kind).facts.part(part_name)
     layout = next(LAYOUTS[each] for each in part.layouts if LAYOUTS[each].prefix_in(header) is not None)
     found = {n: p.shape for n, p in layout.pieces(header, layout.prefix_in(header) or "").items()}
     shipped = json.loads((Path(base.__file__).parent / part.shipped).read_text(encoding="utf-8"))
     measured = measures.of(part.class_names[0], found, shipped)
-    if part is not CLIP_G and not (part is VAE and name != "ae"):
-        # what we ship is the published config: measuring the published file changes nothing
-        assert {key: measured[key] for key in measured if measured[key] != shipped.get(key)} == (
-            {"guidance_embeds": False} if name == "flux1-schnell" else {}
-        )
+    # what we ship is the published config: measuring the published file changes nothing
+    assert {key: measured[key] for key in measured if measured[key] != shipped.get(key)} == (
+        {"guidance_embeds": False} if name == "flux1-schnell" else {}
+    )
     assert found == model_shapes(part.class_names[0], shipped | measured)
 
 
