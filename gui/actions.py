@@ -281,6 +281,8 @@ def start_problems(config: Config) -> list[Problem]:
         problems += family(config.model.family).check_base_model(Base.of(config.model))
     for index, folder in enumerate(config.dataset.folders):
         problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
+        if folder.control_path is not None:
+            problems += _folder_problems(resolve(folder.control_path), f"dataset.folders[{index}].control_path")
     for index, row in enumerate(config.validation.validation_folders):
         problems += _folder_problems(resolve(row.path), f"validation.validation_folders[{index}].path")
     return problems

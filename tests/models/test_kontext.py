@@ -115,8 +115,10 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
         model={"family": "flux_kontext"} | {"base_model": str(tmp_path / "base"), "text_length": 16},
         dataset={"folders": [{"path": str(image_folder), "control_path": str(control)}], "validation_split": 0.25},
         training={"max_train_steps": 3},
-        sampling={"prompts": [sample | {"control_image": str(control / f"picture_{n}.jpg")} for n in (0, 1)]},
-        compile={"compile": False, "shape_mode": mode},
+        sampling={"prompts": [sample | {"control_image": str(control / f"picture_{n}.jpg")} for n in (0, 1)],
+                  "sample_at_start": True, "sample_at_end": False},
+        validation={"validate_at_start": True},
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": mode},
     )  # fmt: skip
     run = Run.create(cfg)
     assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
@@ -124,7 +126,10 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
     assert events(run, "validation") and len(events(run, "sample")) == 2
     drawn = [Image.open(sample.path).tobytes() for sample in run.samples()]
     assert drawn[0] != drawn[1], "the control picture had no effect on the sample"
-    plan = events(run, "plan")[0]
+    plan, last = events(run, "plan")[0], rows(run)[-1]
+    if mode == "static":
+        assert (last["graphs"], last["recompiles"], last["breaks"]) == (plan["graphs"]["planned"], 0, 0)
+        assert plan["graphs"]["planned"] == 4
     if mode == "static":
         # 64 px: 16 tokens of the picture and 16 of its control
         assert plan["static_token_count"] >= 32
