@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from diffusers import FluxKontextPipeline, FluxTransformer2DModel
@@ -13,11 +14,16 @@ from PIL import Image
 from torch import Tensor
 
 from backend.config.load import parse
+from backend.config.schema import SamplePrompt
+from backend.data.cache import pixels_of, sample_control
 from backend.data.items import Item
 from backend.data.scan import FolderSpec, scan
 from backend.models.flux.denoise import predict
+from backend.models.loading import Loading
 from backend.models.table import family
+from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
+from backend.sampling import PromptText, draw_latent, to_picture
 from backend.shapes.runtime import ShapeRuntime
 from tests.shapes.common import SIZES, TEXT, denoiser_with_lora, make_batch, relative
 from tests.training.runs import config, events, lora_of, rows, start
@@ -162,3 +168,40 @@ def test_each_family_refuses_what_is_the_others(tiny_flux: Path, tmp_path: Path)
     assert "FluxKontextPipeline" in family("flux").check_base_model(base)[0].text
     loaded = parse({"dataset": {"folders": [{"path": "a", "control_path": "b"}]}})
     assert any("takes no control pictures" in problem.text for problem in loaded.problems)
+
+
+def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    base = kontext_base(tiny_flux, tmp_path / "base")
+    path = image_folder / "picture_0.png"
+    pipeline = FluxKontextPipeline.from_pretrained(base)
+    pipeline.set_progress_bar_config(disable=True)
+    theirs = pipeline(
+        Image.open(path),
+        "a red circle",
+        width=64,
+        height=64,
+        num_inference_steps=3,
+        guidance_scale=2.0,
+        max_sequence_length=32,
+        generator=torch.Generator("cpu").manual_seed(3),
+        max_area=64 * 64,
+        _auto_resize=False,
+    ).images[0]
+    code, loading = family("flux_kontext").load(), Loading(torch.float32, torch.device("cpu"))
+    prompt = SamplePrompt(
+        prompt="a red circle", width=64, height=64, seed=3, steps=3, guidance_scale=2.0, control_image=str(path)
+    )
+    geometry, vae = family("flux_kontext").geometry(base), code.load_vae(base, loading)
+    item, fit = sample_control(prompt, geometry, 0)
+    (text,) = code.load_text(base, loading).encode([prompt.prompt], 32)
+    text["control"] = vae.encode(pixels_of(item, fit, "white")[None])[0]
+    latent = draw_latent(
+        prompt,
+        PromptText(text, None),
+        lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, ShapeRuntime()),
+        lambda steps, tokens: EulerSteps(code.sampling_sigmas(steps, tokens, base)),
+        geometry,
+        torch.device("cpu"),
+    )
+    ours = to_picture(vae.decode(latent[None])[0])
+    assert np.abs(np.asarray(ours).astype(int) - np.asarray(theirs).astype(int)).max() <= 1
