@@ -35,6 +35,7 @@ from backend.memory import oom, support
 from backend.memory.bytes import stored_as
 from backend.memory.decoder import tile
 from backend.memory.expected import Expected, limit
+from backend.memory.swap import swapped_paths
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, Geometry
@@ -56,7 +57,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything but the denoiser. code: the family's module. dtype: of the frozen weights. targets: module paths."""
+    """Everything but the denoiser. code: the family's module. dtype: of the frozen weights. targets: module paths.
+
+    swapped: module paths of the blocks whose weights stay in the machine's memory.
+    """
 
     cfg: Config
     family: Family
@@ -73,6 +77,7 @@ class Inputs:
     texts: TextCache
     objective: Objective
     expected: Expected | None = None
+    swapped: tuple[str, ...] = ()
 
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
@@ -94,7 +99,15 @@ class Inputs:
         """How the denoiser is loaded."""
         memory = self.cfg.memory
         kind = stored_as(memory.base_quantization, memory.base_compute)
-        return replace(self.loading, quantize=kind, compute=memory.base_compute)
+        host = self._is_swapped if self.swapped else None
+        return replace(self.loading, quantize=kind, compute=memory.base_compute, host=host)
+
+    def _is_swapped(self, path: str) -> bool:
+        return any(path == block or path.startswith(f"{block}.") for block in self.swapped)
+
+    def running_order(self, denoiser: nn.Module) -> dict[str, nn.ModuleList]:
+        """The denoiser's blocks in the order in which they run, which is not by class in every family."""
+        return getattr(self.code, "running_order", self.code.block_lists)(denoiser)
 
     @property
     def text_loading(self) -> Loading:
@@ -161,6 +174,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         texts,
         objective_of(cfg, family.facts, code, base),
     )
+    inputs = replace(inputs, swapped=_swapped(inputs, code.empty_denoiser(base)))
     inputs = replace(inputs, expected=_expect(inputs, events))
     if inputs.tiled_encode:
         inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
@@ -226,6 +240,19 @@ def _check_settings(
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
     return tuple(targets)
+
+
+def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:
+    """Module paths of the blocks to swap; Refused when there are not so many."""
+    count = inputs.cfg.memory.blocks_to_swap
+    if not count:
+        return ()
+    lists = inputs.running_order(empty)
+    total = sum(map(len, lists.values()))
+    if count > total:
+        text = f"{count} blocks are to be swapped, but this model has {total}"
+        raise Refused(text, f"Set blocks_to_swap to {total} or less.", "memory.blocks_to_swap")
+    return swapped_paths(empty, lists, count)
 
 
 def compute_dtype(cfg: Config, device: torch.device, dtype: torch.dtype) -> torch.dtype:

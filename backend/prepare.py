@@ -39,6 +39,8 @@ from backend.lora.metadata import file_metadata
 from backend.memory import checkpointing, oom
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
+from backend.memory.swap import Swap
+from backend.memory.swap_run import swap_blocks
 from backend.optim_state import ExactState, weights_to_use
 from backend.plan.modes import fitting_size
 from backend.pulse import CompilePulse
@@ -65,6 +67,7 @@ class Trained:
     lora: Lora
     optimizer: Any
     scheduler: Any
+    swap: Swap | None = None
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
@@ -102,7 +105,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     events.write("phase", phase="load", done=0, total=None, eta_s=None)
     accelerator = make_accelerator(cfg, inputs)
     with oom.explained(events, inputs.expected):
-        trained = _load(inputs, accelerator, events)
+        trained = _load(inputs, accelerator, events, stack)
     asks.check()
     fingerprint = Fingerprint(
         cfg.network.network_dim,
@@ -120,11 +123,11 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         events.write("resumed", step=position.step, generation=generation)
         log.info("Going on at step %d, generation %d", position.step, generation)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
-    telemetry, report = _compile(inputs, trained.denoiser, cache, stack)
+    telemetry, report = _compile(inputs, trained, cache, stack)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
-    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned)
+    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned, trained.swap)
     return _assemble(around, inputs, trained, accelerator, position, fingerprint, metrics, watch)
 
 
@@ -240,8 +243,8 @@ def _seed(cfg: Config) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trained:
-    """Order: load, LoRA, checkpointing, prepare."""
+def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trained:
+    """Order: load, LoRA, checkpointing, swap, prepare."""
     cfg = inputs.cfg
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
     network = cfg.network
@@ -271,15 +274,18 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter) -> Trai
     if kind == "offload" and inputs.device.type == "cpu":
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
         events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
+    swap = None
+    if inputs.swapped:
+        swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     optimizer = optimizer_of(cfg, lora.parameters())
     optimizer.register_step_post_hook(lambda *_: lora.publish())
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler)
+    return Trained(denoiser, lora, optimizer, scheduler, swap)
 
 
 def _compile(
-    inputs: Inputs, denoiser: nn.Module, cache: Path, stack: ExitStack
+    inputs: Inputs, trained: Trained, cache: Path, stack: ExitStack
 ) -> tuple[Telemetry | None, CompileReport | None]:
     """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
     chosen = inputs.cfg.compile
@@ -293,14 +299,15 @@ def _compile(
     rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
     try:
         report = compile_model(
-            denoiser,
-            inputs.code.block_lists(denoiser),
+            trained.denoiser,
+            inputs.code.block_lists(trained.denoiser),
             backend=chosen.compile_backend,
             mode=chosen.compile_mode,
             dynamic=dynamic,
             fullgraph=chosen.compile_fullgraph,
             cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
             disable_linear=chosen.disable_linear,
+            swapping=trained.swap is not None,
             scope=chosen.compile_scope,
             selection=rows or None,
             checkpointing=inputs.cfg.training.gradient_checkpointing,

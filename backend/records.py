@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +25,16 @@ class NotFinite(Exception):
         self.what = what
 
 
+Told = float | int | Callable[[], float] | None
+"""A column's value, or what gives it once the device has done with the step."""
+
+
 @dataclass
 class _Late:
     """Two numbers on their way from the device; `ready` waits for them and for nothing that was queued later."""
 
     step: int
-    row: dict[str, float | int | None]
+    row: dict[str, Told]
     host: Tensor
     copied: torch.cuda.Event | None
 
@@ -44,16 +49,16 @@ class StepRecords:
     """Collects each step's numbers and hands a whole row to `write` once the device has computed them.
 
     write: called with the step and its columns (as ``backend.runs.metrics.COLUMNS``). measures: adds the columns that
-    only the host knows (memory, graphs), asked once a row; a step in which something was compiled gets no s_per_step.
-    scaled: True under fp16 loss scaling, where an infinite gradient is part of the search for the scale and its step is
-    skipped.
+    only the host knows (memory, graphs), asked once a row, or functions that tell once the step is done; a step in
+    which something was compiled gets no s_per_step. scaled: True under fp16 loss scaling, where an infinite gradient is
+    part of the search for the scale and its step is skipped.
     """
 
     def __init__(
         self,
         position: Position,
         write: Callable[[int, Mapping[str, float | int | None]], None],
-        measures: Callable[[], Mapping[str, float | int | None]],
+        measures: Callable[[], Mapping[str, Told]],
         scaled: bool = False,
     ) -> None:
         self._position = position
@@ -79,7 +84,7 @@ class StepRecords:
         else:
             host = both
         # host-side numbers belong to this step: asked one step later, a compile would be booked to the wrong one
-        told = {**self._measures(), **row}
+        told: dict[str, Any] = {**self._measures(), **row}
         compiled = told.get("compile_seconds") or 0.0
         if compiled > self._compile_seconds:
             told["s_per_step"], self._compile_seconds = None, compiled
@@ -96,7 +101,8 @@ class StepRecords:
             return
         loss, norm = late.values()
         position = self._position
-        row: dict[str, float | int | None] = {**late.row, "loss": loss, "grad_norm": norm}
+        row = {name: value() if callable(value) else value for name, value in late.row.items()}
+        row |= {"loss": loss, "grad_norm": norm}
         if math.isfinite(loss):
             position.smooth = SMOOTHING * position.smooth + (1 - SMOOTHING) * loss
             position.smooth_weight = SMOOTHING * position.smooth_weight + (1 - SMOOTHING)

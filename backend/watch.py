@@ -10,6 +10,8 @@ from backend.compile.report import CompileReport
 from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
 from backend.memory.meter import Meter
+from backend.memory.swap import Swap
+from backend.records import Told
 from backend.refused import Failed
 from backend.runs.events import EventWriter
 
@@ -31,6 +33,7 @@ class Watch:
         telemetry: Telemetry | None,
         report: CompileReport | None,
         planned: int,
+        swap: Swap | None = None,
     ) -> None:
         self._events = events
         self._position = position
@@ -41,10 +44,13 @@ class Watch:
         self._planned = planned
         self._told: str | None = None
         self._first = True
+        self._swap = swap
         self._syncs = SyncSampler(meter.device)
 
     def before_step(self) -> None:
-        """A step is about to start."""
+        """A step is about to start: what samples and validation waited for swapped weights is none of its own."""
+        if self._swap is not None:
+            self._swap.take_waits()
         self._syncs.begin()
 
     def begin(self) -> None:
@@ -53,9 +59,11 @@ class Watch:
         self._compile_state()
         self._phase("compile" if compiling else "train")
 
-    def measure(self) -> Mapping[str, float | int | None]:
-        """Columns of a step's row that the host knows: memory, and the counts of compiling so far."""
-        row: dict[str, float | int | None] = {**self._meter.read(), "syncs": self._syncs.end()}
+    def measure(self) -> Mapping[str, Told]:
+        """Columns of a step's row that the host knows: memory, the counts of compiling so far, the wait for swap."""
+        row: dict[str, Told] = {**self._meter.read(), "syncs": self._syncs.end()}
+        if self._swap is not None:
+            row["swap_wait"] = self._swap.take_waits()
         if self._telemetry is None:
             return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": 0.0}
         stats = self._telemetry.poll()

@@ -249,6 +249,33 @@ RULES: tuple[Rule, ...] = (
         "nothing would be compiled",
         "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
     ),
+    Rule(
+        ("memory.blocks_to_swap", "compile.compile_scope", "compile.compile"),
+        lambda count, scope, on: on and scope == "model" and count > 0,
+        "blocks can't be swapped within one graph of the whole model, which needs all weights at once",
+        "Set compile.compile_scope to blocks, or memory.blocks_to_swap to 0",
+    ),
+    Rule(
+        ("compile.compile_fullgraph", "compile.compile", "compile.disable_linear", "memory.blocks_to_swap"),
+        lambda whole, on, linear, count: on and whole and (linear == "on" or (linear == "auto" and count > 0)),
+        "compile_fullgraph can't be kept: disable_linear {disable_linear} leaves linear layers out of the graphs, and "
+        "each is a break",
+        "Set compile.disable_linear to off, or compile_fullgraph to false",
+    ),
+    Rule(
+        ("memory.swap_ring", "memory.blocks_to_swap"),
+        lambda ring, count: ring != by_path()["memory.swap_ring"].default and not count,
+        "swap_ring has no effect: no blocks are swapped",
+        "Set blocks_to_swap above 0, or take swap_ring out",
+        "warning",
+    ),
+    Rule(
+        ("memory.swap_pinned_limit_gb", "memory.blocks_to_swap"),
+        lambda limit, count: limit is not None and not count,
+        "swap_pinned_limit_gb has no effect: no blocks are swapped",
+        "Set blocks_to_swap above 0, or take swap_pinned_limit_gb out",
+        "warning",
+    ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
     Rule(
         ("compile.compile_blocks", "model.family"),

@@ -178,6 +178,16 @@ class Swap:
         self._ring.places = []
 
 
+def swapped_paths(model: nn.Module, block_lists: Mapping[str, Sequence[nn.Module]], count: int) -> tuple[str, ...]:
+    """Module paths of the blocks that a `Swap` of `count` blocks will take, for a loader that leaves them on the host.
+
+    ValueError when there are not so many blocks.
+    """
+    chosen = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
+    wanted = {id(block_lists[kind][number]) for kind, numbers in chosen.items() for number in numbers}
+    return tuple(path for path, module in model.named_modules() if id(module) in wanted)
+
+
 def _shared(model: nn.Module, blocks: Iterable[nn.Module]) -> set[int]:
     """Frozen tensors that more than one block holds, or that something outside of the blocks holds too."""
     seen: set[int] = set()

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # Counters (graphs to cache_misses) are totals since the process began, sizes are bytes, times are seconds.
 # syncs is the newest count of a step's device-to-host waits: taken every hundredth step, None on a CPU.
+# swap_wait is what the device waited in a step for the weights of swapped blocks, None where none are swapped.
 # s_per_step is one optimizer step's own time: waiting for data counts, saving, sampling and validation do not.
 COLUMNS = (
     "loss",
@@ -51,6 +52,7 @@ COLUMNS = (
     "cache_hits",
     "cache_misses",
     "syncs",
+    "swap_wait",
     "epoch",
 )
 _KNOWN = frozenset(COLUMNS)

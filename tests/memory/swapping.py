@@ -8,14 +8,29 @@ import torch
 
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
+from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.swap import Swap
 from backend.models.flux.denoise import block_lists, predict
 from backend.shapes.runtime import ShapeRuntime
 from tests.shapes.common import Batch, denoiser_with_lora, make_batch
+from tests.tiny_flux import make_tiny_denoiser
 
 SIZES = [(6, 8), (8, 8), (8, 12), (12, 4)]
 TEXT = 12
 DOUBLE, SINGLE = 2, 3
+
+
+def sparse_lora() -> torch.nn.Module:
+    """LoRA on one layer a block class: as many graphs, traced in a fraction of the time."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = make_tiny_denoiser(DOUBLE, SINGLE)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        inject_adapter_in_model(LoraConfig(r=2, target_modules=r".*(attn\.to_q|proj_mlp)"), model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return model.train()
 
 
 def loss_of(model: torch.nn.Module, batch: Batch, shapes: ShapeRuntime) -> torch.Tensor:
@@ -32,6 +47,7 @@ class Training:
         count: int,
         *,
         checkpointing: bool = False,
+        kind: str = "off",
         backend: Any = None,
         ring: int = 2,
         device: str = "cpu",
@@ -49,8 +65,7 @@ class Training:
             if not parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
         lists = block_lists(self.model)
-        if checkpointing:
-            self.model.enable_gradient_checkpointing()
+        checkpoint(self.model, "block" if checkpointing else kind)
         self.swap = Swap(self.model, lists, count, self.device, ring=ring, poison=poison) if count else None
         self.model.to(self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -1,0 +1,72 @@
+"""Block swap in whole runs of the real trainer: the loss of the run without, through validation, samples and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.asks import Asks
+from backend.config.schema import Config
+from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+
+
+def settings(base: Path, images: Path, where: Path, memory: dict, **more: dict) -> Config:
+    prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
+    compile_ = more.pop("compile", {"compile": False})
+    training = {"max_train_steps": 6, "gradient_accumulation_steps": 2} | more.pop("training", {})
+    return config(
+        base, images, where, compile=compile_, memory=memory, training=training,
+        dataset={"validation_split": 0.25},
+        sampling={"prompts": [prompt], "sample_every_n_steps": 3, "sample_at_end": False},
+        validation={"validate_every_n_steps": 2, "validate_at_end": False},
+        **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_a_run_with_swap_is_the_run_without(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, checkpointing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    training = {"gradient_checkpointing": checkpointing}
+    plain, code = train_here(settings(tiny_flux, image_folder, tmp_path, {}, training=training))
+    assert code == 0
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"blocks_to_swap": 3}, training=training))
+    assert code == 0, events(run, "error")
+    assert [row["loss"] for row in rows(run)] == [row["loss"] for row in rows(plain)]
+    assert [e["loss"] for e in events(run, "validation")] == [e["loss"] for e in events(plain, "validation")]
+    assert same(lora_of(run), lora_of(plain))
+    assert all(row["swap_wait"] > 0 for row in rows(run)) and rows(plain)[0]["swap_wait"] is None
+    (told,) = events(run, "swap")
+    assert (told["blocks"], told["of"], told["batches"]) == (3, 4, 2) and not events(plain, "swap")
+    assert told["step_limit_seconds"] == pytest.approx(2 * told["moved"] / told["rate"])
+    assert "can't be shorter than" in caplog.text
+
+
+def test_a_stopped_and_resumed_run_with_swap_ends_as_one_that_ran_through(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the middle of a step; the one that ran through swaps nothing."""
+    through, code = train_here(settings(tiny_flux, image_folder, tmp_path, {}))
+    assert code == 0
+    looks = []
+    monkeypatch.setattr(Asks, "stop", property(lambda self: looks.append(1) or len(looks) > 7))
+    monkeypatch.setattr(Asks, "check", lambda self: None)
+    swapped = settings(tiny_flux, image_folder, tmp_path, {"blocks_to_swap": 4, "swap_ring": 3})
+    run, code = train_here(swapped)
+    monkeypatch.undo()
+    assert code == 0 and events(run, "stopped")[0]["step"] == 3
+    run, code = train_here(swapped, run, resume=True)
+    assert code == 0, events(run, "error")
+    assert len(events(run, "swap")) == 2 and same(state_of(run), state_of(through))
+    assert [row["loss"] for row in rows(run)] == [row["loss"] for row in rows(through)]
+
+
+def test_more_blocks_than_there_are_is_refused_with_the_number(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"blocks_to_swap": 5}))
+    assert code == 2
+    (error,) = events(run, "error")
+    assert "5 blocks are to be swapped, but this model has 4" in error["text"]
