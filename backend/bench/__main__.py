@@ -93,7 +93,10 @@ def _reading(each: Any) -> dict[str, Any]:
     if each.metadata["choices"]:
         return {"choices": each.metadata["choices"], "default": each.default}
     kinds = {tuple: str, type(None): float}
-    return {"type": kinds.get(type(each.default), type(each.default)), "default": each.default or None}
+    return {
+        "type": kinds.get(type(each.default), type(each.default)),
+        "default": None if each.default == () else each.default,
+    }
 
 
 def _value(given: argparse.Namespace, name: str) -> Any:

@@ -177,6 +177,16 @@ class Spec:
     autocast: bool = option(True, "bf16 autocast, as training has it", "no autocast")
     lora_dtype: str = option("fp32", "format of the LoRA's weights", "LoRA {}", ("fp32", "bf16"))
     fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
+    base_quantization: str = option("none", "format of the frozen weights", "{}", ("none", "fp8", "int8", "nf4"))
+    base_compute: str = option("bf16", "what quantised layers multiply in", "{} products", ("bf16", "int8", "fp8"))
+    swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
+    swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
+    disable_linear: str = option(
+        "off",
+        "linear layers left out of the graphs; auto is on under swap",
+        "linear layers out {}",
+        ("auto", "on", "off"),
+    )
     cache_dir: str = ""
     images: int = 34
     validate: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,9 +16,14 @@ from backend.data.buckets import exact_buckets, exact_token_counts, token_bucket
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
+from backend.memory.bytes import stored_as
+from backend.memory.quantized import quantize_layer, quantized_layers
+from backend.memory.swap import Swap
 from backend.models.table import family
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
+
+log = logging.getLogger(__name__)
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
@@ -48,6 +54,9 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
             model = getattr(diffusers, chosen.facts.denoiser_class)(**size.config, **layers)
     finally:
         torch.set_default_dtype(before)
+    kind = stored_as(spec.base_quantization, spec.base_compute)
+    for path in quantized_layers(model) if kind else ():
+        quantize_layer(model, path, model.get_submodule(path).weight.detach(), kind, spec.base_compute)
     lora = inject(
         model,
         find_targets(model, chosen.facts.default_targets),
@@ -62,6 +71,20 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
         fuse(lora)
     checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off")
     return model.train(), lora
+
+
+def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
+    """Swap as many blocks as the spec says; None for none."""
+    if not spec.swap:
+        return None
+    code = family(SIZES[spec.size].family).load_denoise()
+    order = getattr(code, "running_order", code.block_lists)(model)
+    swap = Swap(model, order, spec.swap, device, ring=spec.swap_ring)
+    for line in swap.facts.lines():
+        log.info(line)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return swap
 
 
 def objective_of(size: Size) -> Objective:

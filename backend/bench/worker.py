@@ -24,7 +24,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     folder = cache.prepare(spec.cache_dir or None)
     import torch
 
-    from backend.bench.work import DTYPES, Stream, build
+    from backend.bench.work import DTYPES, Stream, build, swap_of
     from backend.compile.syncs import counted_syncs
     from backend.compile.telemetry import Telemetry
     from backend.memory import checkpointing
@@ -32,12 +32,13 @@ def measure(spec: Spec) -> dict[str, Any]:
     chosen = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, lora = build(spec, device)
+    swap = swap_of(spec, model, device)
     stream = Stream(spec, device, chosen.mode == "exact_buckets")
     shapes = _shapes(spec, chosen, device)
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
     optimizer.register_step_post_hook(lambda *_: lora.publish())
     checkpointing.set_activation_budget(spec.memory_budget)
-    meter = _Meter(device)
+    meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, chosen, model, shapes)
     autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
@@ -69,7 +70,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         "failed_blocks": len(report.failed) if report else 0,
         "notes": "; ".join(report.failed.values()) if report else "",
         "losses": losses,
-        **meter.row(),
+        **meter.row(len(timed)),
     }
     with counted_syncs(device) as syncs:
         step(stream.batch(len(times)))
@@ -94,6 +95,8 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
         cache_size_limit=chosen.limit,
         scope=chosen.compile,
         checkpointing=spec.checkpointing,
+        disable_linear=spec.disable_linear,
+        swapping=spec.swap > 0,
     )
     if report.state == "fallback":
         raise RuntimeError(report.reason or "nothing was compiled")
@@ -216,10 +219,15 @@ def _validate(stream: Any, forward: Callable[[Any], Any]) -> float:
 
 
 class _Meter:
-    """Device memory: the allocator's peak in the timed steps, and what graphs take outside of the allocator."""
+    """Device memory: the allocator's peak in the timed steps, and what graphs take outside of the allocator.
 
-    def __init__(self, device: Any) -> None:
+    With swap also what a timed step waited for weights, and what the transfers alone would take.
+    """
+
+    def __init__(self, device: Any, swap: Any = None) -> None:
         import torch
+
+        self.swap = swap
 
         self.torch, self.device, self.cuda = torch, device, device.type == "cuda"
         self.outside_before = self._outside() if self.cuda else 0
@@ -236,14 +244,29 @@ class _Meter:
     def steady(self) -> None:
         if self.cuda:
             self.torch.cuda.reset_peak_memory_stats(self.device)
+        if self.swap is not None:
+            self.swap.take_waits()
 
-    def row(self) -> dict[str, float | str | None]:
+    def row(self, steps: int = 1) -> dict[str, float | str | None]:
+        """Columns of the record. steps: timed ones, since `steady`."""
         if not self.cuda:
-            return {"peak_gb": None, "graph_gb": None, "device": "cpu"}
+            return {"peak_gb": None, "graph_gb": None, "device": "cpu", **self._swapped(steps)}
         return {
+            **self._swapped(steps),
             "peak_gb": self.torch.cuda.max_memory_allocated(self.device) / 1e9,
             "graph_gb": (self._outside() - self.outside_before) / 1e9,
             "device": self.torch.cuda.get_device_name(self.device),
+        }
+
+    def _swapped(self, steps: int) -> dict[str, float]:
+        if self.swap is None:
+            return {}
+        facts = self.swap.facts
+        return {
+            "swap_gb": facts.host / 1e9,
+            "swap_wait_ms": self.swap.take_waits()() * 1000 / steps,
+            "h2d_gb_s": facts.rate / 1e9,
+            "swap_limit_ms": facts.limit_seconds * 1000,
         }
 
 

@@ -15,7 +15,7 @@ from backend.bench.record import COLUMNS, Record, read_losses
 from backend.bench.table import groups, loss_table, render, shared
 from backend.bench.variants import OPTIONS, SIZES, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
-from backend.bench.worker import _Step
+from backend.bench.worker import _Step, measure
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
 from backend.models.table import FAMILIES
@@ -60,6 +60,20 @@ def test_tiny_bench_measures_records_and_goes_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(bench._Clock, "fits", lambda self, spec: spec.variant != "static:varlen")
     assert bench.main(command, said.append) == 0
     assert "no time left for static:varlen" in "".join(said)
+
+
+def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -> None:
+    """Two of two blocks, quantised too; what a step waited is a part of the step."""
+    plain = Spec("static:sdpa", size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
+    for spec in (plain, replace(plain, base_quantization="int8", checkpointing=False)):
+        rows = []
+        for each in (spec, replace(spec, swap=4)):
+            torch._dynamo.reset()
+            rows.append(measure(each))
+        without, swapped = rows
+        assert swapped["losses"] == without["losses"] and swapped["graphs"] == without["graphs"] == 2
+        assert 0 < swapped["swap_wait_ms"] < 1000 * swapped["total_s"] and "swap_wait_ms" not in without
+        assert swapped["swap_limit_ms"] > 0 and swapped["h2d_gb_s"] > 0 and swapped["swap_gb"] > 0
 
 
 def answer(seconds: float, **more: float | str) -> dict:
@@ -148,6 +162,8 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags = ["--layers", "2,2", "--captions", "64,128", "--memory-budget", "0.5", "--lora-dtype", "bf16"]
     flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
+    flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on"]
+    flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
     given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     assert all(getattr(given, name) == value for name, value in other.items())
     for name in OPTIONS:
