@@ -59,7 +59,10 @@ class Lora:
         return self.alpha / self.rank
 
     def pair(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
-        """A (rank, in features) and B (out features, rank) of one target as trained and saved, float32."""
+        """A (rank, in features) and B (out features, rank) of one target as trained and saved, float32.
+
+        A convolution's have two dimensions more, of 1 each, as other programs keep them too.
+        """
         a, b = self.live(path)
         return (a, b) if self.masters is None else (self.masters.of(a), self.masters.of(b))
 
@@ -121,14 +124,16 @@ class Lora:
 
 
 def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
-    """Module paths of the linear layers that `include` names and `exclude` does not, in the model's order.
+    """Module paths of the layers that `include` names and `exclude` does not, in the model's order.
+
+    Layers are linear ones and convolutions of one pixel, which do the same to every pixel of a picture.
 
     A pattern is a whole path, the end of a path (``attn.to_q``, as in peft), or a regular expression for a whole path.
-    Refused for a pattern of `include` that matches no linear layer (nearest names given), for a broken regular
+    Refused for a pattern of `include` that matches no such layer (nearest names given), for a broken regular
     expression, and when `exclude` leaves nothing. A pattern of `exclude` without effect is a warning.
     """
     modules = {name: module for name, module in model.named_modules() if name}
-    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    linear = [name for name, module in modules.items() if takes_lora(module)]
     chosen: set[str] = set()
     for pattern in include:
         test = _matcher(pattern, "network.targets_include")
@@ -146,6 +151,13 @@ def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str
         text = "The targets leave no layer to train: everything included is excluded"
         raise Refused(text, "Remove a pattern from targets_exclude.", "network.targets_exclude")
     return [name for name in linear if name in chosen]
+
+
+def takes_lora(module: nn.Module) -> bool:
+    """Whether a LoRA goes into this layer: a linear one, or a convolution whose kernel is one pixel."""
+    if isinstance(module, nn.Conv2d):
+        return module.kernel_size == (1, 1) and module.groups == 1
+    return isinstance(module, nn.Linear)
 
 
 def inject(
@@ -209,7 +221,8 @@ def _nothing_matches(
 ) -> Refused:
     other = next((name for name in modules if test(name)), None)
     if other is not None:
-        text = f"Target {pattern!r} names {other}, a {type(modules[other]).__name__}; a LoRA goes into linear layers"
+        text = f"Target {pattern!r} names {other}, a {type(modules[other]).__name__}; a LoRA goes into linear layers "
+        text += "and convolutions of one pixel"
         inside = [n for n in linear if n.startswith(other + ".")][:3]
         near = inside or _ends(linear)[:3]
     else:
@@ -220,6 +233,6 @@ def _nothing_matches(
 
 
 def _ends(linear: list[str]) -> list[str]:
-    """The endings that name linear layers: the path after the block's number, without repeats."""
+    """The endings that name layers: the path after the block's number, without repeats."""
     found = {re.sub(r"^.*?\.\d+\.", "", name): None for name in linear}
     return list(found)

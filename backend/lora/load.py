@@ -88,9 +88,10 @@ def continue_from(lora: Lora, file: LoraFile) -> list[str]:
             if rank > lora.rank:
                 text = f"The LoRA to continue from has rank {rank}, larger than network_dim {lora.rank}"
                 raise Refused(text, f"Set network_dim to {rank} or more.", _SETTING)
-            live_a[:rank].copy_(a)
+            # a convolution's have two dimensions more, which some programs leave out
+            live_a[:rank].copy_(a.reshape(live_a[:rank].shape))
             live_b.zero_()
-            live_b[:, :rank].copy_(b * (file.scales[path] / lora.scale))
+            live_b[:, :rank].copy_((b * (file.scales[path] / lora.scale)).reshape(live_b[:, :rank].shape))
             ranks.add(rank)
     lora.publish()
     said = []

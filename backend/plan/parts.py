@@ -37,7 +37,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Denoiser:
-    """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor."""
+    """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor.
+
+    layers: those that may take a LoRA -> (in, out) features.
+    """
 
     blocks: tuple[Block, ...]
     outside: int
@@ -82,7 +85,7 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
     for name, shape in shapes.items():
         place = place_of(name, facts)
         linear = len(shape) == 2 and name.endswith(".weight")
-        if linear:
+        if linear or (shape[2:] == (1, 1) and name.endswith(".weight")):
             layers[name.removesuffix(".weight")] = (shape[1], shape[0])
         if place is None:
             outside += math.prod(shape)

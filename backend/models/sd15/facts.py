@@ -49,7 +49,7 @@ FACTS = FamilyFacts(
         ),
         _WHERE,
     ),
-    # The linear layers of the transformers; proj_in and proj_out are convolutions here.
+    # What sd-scripts trains by default: every layer of the transformers; proj_in and proj_out are convolutions here.
     default_targets=(
         "attn1.to_q",
         "attn1.to_k",
@@ -61,6 +61,8 @@ FACTS = FamilyFacts(
         "attn2.to_out.0",
         "ff.net.0.proj",
         "ff.net.2",
+        "proj_in",
+        "proj_out",
     ),
     default_geometry=Geometry(downscale=8, patch=2 ** (LEVELS - 1), latent_channels=4),
     options=DIFFUSION_OPTIONS | {"true_cfg_scale"},

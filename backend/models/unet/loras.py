@@ -9,8 +9,8 @@ LORA_LAYERS: tuple[str, ...] = (
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.attentions\.\d+\.(proj_in|proj_out)",
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.attentions\.\d+\.transformer_blocks\.\d+\."
     r"(attn[12]\.(to_q|to_k|to_v|to_out\.0)|ff\.net\.(0\.proj|2))",
-    r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.resnets\.\d+\.time_emb_proj",
+    r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.resnets\.\d+\.(time_emb_proj|conv_shortcut)",
     r"(time_embedding|add_embedding)\.linear_[12]",
 )
-"""Module paths (regular expressions for the whole path) of linear layers in ComfyUI's key map of UNets
-(``unet_to_diffusers`` in comfy/utils.py)."""
+"""Module paths (regular expressions for the whole path) of linear layers and convolutions of one pixel in ComfyUI's key
+map of UNets (``unet_to_diffusers`` in comfy/utils.py)."""

@@ -12,7 +12,6 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from PIL import Image
 
 from backend.config.schema import Config
-from backend.lora.keys import LAYOUTS
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.loading import Loading
@@ -80,6 +79,9 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_loads_in_diffuser
     assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
     assert len(tensors) > 3 * 10 and all(key.startswith("lora_unet_") for key in tensors)
     assert {key.partition(".")[2] for key in tensors} == {"lora_down.weight", "lora_up.weight", "alpha"}
+    # proj_in and proj_out are convolutions in SD 1.5, as its other programs have them
+    projections = [value for key, value in tensors.items() if "proj_in.lora" in key or "proj_out.lora" in key]
+    assert projections and all(value.shape[2:] == ((1, 1) if name == "sd15" else ()) for value in projections)
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
         said = file.metadata()
     assert said["modelspec.architecture"] == {
@@ -127,13 +129,16 @@ def test_static_is_refused_with_the_reason(tiny_sdxl: Path, pictures: Path, tmp_
         settings("sdxl", tiny_sdxl, pictures, tmp_path, compile={"shape_mode": "static"})
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_files_of_both_layouts_are_read_back_and_by_diffusers(tiny_sdxl: Path, tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("layout", ["unet", "kohya_unet"])
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_files_of_both_layouts_are_read_back_and_by_diffusers(
+    request: pytest.FixtureRequest, tmp_path: Path, layout: str, name: str
+) -> None:
     from backend.lora.inject import find_targets, inject
 
-    code = family("sdxl").load()
-    denoiser = code.load_denoiser(tiny_sdxl, Loading(torch.float32, torch.device("cpu")))
-    targets = find_targets(denoiser, family("sdxl").facts.default_targets)
+    base, code = request.getfixturevalue(f"tiny_{name}"), family(name).load()
+    denoiser = code.load_denoiser(base, Loading(torch.float32, torch.device("cpu")))
+    targets = find_targets(denoiser, family(name).facts.default_targets)
     lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1)
     source = torch.Generator().manual_seed(1)
     for path in targets:
@@ -144,9 +149,10 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(tiny_sdxl: Path, t
         a, b = lora.pair(path)
         torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach() * 0.5)
         assert torch.equal(back.pairs[path][0], a)
-    pipeline = pipeline_of("sdxl", tiny_sdxl)
+    pipeline = pipeline_of(name, base)
     pipeline.load_lora_weights(tmp_path / "x.safetensors")
-    latent, words = torch.randn(1, 4, 16, 16, generator=source), torch.randn(1, 77, 40, generator=source)
+    width = denoiser.config.cross_attention_dim
+    latent, words = torch.randn(1, 4, 16, 16, generator=source), torch.randn(1, 77, width, generator=source)
     added = {"text_embeds": torch.randn(1, 24, generator=source), "time_ids": torch.full((1, 6), 128.0)}
     with torch.no_grad():
         calls = [
