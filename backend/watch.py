@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from backend.checkpoint import Position
+from backend.compile import share
 from backend.compile.report import CompileReport
 from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
@@ -16,6 +17,9 @@ from backend.refused import Failed
 from backend.runs.events import EventWriter
 
 log = logging.getLogger(__name__)
+
+_SHARE_STEP = 2
+"""Steps before the one in which the compiled share is timed: its graphs are made by then."""
 
 
 class Watch:
@@ -45,12 +49,15 @@ class Watch:
         self._told: str | None = None
         self._first = True
         self._swap = swap
+        self._steps = 0
         self._syncs = SyncSampler(meter.device)
 
     def before_step(self) -> None:
         """A step is about to start: what samples and validation waited for swapped weights is none of its own."""
         if self._swap is not None:
             self._swap.take_waits()
+        if self._steps == _SHARE_STEP and self._report is not None and self._report.disable_linear:
+            share.begin(self._meter.device)
         self._syncs.begin()
 
     def begin(self) -> None:
@@ -69,7 +76,8 @@ class Watch:
         stats = self._telemetry.poll()
         return row | {
             "graphs": stats.graphs,
-            "recompiles": stats.recompiles,
+            # without linear layers a block is many pieces, and nothing says how many there should be
+            "recompiles": None if self._report is not None and self._report.disable_linear else stats.recompiles,
             "breaks": stats.breaks,
             "compile_seconds": stats.seconds,
             "cache_hits": stats.cache_hits,
@@ -79,6 +87,8 @@ class Watch:
     def after_step(self) -> None:
         """Tell what is new; after the first step, that training began. Failed when compile silently does nothing."""
         self.tell()
+        self._tell_share()
+        self._steps += 1
         if self._first:
             self._first = False
             self._check()
@@ -107,6 +117,15 @@ class Watch:
             self._events.write(str(fields.pop("kind")), **fields)
         self._verdict()
 
+    def _tell_share(self) -> None:
+        """Where linear layers are left out of the graphs: how much still runs compiled, once."""
+        found = share.end() if self._steps == _SHARE_STEP else None
+        if found is None or self._report is None:
+            return
+        self._report.share = found
+        self._events.write("compile", share=found)
+        log.info("compile: linear layers are left out; %.0f %% of the blocks' forward time runs compiled", 100 * found)
+
     def _check(self) -> None:
         """Asked for, nothing known to be in the way, and no graph: that must not pass in silence."""
         if self._report is None or self._telemetry is None:
@@ -133,7 +152,8 @@ class Watch:
         report = self._report
         state = "off" if report is None else report.state
         why = reason or (report.reason if report else None)
-        self._events.write("compile", state=state, reason=why, planned=self._planned)
+        planned = None if report is not None and report.disable_linear else self._planned
+        self._events.write("compile", state=state, reason=why, planned=planned)
 
     def _phase(self, phase: str) -> None:
         self._events.write("phase", phase=phase, done=self._position.step, total=self._total, eta_s=None)

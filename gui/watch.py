@@ -76,6 +76,8 @@ class RunWatch:
             facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
         elif kind == "memory_estimate":
             facts["memory"] = {key: event.get(key) for key in ("headline", "allocated", "ram_total", "verdict")}
+        elif kind == "swap":
+            facts["swap"] = _without_frame(event)
         elif kind == "memory_peak":
             facts["memory"] = (facts["memory"] or {}) | _without_frame(event)
         elif kind == "done":
@@ -118,6 +120,8 @@ def _compile(event: dict[str, Any], so_far: dict[str, Any]) -> dict[str, Any]:
         return {"compiling": event["compiling"]}
     if "state" in event:
         return {key: event.get(key) for key in ("state", "reason", "planned")}
+    if "share" in event:
+        return {"share": event["share"]}
     if "graph" not in event:
         return {}
     graph = {key: value for key, value in event.items() if key not in ("v", "t", "kind")}
@@ -134,6 +138,7 @@ def _empty() -> dict[str, Any]:
         "warnings": [],
         "result": None,
         "memory": None,
+        "swap": None,
         "told": {},
     }
 

@@ -153,5 +153,11 @@
     if (facts.ram_peak) return `RAM: estimated ${m.memory(facts.ram_estimated)}, peak ${m.memory(facts.ram_peak)}.`;
     return facts.headline || "";
   };
+  m.swapWords = (swap, last) => {
+    if (!swap) return "";
+    const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
+    const waited = last?.swap_wait === null || last?.swap_wait === undefined ? "" : ` The last step waited ${ms(last.swap_wait)} for them.`;
+    return `Block swap: ${swap.blocks} of ${swap.of} blocks, ${m.memory(swap.host)} in RAM. Transfers alone take ${ms(swap.step_limit_seconds)} a step.${waited}`;
+  };
   const onceMore = (words) => words[0].toUpperCase() + words.slice(1);
 })();

@@ -26,7 +26,8 @@
       setStat("syncs", known(last.syncs));
       const [tone, words] = verdict(c, facts, status, graphs, recompiles);
       ui.compile.className = `verdict ${tone}`;
-      text(ui.compile, words);
+      const share = c.share === null || c.share === undefined ? "" : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
+      text(ui.compile, words + share);
       payback(status);
       const list = [
         ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),

@@ -360,7 +360,7 @@
   const drawMemoryNow = () => {
     m.memoryNow(ui.memoryNow, view.last);
     const on = memoryKind === "ram" && view.series?.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
-    text(ui.memoryNote, on + m.memoryWords(view.facts?.memory));
+    text(ui.memoryNote, on + [m.memoryWords(view.facts?.memory), m.swapWords(view.facts?.swap, view.last)].filter(Boolean).join(" "));
   };
 
   // ---- buttons -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch._dynamo
 import torch._functorch.config
 from torch import nn
 
-from backend.compile import telemetry, toolchain
+from backend.compile import share, telemetry, toolchain
 from backend.compile.everywhere import set_everywhere
 from backend.compile.report import CompileReport
 from backend.compile.scene import Running, running
@@ -71,8 +71,9 @@ class BlockForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.compiled is None:
-            return self.eager(*args, **kwargs)
-        with running(Running(self.kind, self.name, self.eager.__self__.training)):
+            with share.span("block"), share.span("left out"):
+                return self.eager(*args, **kwargs)
+        with running(Running(self.kind, self.name, self.eager.__self__.training)), share.span("block"):
             try:
                 return self.compiled(*args, **kwargs)
             except _compile_errors() as error:
@@ -108,7 +109,7 @@ def disable_linear_layers(module: nn.Module) -> int:
     for path, layer in module.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in done)
         if "linear" in type(layer).__name__.lower() and not inside:
-            layer.forward = torch._dynamo.disable(layer.forward)
+            layer.forward = torch._dynamo.disable(share.left_out(layer.forward))
             done.append(path)
     return len(done)
 

@@ -108,6 +108,7 @@ class Telemetry:
         self._events: list[dict[str, Any]] = []
         self._planned: int | None = None
         self._allowed: dict[bool, int | None] = {}
+        self._pieces = False
         self._base: dict[str, int] = {}
         self.graphs: list[Graph] = []
         self.stats = CompileStats()
@@ -186,6 +187,13 @@ class Telemetry:
         )
         return f"{self._planned} graphs were planned, {stats.graphs} were made{why}"
 
+    def judge_nothing(self) -> None:
+        """Linear layers are left out: a block is many pieces, some shared between streams of other sizes.
+
+        No plan knows their number, so none of them is told to be one too many.
+        """
+        self._pieces = True
+
     # Listening
 
     def _listen(self) -> None:
@@ -259,7 +267,7 @@ class Telemetry:
         guard = guard or (row.recompile_reason.strip() if row.recompile_reason else None)
         cause = explain([graph.signature for graph in before], signature, guard)
         number = len(self.graphs) + 1
-        recompile = twin is not None or self._beyond_plan(before, signature, number)
+        recompile = not self._pieces and (twin is not None or self._beyond_plan(before, signature, number))
         hit = (row.aotautograd_local_cache_hit_count or 0) > 0 or (
             (row.inductor_fx_local_cache_hit_count or 0) > 0 and not row.inductor_fx_local_cache_miss_count
         )

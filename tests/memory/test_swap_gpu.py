@@ -1,0 +1,78 @@
+"""Block swap on a card: a stream of its own, pinned memory, places that hold NaN until a late copy has filled them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from backend.memory.swap import Swap
+from tests.compile.toys import Stack, lists
+from tests.memory.swapping import Training
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("kind", ["off", "block", "offload", "selective"])
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_the_loss_is_that_of_the_unswapped_run(backend: str | None, kind: str) -> None:
+    """Copies begin a millisecond late: a kernel that does not wait for them computes NaN."""
+    steps = 50 if kind == "off" and backend is None else 10
+    plain = Training(0, device="cuda", backend=backend, kind=kind).run(steps, 2)
+    swapped = Training(4, device="cuda", backend=backend, kind=kind)
+    assert swapped.run(steps, 2) == pytest.approx(plain, rel=1e-5)
+    assert swapped.swap is not None and swapped.swap.take_waits()() > 0
+    if backend is not None:
+        assert (swapped.stats.graphs, swapped.stats.recompiles, swapped.stats.breaks) == (4, 0, 0)
+
+
+@pytest.mark.slow
+def test_inductor_in_bf16() -> None:
+    plain = Training(0, device="cuda", backend="inductor", dtype=torch.bfloat16).run(10, 2)
+    swapped = Training(5, device="cuda", backend="inductor", dtype=torch.bfloat16, ring=3)
+    assert swapped.run(10, 2) == pytest.approx(plain, rel=1e-3)
+
+
+def test_a_copy_that_is_not_waited_for_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from backend.memory.ring import Ring
+
+    monkeypatch.setattr(Ring, "wait", lambda self, index: None)
+    losses = Training(5, device="cuda").run(3)
+    assert any(loss != loss for loss in losses)
+
+
+def large(blocks: int = 8, width: int = 2048) -> Stack:
+    stack = Stack(count=0)
+    stack.firsts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(blocks))
+    return stack.requires_grad_(False)
+
+
+def test_swapped_weights_are_pinned_and_never_on_the_card() -> None:
+    """From the host, as the loader leaves them: the card holds the ring and nothing else, at any time."""
+    stack = large()
+    size = stack.firsts[0].weight.numel() * 4
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    swap = Swap(stack, lists(stack), 8, torch.device("cuda"))
+    facts = swap.facts
+    assert facts.pinned == facts.host == 8 * size and facts.rate > 1e9
+    assert all(block.flat is not None and block.flat.is_pinned() for block in swap._held)
+    with torch.no_grad():
+        assert torch.isfinite(stack(torch.randn(4, 2048, device="cuda"))).all()
+    assert torch.cuda.max_memory_allocated() - before < 2.5 * size
+    swap.close()
+    assert not any(block.flat is not None and block.flat.is_pinned() for block in swap._held)
+
+
+def test_the_pinned_limit_holds_and_the_rest_is_told() -> None:
+    stack = large()
+    x = torch.randn(4, 2048)
+    wanted = stack(x)
+    size = stack.firsts[0].weight.numel() * 4
+    swap = Swap(stack, lists(stack), 8, torch.device("cuda"), pinned_limit_gb=3.5 * size / 1e9)
+    assert swap.facts.pinned == 3 * size
+    assert any("could not be pinned" in line for line in swap.facts.lines())
+    for _ in range(2):
+        torch.testing.assert_close(stack(x.cuda()).cpu(), wanted, rtol=1e-3, atol=1e-3)
+    swap.close()
