@@ -314,6 +314,9 @@ def _compile(
         )
     except ValueError as error:
         raise Refused.from_error(error, "compile.compile") from error
+    if report.disable_linear:
+        telemetry.judge_nothing()
+        return telemetry, report
     graphs = inputs.plan.graphs
     telemetry.warm(
         inputs.plan.planned_graphs,
