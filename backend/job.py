@@ -20,7 +20,7 @@ from backend.checkpoint import Position
 from backend.config.schema import Config
 from backend.data.items import count_of
 from backend.data.loader import Batch, Loader
-from backend.devices import text_to_device, to_device, to_host
+from backend.devices import to_device, to_host
 from backend.duties import Duties
 from backend.lora.inject import Lora
 from backend.memory.expected import Expected
@@ -29,6 +29,7 @@ from backend.objectives.base import Objective
 from backend.optim_state import rate
 from backend.records import StepRecords
 from backend.saver import Saver
+from backend.told import Teller
 from backend.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Job:
     asks: Asks
     watch: Watch
     objective: Objective
+    tell: Teller
     expected: Expected | None = None
     good: Snapshot | None = None
     whole: Position | None = None
@@ -157,7 +159,7 @@ class Job:
         x0 = [to_device(latent, device) for latent in batch.latents]
         added, levels = [to_device(noise.added, device) for noise in noises], to_device(levels, device)
         wanted = [a if n.target is n.added else to_device(n.target, device) for n, a in zip(noises, added, strict=True)]
-        text = [text_to_device(said, device) for said in batch.text]
+        text = self.tell(batch.text)
         predicted = self.forward([objective.noisy(x0[i], added[i], levels[i]) for i in rows], levels, text)
         targets = [objective.target(x0[i], wanted[i], levels[i]) for i in rows]
         return objective.losses(predicted, targets, levels).mean()

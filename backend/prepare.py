@@ -53,6 +53,7 @@ from backend.runs.metrics import MetricsWriter
 from backend.sampling import PromptText, Sampler, uses_negative
 from backend.saver import Saver
 from backend.shapes.runtime import ShapeRuntime
+from backend.told import Teller
 from backend.validation import Example, Measured, validate
 from backend.watch import Watch
 
@@ -149,6 +150,7 @@ def _assemble(
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(_loader(inputs))
+    tell = Teller(inputs.device)
     saver = Saver(
         run,
         around.events,
@@ -162,7 +164,7 @@ def _assemble(
         layout=getattr(inputs.code, "LORA_LAYOUT", "transformer"),
         to_use=trained.to_use,
     )
-    duties = _duties(around, inputs, trained, forward, loader, position, records, saver, watch)
+    duties = _duties(around, inputs, trained, forward, tell, loader, position, records, saver, watch)
     free_memory()
     return Job(
         cfg,
@@ -181,6 +183,7 @@ def _assemble(
         around.asks,
         watch,
         inputs.objective,
+        tell,
         inputs.expected,
     )
 
@@ -195,6 +198,7 @@ def _duties(
     inputs: Inputs,
     trained: Trained,
     forward: Forward,
+    tell: Teller,
     loader: Loader,
     position: Position,
     records: StepRecords,
@@ -203,7 +207,7 @@ def _duties(
 ) -> Duties:
     """What is due between steps: samples, validation, saving."""
     cfg = inputs.cfg
-    sampler = _sampler(around, inputs, forward, trained.lora, loader) if cfg.sampling.prompts else None
+    sampler = _sampler(around, inputs, forward, tell, trained.lora, loader) if cfg.sampling.prompts else None
     return Duties(
         cfg,
         position,
@@ -213,7 +217,7 @@ def _duties(
         around.asks,
         around.events,
         {name: _examples(loader, name) for name in inputs.plan.validation},
-        lambda examples: _measure(inputs, forward, examples),
+        lambda examples: _measure(inputs, forward, tell, examples),
         sampler.draw if sampler else None,
         watch.resume_training,
         trained.to_use,
@@ -326,7 +330,9 @@ def _compile(
     return telemetry, report
 
 
-def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora, loader: Loader) -> Sampler:
+def _sampler(
+    around: Surroundings, inputs: Inputs, forward: Forward, tell: Teller, lora: Lora, loader: Loader
+) -> Sampler:
     def text(number: int, prompt: Any) -> PromptText:
         control = inputs.control_of_sample(number)
         size = fitting_size(prompt.width, prompt.height, inputs.geometry)
@@ -348,6 +354,7 @@ def _sampler(around: Surroundings, inputs: Inputs, forward: Forward, lora: Lora,
         _decoder(inputs, forward.denoiser),
         inputs.geometry,
         inputs.device,
+        tell,
     )
 
 
@@ -373,7 +380,7 @@ def _examples(loader: Loader, name: str) -> Any:
     return read
 
 
-def _measure(inputs: Inputs, forward: Forward, examples: Iterable[Example]) -> Measured:
+def _measure(inputs: Inputs, forward: Forward, tell: Teller, examples: Iterable[Example]) -> Measured:
     chosen = inputs.cfg.validation
     return validate(
         examples,
@@ -384,6 +391,7 @@ def _measure(inputs: Inputs, forward: Forward, examples: Iterable[Example]) -> M
         seed=chosen.validation_seed,
         batch_size=inputs.plan.validation_batch,
         device=inputs.device,
+        tell=tell,
     )
 
 

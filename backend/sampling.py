@@ -17,7 +17,6 @@ from torch import Tensor
 from backend import flow
 from backend.asks import Asks
 from backend.config.schema import SamplePrompt
-from backend.devices import text_to_device
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
 from backend.models.spec import Geometry
@@ -28,6 +27,7 @@ from backend.runs.events import EventWriter
 from backend.runs.files import unused_path, write_atomic
 from backend.runs.folder import Run
 from backend.runs.progress import PhaseProgress
+from backend.told import Teller, Told
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class Interrupted(Exception):
 class PromptText:
     """What the denoiser is told by a prompt and by its negative; `negative` is None where it has no effect."""
 
-    positive: dict[str, Tensor]
-    negative: dict[str, Tensor] | None
+    positive: Told
+    negative: Told | None
 
 
 def uses_negative(prompt: SamplePrompt) -> bool:
@@ -117,8 +117,9 @@ def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
 class Sampler:
     """Draws all prompts of a run at a step.
 
-    texts: what the denoiser is told by each prompt, in their order. sampling_sigmas: (steps, image tokens) -> noise
-    levels. decoder: latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn.
+    texts: what the denoiser is told by each prompt, in their order. tell: brings them to the device, encoded. sampler:
+    (steps, image tokens) -> a fresh one. decoder: latents to pixels; where the denoiser has to leave for it, all
+    prompts are decoded at one turn.
     """
 
     run: Run
@@ -132,6 +133,7 @@ class Sampler:
     decoder: Decoder
     geometry: Geometry
     device: torch.device
+    tell: Teller
 
     def draw(self, step: int) -> None:
         """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
@@ -154,9 +156,11 @@ class Sampler:
             progress.advance()
 
         prompt, text = self.prompts[number], self.texts[number]
-        negative = None if text.negative is None else text_to_device(text.negative, self.device)
-        on_device = PromptText(text_to_device(text.positive, self.device), negative)
-        with self.lora.scaled(prompt.lora_scale):
+        with self.lora.scaled(prompt.lora_scale), torch.no_grad():
+            # one by one, as pipelines do
+            (positive,) = self.tell([text.positive])
+            negative = None if text.negative is None else self.tell([text.negative])[0]
+            on_device = PromptText(positive, negative)
             return draw_latent(prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check)
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:

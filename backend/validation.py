@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from backend import flow
-from backend.devices import text_to_device, to_device
+from backend.devices import to_device
 from backend.objectives.base import Objective
+from backend.told import Teller, Told
 
 Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]]], list[Tensor]]
 """Noisy latents, levels (B,) and text of a batch -> predictions, through the blocks compiled for training."""
@@ -34,7 +35,7 @@ class Example:
 
     key: str
     latent: Tensor
-    text: dict[str, Tensor]
+    text: Told
 
 
 @torch.no_grad()
@@ -48,6 +49,7 @@ def validate(
     seed: int,
     batch_size: int,
     device: torch.device,
+    tell: Teller | None = None,
     after_each: Callable[[], None] = lambda: None,
 ) -> Measured:
     """Mean squared error of what `objective` predicts over `examples`, for each of `sigmas`.
@@ -55,15 +57,18 @@ def validate(
     The noise of a draw comes from (seed, the picture's content, its number), and is the same at every level, so that
     neither the order of pictures nor which others there are changes a picture's part. Each picture is measured
     len(sigmas) * repeats times in batches of `batch_size`, the last one filled up with repetitions that are not
-    counted: every batch then has the shape of training and costs no graph of its own. ValueError without examples.
+    counted: every batch then has the shape of training and costs no graph of its own. tell: encodes the captions where
+    they are not encoded. ValueError without examples.
     """
+    tell = tell or Teller(device)
     totals, count = torch.zeros(len(sigmas), dtype=torch.float64), 0
     for example in examples:
+        (text,) = tell([example.text])
         draws = [(level, repeat) for repeat in range(repeats) for level in range(len(sigmas))]
         for start in range(0, len(draws), batch_size):
             counted = draws[start : start + batch_size]
             filled = counted + [counted[-1]] * (batch_size - len(counted))
-            losses = _losses(example, filled, predict, objective, objective.fixed(sigmas), seed, device)
+            losses = _losses(example, text, filled, predict, objective, objective.fixed(sigmas), seed, device)
             for (level, _), loss in zip(counted, losses, strict=False):
                 totals[level] += loss
         count += 1
@@ -75,6 +80,7 @@ def validate(
 
 def _losses(
     example: Example,
+    text: dict[str, Tensor],
     batch: list[tuple[int, int]],
     predict: Predict,
     objective: Objective,
@@ -82,8 +88,8 @@ def _losses(
     seed: int,
     device: torch.device,
 ) -> list[float]:
-    """Losses of the draws in `batch` of one picture; one wait for the device."""
-    latent, text = to_device(example.latent, device), text_to_device(example.text, device)
+    """Losses of the draws in `batch` of one picture, with its text on the device; one wait for the device."""
+    latent = to_device(example.latent, device)
     noises = [
         to_device(flow.noise(latent.shape, flow.generator(seed, "validation", example.key, repeat)), device)
         for _, repeat in batch

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from backend.data.cache import control_of
 from backend.data.store import LatentCache, TextCache
+from backend.told import CAPTION, Told
 
 if TYPE_CHECKING:
     from backend.data.buckets import Fit
@@ -29,10 +30,10 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch on the CPU: a latent (C, h, w) float32, the encoded caption and the content key of each row."""
+    """One batch on the CPU: a latent (C, h, w) float32, what it is told and the content key of each row."""
 
     latents: list[Tensor]
-    text: list[dict[str, Tensor]]
+    text: list[Told]
     keys: list[str]
     index: int
     epoch: int
@@ -43,14 +44,15 @@ class Loader:
 
     workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
     time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
-    same dropped captions. conditions: of the family, where its denoiser is told a picture's size: goes with the text.
+    same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
+    family, where its denoiser is told a picture's size: goes with the text.
     """
 
     def __init__(
         self,
         plan: Plan,
         latents: LatentCache,
-        text: TextCache,
+        text: TextCache | None,
         workers: int = 0,
         conditions: Conditions | None = None,
     ) -> None:
@@ -97,9 +99,9 @@ class Loader:
             text = self._told(self.text(item.caption), item, fit)
             yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
 
-    def text(self, caption: str, length: int | None = None) -> dict[str, Tensor]:
-        """An encoded caption or prompt, with its own trimmed length where captions are trimmed."""
-        encoded = self._text.load(caption, length or self.plan.text_length)
+    def text(self, caption: str, length: int | None = None) -> Told:
+        """A caption or prompt, encoded, with its own trimmed length where captions are trimmed."""
+        encoded = self._encoded(caption, length or self.plan.text_length)
         return self._trimmed(encoded, self.plan.text.fit(caption, length))
 
     def drawn(
@@ -108,7 +110,7 @@ class Loader:
         size: tuple[int, int],
         length: int | None = None,
         control: tuple[Item, Fit] | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> Told:
         """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
 
         control: the picture to start from, and its cut.
@@ -117,7 +119,10 @@ class Loader:
         given = {} if control is None else {"control": self._latents.load(*control)}
         return {**self.text(prompt, length), **told, **given}
 
-    def _told(self, encoded: dict[str, Tensor], item: Item, fit: Fit) -> dict[str, Tensor]:
+    def _encoded(self, caption: str, length: int) -> Told:
+        return {CAPTION: caption} if self._text is None else self._text.load(caption, length)
+
+    def _told(self, encoded: Told, item: Item, fit: Fit) -> Told:
         """The caption, with the control picture's latent (``control``) and the picture's size, where there are such."""
         if item.control is not None:
             encoded = {**encoded, "control": self._latents.load(*control_of(item, fit))}
@@ -156,7 +161,7 @@ class Loader:
             latents=[self._latents.load(plan.items[item], plan.fits[item]) for item in rows],
             text=[
                 self._told(
-                    self._trimmed(self._text.load(caption, plan.text_length), length), plan.items[item], plan.fits[item]
+                    self._trimmed(self._encoded(caption, plan.text_length), length), plan.items[item], plan.fits[item]
                 )
                 for caption, item in zip(captions, rows, strict=True)
             ],
@@ -165,7 +170,7 @@ class Loader:
             epoch=epoch,
         )
 
-    def _trimmed(self, encoded: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+    def _trimmed(self, encoded: Told, length: int) -> Told:
         """With `length`, which tells the denoiser how many tokens to keep; without it, where nothing is trimmed."""
         kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
         return kept if self.plan.caption_buckets is None else {**kept, "length": torch.tensor(length)}
