@@ -32,6 +32,12 @@ class Group:
         names = [name for name in SETTINGS if name not in ("backend", "compile_mode", "memory_budget", "fused_lora")]
         return tuple(self.rows[0][name] or default_of(name) for name in names)
 
+    @property
+    def unswapped(self) -> tuple[str, ...]:
+        """What the same run without swapped blocks shares with this one."""
+        names = [name for name in _KEY if name not in ("swap", "swap_ring", "disable_linear")]
+        return tuple(self.rows[0][name] or default_of(name) for name in names)
+
     def median(self, column: str, keep: Callable[[Row], bool] = lambda row: True) -> float | None:
         """Median of a column over the repetitions that measured it."""
         values = [float(row[column]) for row in self.good if row[column] and keep(row)]
@@ -146,7 +152,49 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + musubi(found)
+    return markdown(_HEADER, lines) + swap_table(found, same) + musubi(found)
+
+
+def swap_table(found: Sequence[Group], same: Sequence[str]) -> str:
+    """What streaming blocks cost beside the physical limit, for rows that swap; else empty.
+
+    The limit is what the transfers of a step take by themselves at the measured rate.
+    """
+    rows = [group for group in found if group.good and group.median("swap_gb")]
+    if not rows:
+        return ""
+    # Held against the same work with all weights on the card.
+    unswapped = {group.unswapped: group.median("s_per_step") for group in found if not group.median("swap_gb")}
+    lines = []
+    for group in rows:
+        seconds, base = group.median("s_per_step"), unswapped.get(group.unswapped)
+        lines.append(
+            [
+                group.name(same),
+                "on" if group.checkpointing else "off",
+                _shown(group.median("swap_gb"), 1),
+                _shown(group.median("h2d_gb_s"), 1),
+                _shown(group.median("swap_limit_ms")),
+                _shown(group.median("swap_wait_ms")),
+                _shown(None if seconds is None else 1000 * seconds),
+                _shown(None if seconds is None or not base else seconds / base, 2),
+                _shown(group.median("peak_gb"), 2),
+            ]
+        )
+    return "\n" + markdown(_SWAP_HEADER, lines)
+
+
+_SWAP_HEADER = (
+    "swapped",
+    "checkpointing",
+    "swapped GB",
+    "host to device GB/s",
+    "limit ms",
+    "waited ms",
+    "ms a step",
+    "times unswapped",
+    "peak GB",
+)
 
 
 # Milliseconds a step of musubi-tuner's compiled FLUX on this work (4 + 8 blocks at FLUX's widths, rank 32, batch 1,

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from backend.memory.host_block import HostBlock
 
 _POISON = 0xFF  # NaN in float32, bfloat16, float16 and both fp8 formats
-_POISON_CYCLES = 2_000_000  # about a millisecond before a poisoned place is filled
+_POISON_CYCLES = 20_000_000  # about ten milliseconds before a poisoned place is filled
 
 
 @dataclass

@@ -207,6 +207,16 @@ def test_losses_are_held_against_eager_and_against_their_own_noise(tmp_path: Pat
     assert "benchmarks/loss/loss.svg" in page and "static:sdpa" in (record.folder / "loss.svg").read_text()
 
 
+def test_swapped_rows_stand_beside_their_limit_and_the_unswapped_step(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "memory", "compile", [], "abc")
+    record.add(Spec("static:sdpa"), 0, answer(0.5, peak_gb=27.0))
+    record.add(Spec("static:sdpa", swap=9), 0, answer(0.6, swap_gb=14.0, h2d_gb_s=50.0, swap_limit_ms=280.0))
+    record.add(Spec("static:sdpa", swap=9, base_quantization="fp8"), 0, answer(0.6, swap_gb=7.0))
+    told = [line for line in render(record.rows, "compile").splitlines() if line.startswith("| static:sdpa (")]
+    assert "| 14.0 | 50.0 | 280 | - | 600 | 1.20 |" in told[-2]
+    assert "| 7.0 | - | - | - | 600 | - |" in told[-1], "fp8 has no unswapped row to stand beside"
+
+
 def test_our_best_exact_row_stands_beside_musubi_tuners(tmp_path: Path) -> None:
     record = Record.open(tmp_path / "r", "compile", [])
     for name, seconds in (("eager", 0.2), ("static:sdpa", 0.125), ("unmasked", 0.1)):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["off", "block", "offload", "selective"])
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_the_loss_is_that_of_the_unswapped_run(backend: str | None, kind: str) -> None:
-    """Copies begin a millisecond late: a kernel that does not wait for them computes NaN."""
+    """Copies begin ten milliseconds late: a kernel that does not wait for them computes NaN."""
     steps = 50 if kind == "off" and backend is None else 10
     plain = Training(0, device="cuda", backend=backend, kind=kind).run(steps, 2)
     swapped = Training(4, device="cuda", backend=backend, kind=kind)
