@@ -66,7 +66,7 @@ class Fingerprint:
     """What a state belongs to.
 
     targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
-    in and multiplied in.
+    in and multiplied in. layers: digest of the sizes and rates of layers that have their own; "" where none has.
     """
 
     rank: int
@@ -75,6 +75,7 @@ class Fingerprint:
     optimizer: str
     data: str
     base: str = "none bf16"
+    layers: str = ""
 
 
 def save_state(
@@ -194,9 +195,10 @@ def _compare(saved: dict[str, Any], now: Fingerprint) -> None:
         ("rank", "network.network_dim"),
         ("alpha", "network.network_alpha"),
         ("targets", "network.targets_include"),
+        ("layers", "network.layer_settings"),
         ("optimizer", "optimizer.optimizer"),
     ):
-        if saved.get(key) != current[key]:
+        if saved.get(key, "" if key == "layers" else None) != current[key]:
             before, after = (f" ({saved.get(key)}, now {current[key]})" if key != "targets" else ""), setting
             text = f"The state to resume from was made with another {key}{before}"
             raise Refused(text, f"Set {after} back, or start a new run with network_weights.", setting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from backend.asks import Asks
+from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
 from backend.data.buckets import Fit
@@ -31,6 +32,9 @@ from backend.data.items import DatasetScan, Item, count_of
 from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import mixed_precision, pick_device, weight_dtype
 from backend.lora.inject import find_targets
+from backend.lora.keys import Names, linear_layers, names_of
+from backend.lora.load import check_continue
+from backend.lora.patterns import Size, sizes
 from backend.memory import oom, support
 from backend.memory.bytes import stored_as
 from backend.memory.decoder import tile
@@ -73,6 +77,8 @@ class Inputs:
     scan: DatasetScan
     plan: Plan
     targets: tuple[str, ...]
+    sizes: dict[str, Size]
+    names: Names
     latents: LatentCache
     texts: TextCache
     objective: Objective
@@ -157,7 +163,9 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     latents = _latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on")
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype)
     code = family.load()
-    targets = _check_settings(cfg, family, code.empty_denoiser(base), plan, device, dtype)
+    empty = code.empty_denoiser(base)
+    names = names_of(linear_layers(empty), code, family.facts)
+    given = _check_settings(cfg, family, empty, names, plan, device, dtype)
     inputs = Inputs(
         cfg,
         family,
@@ -169,12 +177,14 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         geometry,
         scan,
         plan,
-        targets,
+        tuple(given),
+        given,
+        names,
         latents,
         texts,
         objective_of(cfg, family.facts, code, base),
     )
-    inputs = replace(inputs, swapped=_swapped(inputs, code.empty_denoiser(base)))
+    inputs = replace(inputs, swapped=_swapped(inputs, empty))
     inputs = replace(inputs, expected=_expect(inputs, events))
     if inputs.tiled_encode:
         inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
@@ -224,11 +234,23 @@ def _refuse(problems: list[Problem], events: EventWriter) -> None:
 
 
 def _check_settings(
-    cfg: Config, family: Family, empty: nn.Module, plan: Plan, device: torch.device, dtype: torch.dtype
-) -> tuple[str, ...]:
-    """Targets, optimizer, schedule and attention route are tried before the long work; returns the targets."""
+    cfg: Config,
+    family: Family,
+    empty: nn.Module,
+    names: Names,
+    plan: Plan,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Size]:
+    """Targets, the LoRA to continue from, optimizer, schedule and attention route are tried before the long work.
+
+    Returns the targets with their sizes.
+    """
     include = cfg.network.targets_include or list(family.facts.default_targets)
-    targets = find_targets(empty, include, cfg.network.targets_exclude)
+    given = sizes(find_targets(empty, include, cfg.network.targets_exclude), cfg.network)
+    if cfg.network.network_weights:
+        ranks = {path: size.rank for path, size in given.items()}
+        check_continue(resolve(cfg.network.network_weights), names, ranks)
     optimizer = optimizer_of(cfg, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg, device, dtype)
@@ -239,7 +261,7 @@ def _check_settings(
         attention.choose(cfg.compile.attention, device, computed)
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
-    return tuple(targets)
+    return given
 
 
 def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:
@@ -261,8 +283,8 @@ def compute_dtype(cfg: Config, device: torch.device, dtype: torch.dtype) -> torc
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, dtype)
 
 
-def optimizer_of(cfg: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of the settings over `parameters`."""
+def optimizer_of(cfg: Config, parameters: Sequence[nn.Parameter | dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of the settings over `parameters`, or groups of them with rates of their own."""
     chosen = cfg.optimizer
     return make_optimizer(
         chosen.optimizer,

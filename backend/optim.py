@@ -54,7 +54,7 @@ _TOTAL_NAMES = ("num_training_steps", "total_steps", "total_iters", "T_max", "ma
 
 def make_optimizer(
     name: str,
-    parameters: Iterable[torch.nn.Parameter],
+    parameters: Iterable[torch.nn.Parameter | dict[str, Any]],
     *,
     learning_rate: float,
     weight_decay: float,
@@ -62,7 +62,7 @@ def make_optimizer(
     eps: float,
     arguments: Mapping[str, Any] | None = None,
 ) -> Optimizer:
-    """The optimizer called `name` (one of OPTIMIZERS, or ``package.Class``) over `parameters`.
+    """The optimizer called `name` (one of OPTIMIZERS, or ``package.Class``) over `parameters`, or groups of them.
 
     weight_decay, betas and eps are passed where the class takes them in that form; `arguments` come last and win.
     Refused for an unknown name, an argument the class does not take, and a value it rejects.
@@ -78,7 +78,7 @@ def make_optimizer(
             chosen[key] = value
         elif value != _USUAL[key] and key not in given:
             log.warning("%s = %s has no effect: %s does not take it in this form", key, value, cls.__name__)
-    if "fused" in accepted and all(p.is_cuda and p.is_floating_point() for p in params):
+    if "fused" in accepted and all(p.is_cuda and p.is_floating_point() for p in _flat(params)):
         chosen["fused"] = True
     chosen.update({key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
     try:
@@ -90,6 +90,10 @@ def make_optimizer(
         # schedule-free classes know two points, and some refuse to step before they are told which one is trained
         made.train()
     return made
+
+
+def _flat(parameters: Iterable[Any]) -> list[torch.nn.Parameter]:
+    return [p for one in parameters for p in (one["params"] if isinstance(one, dict) else [one])]
 
 
 def make_scheduler(

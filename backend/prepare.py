@@ -36,6 +36,7 @@ from backend.lora.inject import Lora, inject
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
+from backend.lora.patterns import by_rate, layers_digest
 from backend.memory import checkpointing, oom
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
@@ -115,6 +116,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         cfg.optimizer.optimizer,
         inputs.data_digest,
         " ".join([inputs.denoiser_loading.quantize or "none", inputs.denoiser_loading.compute]),
+        layers_digest(inputs.sizes, cfg.network),
     )
     position = Position()
     if state:
@@ -159,9 +161,9 @@ def _assemble(
         position,
         trained.parts(accelerator),
         fingerprint,
+        inputs.names,
         lambda step: _metadata(inputs, lora, position, step, around.started),
         metrics.flush,
-        layout=getattr(inputs.code, "LORA_LAYOUT", "transformer"),
         to_use=trained.to_use,
     )
     duties = _duties(around, inputs, trained, forward, tell, loader, position, records, saver, watch)
@@ -260,6 +262,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
         alpha=network.network_alpha,
         dropout=network.network_dropout,
         seed=cfg.training.seed,
+        sizes=inputs.sizes,
         cast=not autocast,
         weight_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype],
         device=inputs.device,
@@ -271,7 +274,7 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
     if network.network_weights:
-        for said in continue_from(lora, read_lora(resolve(network.network_weights), lora.layers)):
+        for said in continue_from(lora, read_lora(resolve(network.network_weights), inputs.names)):
             events.write("warning", text=said, remedy="")
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind)
@@ -281,11 +284,20 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg, lora.parameters())
+    optimizer = optimizer_of(cfg, _by_rate(lora, inputs))
     optimizer.register_step_post_hook(lambda *_: lora.publish())
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
     return Trained(denoiser, lora, optimizer, scheduler, swap)
+
+
+def _by_rate(lora: Lora, inputs: Inputs) -> list[dict[str, Any]]:
+    """Groups of the optimizer: one a learning rate, the run's own first."""
+    groups = []
+    for rate, paths in by_rate(inputs.sizes).items():
+        group: dict[str, Any] = {"params": [half for path in paths for half in lora.pair(path)]}
+        groups.append(group if rate is None else {**group, "lr": rate})
+    return groups
 
 
 def _compile(

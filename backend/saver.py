@@ -17,6 +17,7 @@ from torch import Tensor
 from backend.checkpoint import Fingerprint, Position, Stateful, save_state
 from backend.config.sections.saving import SavingSection
 from backend.lora.inject import Lora
+from backend.lora.keys import Names
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.records import NotFinite
 from backend.runs.errors import WriteFailed
@@ -37,10 +38,10 @@ WAIT_S = 600.0
 class Saver:
     """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``; never overwrites a file.
 
-    metadata: step -> what the file says about itself. parts: what the state holds beside the LoRA. flush: brings the
-    rows of all steps so far to the disk, so that a state never knows more steps than the metrics. layout: of the file.
-    wait_s: how long an end that can't be saved waits for somebody to free space before it gives up. to_use: holds the
-    LoRA at the weights that files take, while the state keeps those that are trained.
+    metadata: step -> what the file says about itself. names: what its layers are called. parts: what the state holds
+    beside the LoRA. flush: brings the rows of all steps so far to the disk, so that a state never knows more steps than
+    the metrics. wait_s: how long an end that can't be saved waits for somebody to free space before it gives up.
+    to_use: holds the LoRA at the weights that files take, while the state keeps those that are trained.
     """
 
     run: Run
@@ -50,9 +51,9 @@ class Saver:
     position: Position
     parts: dict[str, Stateful]
     fingerprint: Fingerprint
+    names: Names
     metadata: Callable[[int], dict[str, str]]
     flush: Callable[[], object]
-    layout: str = "transformer"
     wait_s: float = field(default_factory=lambda: WAIT_S)
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     final: Path | None = None
@@ -142,7 +143,7 @@ class Saver:
 
     def _write_lora(self, name: str, step: int) -> Path:
         try:
-            tensors = file_tensors(self.lora, self.settings.save_precision, self.layout)
+            tensors = file_tensors(self.lora, self.settings.save_precision, self.names, self.settings.save_layout)
         except LoraNotFinite as error:
             raise NotFinite(step, "LoRA", math.nan) from error
         path = self.run.checkpoints_dir / name

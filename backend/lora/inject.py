@@ -6,7 +6,7 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from backend.flow import generator
 from backend.lora.masters import Masters
+from backend.lora.patterns import Size
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,17 @@ class Lora:
     alpha: float
     masters: Masters | None = None
 
-    @property
-    def scale(self) -> float:
-        """What B A is multiplied by."""
-        return self.alpha / self.rank
+    def rank_of(self, path: str) -> int:
+        """Rank of one target."""
+        return self.layers[path].r[ADAPTER]
+
+    def alpha_of(self, path: str) -> float:
+        """Alpha of one target."""
+        return float(self.layers[path].lora_alpha[ADAPTER])
+
+    def scale_of(self, path: str) -> float:
+        """What B A of one target is multiplied by."""
+        return self.alpha_of(path) / self.rank_of(path)
 
     def pair(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
         """A (rank, in features) and B (out features, rank) of one target as trained and saved, float32.
@@ -80,6 +88,15 @@ class Lora:
         """Called when values of `parameters()` changed: the forward takes them from now on."""
         if self.masters is not None:
             self.masters.publish()
+
+    def joined(self, other: Lora) -> Lora:
+        """The LoRAs of two models as one, by the paths of both; before there are masters."""
+        assert self.masters is None and other.masters is None and not self.layers.keys() & other.layers.keys()
+        return replace(self, layers={**self.layers, **other.layers})
+
+    def in_format(self, dtype: torch.dtype) -> Lora:
+        """The same with weights of `dtype`, and float32 masters where that is not float32."""
+        return self if dtype == torch.float32 else replace(self, masters=Masters(self.parameters(), dtype))
 
     def parameters(self) -> list[nn.Parameter]:
         """All A and B, in the model's order."""
@@ -168,6 +185,7 @@ def inject(
     alpha: float,
     dropout: float,
     seed: int,
+    sizes: Mapping[str, Size] | None = None,
     cast: bool = True,
     weight_dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
@@ -177,12 +195,21 @@ def inject(
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
     other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
     input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
-    device: where A and B lie; None puts each beside its layer's frozen weight.
+    sizes: rank and alpha of layers that have their own. device: where A and B lie; None puts each beside its layer's
+    frozen weight.
     """
     model.requires_grad_(False)
     # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
     exactly = "|".join(re.escape(path) for path in targets)
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=exactly, lora_dropout=dropout)
+    own = {f"^{re.escape(path)}": size for path, size in (sizes or {}).items()}
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=exactly,
+        lora_dropout=dropout,
+        rank_pattern={path: size.rank for path, size in own.items() if size.rank != rank},
+        alpha_pattern={path: size.alpha for path, size in own.items() if size.alpha != alpha},
+    )
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     named = dict(model.named_modules())
     layers = {path: named[path] for path in targets}
@@ -203,9 +230,7 @@ def inject(
         if dropout > 0:
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
         layer.cast_input_dtype_enabled = cast
-    if weight_dtype == torch.float32:
-        return lora
-    return replace(lora, masters=Masters(lora.parameters(), weight_dtype))
+    return lora.in_format(weight_dtype)
 
 
 def _matcher(pattern: str, setting: str) -> Callable[[str], bool]:

@@ -1,47 +1,180 @@
-"""Names of a LoRA's tensors in files, by layout.
+"""Names of a LoRA's tensors in files: which layer a key means, in every spelling that people's files have.
 
-``transformer`` and ``unet`` are diffusers' (``<prefix>.<module path>.lora_A.weight``, no alpha); ``kohya_unet`` is that
-of sd-scripts with diffusers' names (``lora_unet_<module path>.lora_down.weight``, points as underscores, with alpha).
+Writing: ``kohya`` is sd-scripts' (``lora_unet_<module, points as underscores>.lora_down.weight``, ``.lora_up.weight``,
+``.alpha``), by the names that ComfyUI's key map has for the family; ``diffusers`` is peft's behind the name of the part
+(``transformer.<module path>.lora_A.weight``, no alpha). Reading takes both, and the names that ComfyUI, peft,
+OneTrainer, LyCORIS and older diffusers write.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Literal
 
-PREFIX = "transformer."
-"""In front of every key of a transformer; diffusers and ComfyUI load what carries it."""
+from backend.lora.native import Native, native_names
+from backend.models.layouts import LAYOUTS
+from backend.models.spec import FamilyFacts
 
-LAYOUTS = ("transformer", "unet", "kohya_unet")
+Format = Literal["kohya", "diffusers"]
 
-_UNET, _KOHYA = "unet.", "lora_unet_"
-_HALVES = {"A": "lora_down.weight", "B": "lora_up.weight", "alpha": "alpha"}
+_DOTTED = (
+    "transformer.",
+    "unet.",
+    "diffusion_model.",
+    "model.diffusion_model.",
+    "base_model.model.",
+    "base_model.",
+    "",
+)
+_FLAT = ("lora_unet_", "lora_transformer_", "lycoris_")
 
-_KEY = re.compile(r"(?P<path>.+)\.(?:lora_(?P<half>A|B)(?:\.[A-Za-z]\w*)?\.weight|(?P<alpha>alpha))")
+_PARTS = {"te": "text_encoder", "te1": "text_encoder", "te2": "text_encoder_2"}
+"""Text encoder, as sd-scripts calls it -> in diffusers; paths in it begin so where it is trained."""
+
+_TEXT = re.compile(r"(lora_te\d?_|lora_prior_te_|text_encoders?(_\d)?\.|te\d?\.|cond_stage_model\.|conditioner\.)")
+
+_LORA = re.compile(
+    r"(?P<stem>.+?)"
+    r"(?:\.lora_(?P<half>A|B|down|up)(?:\.(?!weight|bias)[A-Za-z]\w*)?\.weight"
+    r"|(?:_lora|\.lora|\.lora_linear_layer)\.(?P<old>down|up)\.weight"
+    r"|\.(?P<alpha>alpha))"
+)
+_KINDS = (
+    (r"\.hada_(w[12]_[ab]|t[12])$", "loha"),
+    (r"\.lokr_(w[12](_[ab])?|t2)$", "lokr"),
+    (r"\.(dora_scale|lora_magnitude_vector(\..+)?)$", "dora"),
+    (r"\.lora_mid\.weight$", "locon"),
+    (r"\.(diff|diff_b|set_weight|w_norm|b_norm)$", "diff"),
+    (r"\.(oft_\w+|boft_\w+)(\..+)?$", "oft"),
+    (r"\.lora_[AB](\.\w+)?\.bias$", "bias"),
+)
+_HALF = {"A": "A", "B": "B", "down": "A", "up": "B", "alpha": "alpha"}
 
 
-def file_key(path: str, half: str, layout: str = "transformer") -> str:
-    """The key of A, B or (in ``kohya_unet`` alone) alpha (`half`) of the layer at `path`."""
-    if layout == "kohya_unet":
-        return f"{_KOHYA}{path.replace('.', '_')}.{_HALVES[half]}"
-    prefix = {"transformer": PREFIX, "unet": _UNET}[layout]
-    return f"{prefix}{path}.lora_{half}.weight"
+@dataclass(frozen=True)
+class Names:
+    """What the layers of a denoiser are called in LoRA files.
+
+    layers: module path -> (in, out) features, of every linear layer. prefix: diffusers' name of the part. natives: the
+    layers' names in the project's own layout. kohya_native: ``kohya`` files go by those.
+    """
+
+    layers: Mapping[str, tuple[int, int]]
+    prefix: str = "transformer"
+    natives: Mapping[str, Native] = field(default_factory=dict)
+    kohya_native: bool = False
+
+    @cached_property
+    def stems(self) -> dict[str, list[tuple[str, Native | None]]]:
+        """What a key may have before its ending -> the layers that it means; several where the file's are fused."""
+        found: dict[str, list[tuple[str, Native | None]]] = {}
+        for path in self.layers:
+            for stem in _spelled(path):
+                found.setdefault(stem, [(path, None)])
+        fused: dict[str, list[tuple[str, Native | None]]] = {}
+        for path, native in self.natives.items():
+            if native != Native(path):
+                fused.setdefault(native.stem, []).append((path, native))
+        for stem, parts in fused.items():
+            for spelled in _spelled(stem):
+                found.setdefault(spelled, parts)
+        return found
+
+    def joined(self, layers: Mapping[str, tuple[int, int]]) -> Names:
+        """The same with `layers` of text encoders that are trained too."""
+        return replace(self, layers={**self.layers, **layers})
+
+    def out_name(self, path: str, form: Format) -> str:
+        """What comes before the ending of a layer's keys in a file of the format `form`."""
+        encoder, _, inside = path.partition(".")
+        if encoder in _PARTS:
+            return f"{_PARTS[encoder]}.{inside}" if form == "diffusers" else "lora_" + path.replace(".", "_")
+        if form == "diffusers":
+            return f"{self.prefix}.{path}"
+        native = self.natives.get(path) if self.kohya_native else None
+        return "lora_unet_" + (native.stem if native else path).replace(".", "_")
 
 
-def kohya_keys(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Key in ``kohya_unet`` -> module path and ``A``, ``B`` or ``alpha``: its names can't be read without the paths."""
-    return {file_key(path, half, "kohya_unet"): (path, half) for path in paths for half in _HALVES}
+def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:
+    """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).
+
+    ``code.LORA_LAYOUT`` is ``kohya_unet`` where kohya files go by diffusers' names of a UNet; others go by the names
+    of the first layout of the denoiser's single files.
+    """
+    part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
+    layout = LAYOUTS[part.layouts[0]] if part.layouts else None
+    unet = getattr(code, "LORA_LAYOUT", "transformer") == "kohya_unet"
+    layout = layout or getattr(code, "LORA_NATIVE", None)
+    return Names(dict(linear), "unet" if unet else "transformer", native_names(layout, linear), not unet)
 
 
-def parse_key(key: str) -> tuple[str, str] | None:
-    """Module path and ``A``, ``B`` or ``alpha`` of a key in this layout, with or without prefix; None for any other."""
-    match = _KEY.fullmatch(key)
-    if match is None:
+def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
+    """Module path -> (in, out) features of a module's linear layers and convolutions of one pixel."""
+    found = {}
+    for name, module in model.named_modules():
+        if name and hasattr(module, "in_features") and hasattr(module, "weight"):
+            found[name] = module.in_features, module.out_features
+        elif name and getattr(module, "kernel_size", None) == (1, 1):
+            found[name] = module.in_channels, module.out_channels
+    return found
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """What a key has before its ending, and ``A``, ``B`` or ``alpha``; None for what belongs to no plain LoRA."""
+    match = _LORA.fullmatch(key)
+    if match is None or kind_of_key(key) is not None:
         return None
-    return match["path"].removeprefix(PREFIX).removeprefix(_UNET), match["half"] or "alpha"
+    return match["stem"], _HALF[match["half"] or match["old"] or "alpha"]
+
+
+def kind_of_key(key: str) -> str | None:
+    """The other kind of adapter that a key belongs to: loha, lokr, dora, locon, diff, oft or bias; None for LoRA."""
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, key)), None)
+
+
+def is_of_text(stem: str) -> bool:
+    """True for a key of a text encoder's LoRA."""
+    return _TEXT.match(stem) is not None
 
 
 def not_loadable(paths: Iterable[str], accepted: Sequence[str]) -> list[str]:
     """Module paths that no pattern of `accepted` takes whole: other programs would leave these layers out."""
     patterns = [re.compile(pattern) for pattern in accepted]
     return [path for path in paths if not any(pattern.fullmatch(path) for pattern in patterns)]
+
+
+def _spelled(name: str) -> list[str]:
+    """Every way that a module's name is written before a key's ending."""
+    flat = name.replace(".", "_")
+    encoder, _, inside = name.partition(".")
+    if encoder in _PARTS:
+        return [f"lora_{flat}", f"{_PARTS[encoder]}.{inside}"]
+    spelled = [prefix + name for prefix in _DOTTED] + [prefix + flat for prefix in _FLAT]
+    head, point, last = name.rpartition(".to_")
+    if point:
+        # the attention processors of older diffusers: attn1.processor.to_out_lora.down.weight
+        spelled += [f"{prefix}{head}.processor.to_{last.removesuffix('.0')}" for prefix in _DOTTED]
+    return spelled
+
+
+_FAMILIES = (
+    ("Hunyuan Video", r"individual_token_refiner|txt_in_individual"),
+    ("Chroma", r"distilled_guidance_layer"),
+    ("FLUX", r"(single_transformer_blocks|double_blocks|single_blocks)_\d"),
+    ("Qwen-Image", r"(img_mod|txt_mod)_1|transformer_blocks_\d+_(img|txt)_mlp"),
+    ("Stable Diffusion 3", r"joint_blocks_\d|transformer_blocks_\d+_(norm1_context|ff_context|attn2?_add_q_proj)"),
+    ("Anima or another Cosmos model", r"blocks_\d+_(self_attn_q_proj|adaln_modulation|cross_attn_q_proj)"),
+    ("Wan", r"blocks_\d+_(self_attn|cross_attn|attn1|attn2)_"),
+    ("Lumina or Z-Image", r"(layers|noise_refiner|context_refiner)_\d+_attention"),
+    ("SDXL or Stable Diffusion", r"(down_blocks|up_blocks|mid_block|input_blocks|middle_block|output_blocks)_"),
+)
+
+
+def family_of_names(stems: Iterable[str]) -> str | None:
+    """The family that layers are called like this in; None when it is none that is known here."""
+    flat = [stem.replace(".", "_") for stem in stems]
+    return next((name for name, pattern in _FAMILIES if any(re.search(pattern, stem) for stem in flat)), None)

@@ -46,14 +46,16 @@ def file_metadata(
 
 
 def _network(cfg: Config, targets: int) -> dict[str, object]:
-    network = cfg.network
+    network, baked = cfg.network, cfg.saving.save_layout == "diffusers"
+    own = [row.model_dump(exclude_none=True) for row in network.layer_settings or ()]
+    arguments = {"trained_alpha": network.network_alpha, "layers": targets}
     return {
         "ss_network_module": "monotile.lora",
         "ss_network_dim": network.network_dim,
-        # alpha / rank is multiplied into B, so that the file's own alpha is its rank
-        "ss_network_alpha": float(network.network_dim),
+        # in diffusers' layout alpha / rank is multiplied into B, so that the file's own alpha is its rank
+        "ss_network_alpha": float(network.network_dim if baked else network.network_alpha),
         "ss_network_dropout": network.network_dropout,
-        "ss_network_args": json.dumps({"trained_alpha": network.network_alpha, "layers": targets}),
+        "ss_network_args": json.dumps({**arguments, "layer_settings": own} if own else arguments),
     }
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backend.lora.inject import Lora
-from backend.lora.keys import file_key
+from backend.lora.keys import Format, Names
 from backend.refused import Refused
 from backend.runs.files import write_atomic
 
@@ -29,25 +30,34 @@ class LoraNotFinite(ValueError):
         super().__init__(f"{key} holds NaN or infinity")
 
 
-def file_tensors(lora: Lora, precision: str, layout: str = "transformer") -> dict[str, Tensor]:
-    """What goes into the file: A, and B with alpha / rank multiplied in, on the CPU in `precision`.
+@dataclass(frozen=True)
+class Trained:
+    """One layer's LoRA, to be written. a: (rank, in). b: (out, rank). scale: alpha / rank."""
 
-    In the layout ``kohya_unet`` alpha has a key of its own, and B is as it is. In the others there is no alpha:
-    diffusers takes it from metadata of its own only, ComfyUI and others from a key, and where there is neither, all of
-    them take alpha = rank. So B carries the factor, and the file means one thing to all.
+    a: Tensor
+    b: Tensor
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """Rows of A."""
+        return self.a.shape[0]
+
+
+def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya") -> dict[str, Tensor]:
+    """What goes into the file, on the CPU in `precision` (alpha in float32), in the format `form`.
+
     LoraNotFinite when a value is NaN or infinite; Refused when one does not fit into `precision`.
     """
-    dtype = PRECISIONS[precision]
-    tensors: dict[str, Tensor] = {}
+    layers = {}
     for path in lora.layers:
-        a, b = lora.pair(path)
-        own_alpha = layout == "kohya_unet"
-        tensors[file_key(path, "A", layout)] = a.detach()
-        tensors[file_key(path, "B", layout)] = b.detach() if own_alpha else b.detach() * lora.scale
-        if own_alpha:
-            tensors[file_key(path, "alpha", layout)] = torch.tensor(lora.alpha)
-    tensors = {key: value.to("cpu", torch.float32) for key, value in tensors.items()}
-    cast = {key: value.to(dtype).contiguous() for key, value in tensors.items()}
+        a, b = (half.detach().to("cpu", torch.float32) for half in lora.pair(path))
+        layers[path] = Trained(a, b, lora.scale_of(path))
+    dtype = PRECISIONS[precision]
+    tensors = in_format(layers, names, form)
+    cast = {
+        key: value.to(value.dtype if key.endswith(".alpha") else dtype).contiguous() for key, value in tensors.items()
+    }
     for key, value in tensors.items():
         if not torch.isfinite(value).all():
             raise LoraNotFinite(key)
@@ -57,16 +67,65 @@ def file_tensors(lora: Lora, precision: str, layout: str = "transformer") -> dic
     return cast
 
 
-def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The file as bytes: `tensors`, `metadata` and the SHA-256 of all that comes after the header, in two spellings.
+def in_format(layers: Mapping[str, Trained], names: Names, form: Format) -> dict[str, Tensor]:
+    """The LoRAs of `layers` (by module path) as tensors under the keys of the format `form`.
 
-    ``modelspec.hash_sha256`` is ModelSpec 1.0.1's, ``sshs_model_hash`` that of sd-scripts and the tools that read it.
+    diffusers: no alpha, B carries alpha / rank. diffusers takes alpha from metadata of its own only, ComfyUI and others
+    from a key, and where there is neither, all of them take alpha = rank: so the file means one thing to all.
+    kohya: alpha has a key. Layers that are one in the project's own names (query, key and value of FLUX) are written as
+    that one: A stacked, B in blocks with zeros between, which is exact.
     """
-    plain = safetensors.torch.save(dict(tensors))
-    body = plain[8 + int.from_bytes(plain[:8], "little") :]
-    digest = hashlib.sha256(body).hexdigest()
-    said = {**metadata, "modelspec.hash_sha256": f"0x{digest}", "sshs_model_hash": digest}
-    return safetensors.torch.save(dict(tensors), metadata=said)
+    tensors: dict[str, Tensor] = {}
+    if form == "diffusers":
+        for path, one in layers.items():
+            name = names.out_name(path, form)
+            tensors[f"{name}.lora_A.weight"] = one.a
+            tensors[f"{name}.lora_B.weight"] = one.b * one.scale
+        return tensors
+    together: dict[str, list[str]] = {}
+    for path in layers:
+        together.setdefault(names.out_name(path, form), []).append(path)
+    for name, paths in together.items():
+        one = _as_one({path: layers[path] for path in paths}, names)
+        tensors[f"{name}.lora_down.weight"] = one.a
+        tensors[f"{name}.lora_up.weight"] = one.b
+        tensors[f"{name}.alpha"] = torch.tensor(one.scale * one.rank)
+    return tensors
+
+
+def _as_one(parts: Mapping[str, Trained], names: Names) -> Trained:
+    """The LoRA of the layer in the project's own names that `parts` are rows of; a part itself where it is all."""
+    if not names.kohya_native or not parts.keys() <= names.natives.keys():
+        (only,) = parts.values()
+        return only
+    ordered = sorted(parts.items(), key=lambda part: names.natives[part[0]].number)
+    scale, column = ordered[0][1].scale, 0
+    rows = names.natives[ordered[0][0]].rows(ordered[0][1].b.shape[0])[2]
+    b = torch.zeros(rows, sum(one.rank for one in parts.values()))
+    for path, one in ordered:
+        native = names.natives[path]
+        start, end, _ = native.rows(one.b.shape[0])
+        part = one.b * (one.scale / scale) if one.scale != scale else one.b
+        b[start:end, column : column + one.rank] = (
+            torch.cat(part.chunk(2)[::-1]) if native.turn == "swap_halves" else part
+        )
+        column += one.rank
+    return Trained(torch.cat([one.a for _, one in ordered]), b, scale)
+
+
+def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The file as bytes: `tensors`, `metadata` and hashes of the weights, as the tools that read them compute them.
+
+    ``modelspec.hash_sha256`` is ModelSpec 1.0.1's: SHA-256 of all that comes after the header. ``sshs_model_hash`` is
+    the same in sd-scripts' spelling. ``sshs_legacy_hash`` is the first 8 digits of the SHA-256 of 64 KiB from 1 MiB on,
+    of the file as it would be with its ``ss_*`` metadata alone (sd-scripts ``train_util.py``).
+    """
+    said = {key: value for key, value in metadata.items() if key.startswith("ss_")}
+    plain = safetensors.torch.save(dict(tensors), metadata=said)
+    digest = hashlib.sha256(plain[8 + int.from_bytes(plain[:8], "little") :]).hexdigest()
+    legacy = hashlib.sha256(plain[0x100000 : 0x100000 + 0x10000]).hexdigest()[:8]
+    hashes = {"modelspec.hash_sha256": f"0x{digest}", "sshs_model_hash": digest, "sshs_legacy_hash": legacy}
+    return safetensors.torch.save(dict(tensors), metadata={**metadata, **hashes})
 
 
 def write_lora(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

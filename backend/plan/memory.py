@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from backend.lora.patterns import sizes
 from backend.memory.bytes import total_bytes
 from backend.memory.optimizer_bytes import lora_shapes, trained_bytes
 from backend.models.base import Base
@@ -22,6 +23,7 @@ from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
 from backend.plan.memory_work import RunWork
 from backend.plan.parts import Parts, family_memory, place_of, read_parts, trained_layers
+from backend.refused import Refused
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -224,7 +226,7 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen) -> Traine
     facts = family.facts
     include = cfg.network.targets_include or list(facts.default_targets)
     layers = trained_layers(parts.denoiser, include, cfg.network.targets_exclude or ())
-    shapes = lora_shapes(layers.values(), cfg.network.network_dim)
+    shapes = _lora_shapes(layers, cfg)
     found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
     by_class: dict[str, set[str]] = defaultdict(set)
     for place in (place_of(name, facts) for name in layers):
@@ -232,6 +234,16 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen) -> Traine
             by_class[place[0]].add(place[3])
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
     return Trained(found, frozen, sum(rows * columns for rows, columns in shapes))
+
+
+def _lora_shapes(layers: Mapping[str, tuple[int, int]], cfg: Config) -> list[tuple[int, int]]:
+    """Shapes of all A and B, by each layer's own rank."""
+    try:
+        given = sizes(list(layers), cfg.network)
+    except Refused:
+        # said where the layers are chosen
+        return lora_shapes(layers.values(), cfg.network.network_dim)
+    return [shape for path, size in layers.items() for shape in lora_shapes([size], given[path].rank)]
 
 
 def _of_training(trained: Trained) -> dict[str, int]:

@@ -30,6 +30,9 @@ TORCH_FREE = (
     "backend.models.spec",
     "backend.models.table",
     "backend.models.*.facts",
+    "backend.lora.patterns",
+    "backend.lora.keys",
+    "backend.lora.native",
 )
 
 

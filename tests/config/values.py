@@ -21,6 +21,7 @@ _FORMS: dict[str, list[str]] = {
     "validation.validation_folders.name": ["held out", "b"],
     "network.targets_include": ["attn.to_q", r"transformer_blocks\.\d+\.ff.*", 'with "quotes"'],
     "network.targets_exclude": ["proj_out", r".*\\norm"],
+    "network.layer_settings.layers": ["attn.to_k", r"single_.*"],
 }
 
 _PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -7,6 +7,8 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
 from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.keys import Names, linear_layers, names_of
+from backend.models.flux import code
 from backend.models.flux.facts import FACTS
 from tests.tiny_flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
@@ -22,6 +24,11 @@ def trained(
         for path in lora.layers:
             lora.pair(path)[1].normal_(std=0.5, generator=source)
     return model, lora
+
+
+def names(model: FluxTransformer2DModel | None = None) -> Names:
+    """What the layers of the tiny denoiser are called in files."""
+    return names_of(linear_layers(model if model is not None else make_tiny_denoiser()), code, FACTS)
 
 
 def inputs(rows: int = 4, columns: int = 6, text: int = 8) -> dict[str, Tensor]:

@@ -12,19 +12,21 @@ import safetensors.torch
 import torch
 from diffusers import FluxPipeline
 
-from backend.lora.keys import file_key, not_loadable, parse_key
+from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.models.flux.loras import LORA_LAYERS
 from backend.refused import Refused
-from tests.lora.fixtures import inputs, trained
+from tests.lora.fixtures import inputs, names, trained
 from tests.tiny_flux import make_tiny_denoiser
+
+NAMES = names()
 
 
 @pytest.mark.parametrize("alpha", [1.0, 4.0, 10.0])
 def test_diffusers_loads_it_at_the_strength_it_was_trained_at(tmp_path: Path, tiny_flux: Path, alpha: float) -> None:
     model, lora = trained(rank=4, alpha=alpha)
-    write_lora(tmp_path / "x.safetensors", file_tensors(lora, "fp32"), {})
+    write_lora(tmp_path / "x.safetensors", file_tensors(lora, "fp32", NAMES, "diffusers"), {})
     pipeline = FluxPipeline.from_pretrained(tiny_flux, transformer=make_tiny_denoiser())
     with torch.no_grad():
         base = pipeline.transformer(**inputs()).sample
@@ -37,7 +39,7 @@ def test_diffusers_loads_it_at_the_strength_it_was_trained_at(tmp_path: Path, ti
 def test_comfyui_takes_every_layer_at_the_same_strength() -> None:
     """ComfyUI adds alpha / rank * B A, alpha from a key beside them or else the rank (comfy/lora.py)."""
     _, lora = trained(rank=4, alpha=10)
-    tensors = file_tensors(lora, "fp32")
+    tensors = file_tensors(lora, "fp32", NAMES, "diffusers")
     assert not_loadable(lora.layers, LORA_LAYERS) == []
     for path in lora.layers:
         a, b = lora.pair(path)
@@ -59,7 +61,7 @@ def test_every_linear_layer_of_the_denoiser_is_in_comfyuis_map() -> None:
 def test_hash_and_metadata_and_precision(tmp_path: Path) -> None:
     _, lora = trained()
     path = tmp_path / "x.safetensors"
-    write_lora(path, file_tensors(lora, "bf16"), {"ss_network_dim": "4"})
+    write_lora(path, file_tensors(lora, "bf16", NAMES, "diffusers"), {"ss_network_dim": "4"})
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     said = json.loads(data[8 : 8 + length])["__metadata__"]
@@ -74,18 +76,10 @@ def test_what_is_not_finite_is_not_saved() -> None:
     _, lora = trained()
     lora.pair("transformer_blocks.0.attn.to_q")[1].data[0, 0] = 1e30
     with pytest.raises(Refused, match="bf16 or fp32"):
-        file_tensors(lora, "fp16")
+        file_tensors(lora, "fp16", NAMES, "diffusers")
     lora.pair("transformer_blocks.0.attn.to_q")[1].data[0, 0] = torch.nan
     with pytest.raises(LoraNotFinite, match="NaN"):
-        file_tensors(lora, "fp32")
-
-
-def test_keys_in_the_spellings_of_peft_and_torch_compile() -> None:
-    assert file_key("a.0.to_q", "A") == "transformer.a.0.to_q.lora_A.weight"
-    assert parse_key("transformer.a.0.to_q.lora_B.weight") == ("a.0.to_q", "B")
-    assert parse_key("a.0.to_q.lora_A.default.weight") == ("a.0.to_q", "A")
-    assert parse_key("transformer.a.0.to_q.alpha") == ("a.0.to_q", "alpha")
-    assert parse_key("lora_unet_a_to_q.lora_down.weight") is None
+        file_tensors(lora, "fp32", NAMES, "diffusers")
 
 
 @pytest.mark.parametrize(("old_rank", "old_alpha"), [(4, 10.0), (2, 2.0), (3, 1.0)])
@@ -93,9 +87,9 @@ def test_continuing_keeps_the_function_at_another_rank_and_alpha(
     tmp_path: Path, old_rank: int, old_alpha: float
 ) -> None:
     old_model, old = trained(rank=old_rank, alpha=old_alpha)
-    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32"), {})
+    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32", NAMES, "diffusers"), {})
     model, lora = trained(rank=4, alpha=8)
-    said = continue_from(lora, read_lora(tmp_path / "old.safetensors"))
+    said = continue_from(lora, read_lora(tmp_path / "old.safetensors", NAMES))
     with torch.no_grad():
         assert torch.allclose(model(**inputs()).sample, old_model(**inputs()).sample, atol=2e-5)
     if old_rank == 4:
@@ -111,36 +105,33 @@ def test_alpha_keys_of_other_savers_are_honoured(tmp_path: Path) -> None:
     tensors = {}
     for path in old.layers:
         a, b = old.pair(path)
-        tensors |= {file_key(path, "A"): a.detach(), file_key(path, "B"): b.detach()}
+        tensors |= {f"transformer.{path}.lora_A.weight": a.detach(), f"transformer.{path}.lora_B.weight": b.detach()}
         # written by a trainer that compiled its model and let the wrapper into the keys
         tensors[f"transformer.{path}.alpha".replace(".attn.", "._orig_mod.attn.")] = torch.tensor(10.0)
     safetensors.torch.save_file(tensors, tmp_path / "alpha.safetensors")
     model, lora = trained(rank=4, alpha=4)
-    continue_from(lora, read_lora(tmp_path / "alpha.safetensors"))
+    continue_from(lora, read_lora(tmp_path / "alpha.safetensors", NAMES))
     with torch.no_grad():
         assert torch.allclose(model(**inputs()).sample, old_model(**inputs()).sample, atol=2e-5)
 
 
 def test_what_can_not_be_continued_is_refused_with_the_reason(tmp_path: Path) -> None:
     _, old = trained(rank=8, alpha=8)
-    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32"), {})
-    file = read_lora(tmp_path / "old.safetensors")
+    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32", NAMES, "diffusers"), {})
+    file = read_lora(tmp_path / "old.safetensors", NAMES)
     with pytest.raises(Refused, match="network_dim to 8"):
         continue_from(trained(rank=4)[1], file)
     with pytest.raises(Refused, match="no targets now"):
         continue_from(trained(rank=8, targets=("attn.to_q",))[1], file)
     (tmp_path / "broken.safetensors").write_bytes(b"nonsense that is no file")
     with pytest.raises(Refused, match="can't be read"):
-        read_lora(tmp_path / "broken.safetensors")
-    safetensors.torch.save_file({"lora_unet_x.lora_down.weight": torch.ones(1)}, tmp_path / "kohya.safetensors")
-    with pytest.raises(Refused, match="diffusers layout"):
-        read_lora(tmp_path / "kohya.safetensors")
+        read_lora(tmp_path / "broken.safetensors", NAMES)
     with pytest.raises(Refused, match="can't be read"):
-        read_lora(tmp_path / "absent.safetensors")
+        read_lora(tmp_path / "absent.safetensors", NAMES)
 
 
 def test_layers_that_the_old_lora_lacks_start_fresh_and_are_said(tmp_path: Path) -> None:
     _, old = trained(targets=("attn.to_q",))
-    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32"), {})
+    write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32", NAMES, "diffusers"), {})
     _, lora = trained(targets=("attn.to_q", "attn.to_k"))
-    assert "4 target layers" in continue_from(lora, read_lora(tmp_path / "old.safetensors"))[0]
+    assert "4 target layers" in continue_from(lora, read_lora(tmp_path / "old.safetensors", NAMES))[0]

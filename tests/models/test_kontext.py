@@ -124,6 +124,7 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
         sampling={"prompts": [sample | {"control_image": str(control / f"picture_{n}.jpg")} for n in (0, 1)],
                   "sample_at_start": True, "sample_at_end": False},
         validation={"validate_at_start": True},
+        saving={"save_layout": "diffusers"},
         compile={"compile": mode == "static", "compile_backend": "aot_eager", "shape_mode": mode},
     )  # fmt: skip
     run = Run.create(cfg)

@@ -107,6 +107,7 @@ def run_of(model: dict[str, str], images: Path, where: Path, **more: Any) -> Run
         model=model | more,
         training={"max_train_steps": 2},
         sampling={"prompts": [prompt], "sample_at_end": True},
+        saving={"save_layout": "diffusers"},
         compile={"compile": False, "shape_mode": "off"},
     )  # fmt: skip
     run = Run.create(cfg)

@@ -12,6 +12,40 @@ from backend.config.sections.values import clean_path, pattern
 _Pattern = Annotated[str, AfterValidator(pattern)]
 
 
+class LayerRow(Section):
+    """One row of [[network.layer_settings]]."""
+
+    layers: _Pattern = setting(
+        label="Layers",
+        help="The end of a layer's name (attn.to_q), or a regular expression over the whole name "
+        "(single_transformer_blocks.*). A pattern that fits no trained layer is an error.",
+    )
+    dim: int | None = setting(
+        None,
+        ge=1,
+        le=4096,
+        label="Rank",
+        help="Rank of these layers. Empty: the run's.",
+        aliases=("network_dim", "rank", "conv_dim"),
+    )
+    alpha: float | None = setting(
+        None,
+        gt=0,
+        le=65536,
+        label="Alpha",
+        help="Alpha of these layers. Empty keeps alpha / rank as it is elsewhere.",
+        aliases=("network_alpha", "conv_alpha"),
+    )
+    learning_rate: float | None = setting(
+        None,
+        gt=0,
+        le=1000,
+        label="Learning rate",
+        help="Learning rate of these layers; the schedule applies to it too. Empty: the run's.",
+        aliases=("lr",),
+    )
+
+
 class NetworkSection(Section):
     """Size, strength and place of the LoRA."""
 
@@ -77,13 +111,23 @@ class NetworkSection(Section):
         aliases=("exclude_patterns", "exclude_modules", "ignore_if_contains"),
         advanced=True,
     )
+    layer_settings: list[LayerRow] | None = setting(
+        None,
+        min_length=1,
+        label="Layers of their own size or rate",
+        help="Rank, alpha and learning rate of single layers, by name. Of several rows that fit a layer, the later "
+        "ones count.",
+        aliases=("rank_pattern", "lr_pattern", "network_reg_dims", "network_reg_lrs", "block_dims", "block_lr"),
+        advanced=True,
+    )
     network_weights: Annotated[str, AfterValidator(clean_path)] | None = setting(
         None,
         kind="path",
         min_length=1,
         label="Continue from LoRA",
-        help="A LoRA file made by Monotile whose weights training starts from, with fresh optimizer state and "
-        "steps. To go on with a stopped run as if it had not stopped, use Resume instead.",
+        help="A LoRA file whose weights training starts from, with fresh optimizer state and steps: of Monotile, "
+        "kohya's sd-scripts, ComfyUI, diffusers or peft, for the same base model. A smaller rank than the one set here "
+        "is padded. To go on with a stopped run as if it had not stopped, use Resume instead.",
         aliases=("lora_model_name", "resume_lora", "init_lora", "pretrained_lora", "lora_path"),
         advanced=True,
     )

@@ -62,6 +62,14 @@ class SavingSection(Section):
         help="Number format in the LoRA file. bf16 and fp16 halve the size of fp32 and are read by every tool.",
         aliases=("save_dtype", "output_dtype"),
     )
+    save_layout: Literal["kohya", "diffusers"] = setting(
+        "kohya",
+        label="File layout",
+        help="How the layers are called in the LoRA file. kohya is read by ComfyUI, Forge, sd-scripts and diffusers. "
+        "diffusers is peft's naming, for programs built on diffusers; ComfyUI reads it too, except for SDXL and "
+        "Stable Diffusion. FLUX files are little more than half as large in it.",
+        aliases=("lora_format", "save_format", "lora_layout", "output_format"),
+    )
     save_state: bool = setting(
         True,
         label="Keep resume state",

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors
+import safetensors.torch
 import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from PIL import Image
 
 from backend.config.schema import Config
+from backend.lora.keys import linear_layers, names_of, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.loading import Loading
 from backend.models.table import family
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
+from tests.lora import comfy_maps
 from tests.training.runs import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "width": 128, "height": 128, "steps": 3, "seed": 5, "true_cfg_scale": 4.0}
@@ -129,7 +131,17 @@ def test_static_is_refused_with_the_reason(tiny_sdxl: Path, pictures: Path, tmp_
         settings("sdxl", tiny_sdxl, pictures, tmp_path, compile={"shape_mode": "static"})
 
 
-@pytest.mark.parametrize("layout", ["unet", "kohya_unet"])
+def comfy_map(denoiser: torch.nn.Module) -> set[str]:
+    attentions, layers = {}, {}
+    for path, module in denoiser.named_modules():
+        if path.endswith(".transformer_blocks"):
+            attentions[path.removesuffix(".transformer_blocks")] = len(module)
+        if path.endswith(".resnets"):
+            layers[path.removesuffix(".resnets")] = len(module)
+    return comfy_maps.unet(attentions, layers)
+
+
+@pytest.mark.parametrize("layout", ["kohya", "diffusers"])
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     request: pytest.FixtureRequest, tmp_path: Path, layout: str, name: str
@@ -139,16 +151,20 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     base, code = request.getfixturevalue(f"tiny_{name}"), family(name).load()
     denoiser = code.load_denoiser(base, Loading(torch.float32, torch.device("cpu")))
     targets = find_targets(denoiser, family(name).facts.default_targets)
+    names = names_of(linear_layers(denoiser), code, family(name).facts)
     lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1)
     source = torch.Generator().manual_seed(1)
     for path in targets:
         lora.pair(path)[1].data.copy_(torch.randn(lora.pair(path)[1].shape, generator=source) * 0.2)
-    write_lora(tmp_path / "x.safetensors", file_tensors(lora, "fp32", layout), {})
-    back = read_lora(tmp_path / "x.safetensors", lora.layers)
+    write_lora(tmp_path / "x.safetensors", file_tensors(lora, "fp32", names, layout), {})
+    back = read_lora(tmp_path / "x.safetensors", names)
     for path in targets:
         a, b = lora.pair(path)
-        torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach() * 0.5)
-        assert torch.equal(back.pairs[path][0], a)
+        torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach().flatten(1) * 0.5)
+        assert torch.equal(back.pairs[path][0], a.flatten(1))
+    if layout == "kohya":
+        keys = safetensors.torch.load_file(tmp_path / "x.safetensors")
+        assert {split_key(key)[0] for key in keys} <= comfy_map(denoiser)
     pipeline = pipeline_of(name, base)
     pipeline.load_lora_weights(tmp_path / "x.safetensors")
     width = denoiser.config.cross_attention_dim

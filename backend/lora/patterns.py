@@ -1,0 +1,76 @@
+"""Rank, alpha and learning rate of single layers, by pattern."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backend.refused import Refused
+
+if TYPE_CHECKING:
+    from backend.config.sections.network import LayerRow, NetworkSection
+
+SETTING = "network.layer_settings"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What one layer gets. learning_rate: None for that of the run."""
+
+    rank: int
+    alpha: float
+    learning_rate: float | None = None
+
+
+def fits(pattern: str, path: str) -> bool:
+    """Whether `pattern` (a whole path, its end, or a regular expression over the whole of it) names the layer."""
+    return path == pattern or path.endswith(f".{pattern}") or re.fullmatch(pattern, path) is not None
+
+
+def sizes(targets: Sequence[str], network: NetworkSection) -> dict[str, Size]:
+    """Every target layer -> its rank, alpha and rate: those of the run, changed by each row that names it, in order.
+
+    A row with a rank and without alpha keeps alpha / rank as it was. Refused for a row that names no target layer, with
+    the nearest names.
+    """
+    given = {path: Size(network.network_dim, network.network_alpha) for path in targets}
+    for row in network.layer_settings or ():
+        named = [path for path in targets if fits(row.layers, path)]
+        if not named:
+            raise _nothing(row.layers, targets)
+        for path in named:
+            given[path] = _changed(given[path], row)
+    return given
+
+
+def _changed(size: Size, row: LayerRow) -> Size:
+    rank = row.dim if row.dim is not None else size.rank
+    alpha = row.alpha if row.alpha is not None else size.alpha * rank / size.rank
+    return Size(rank, alpha, row.learning_rate if row.learning_rate is not None else size.learning_rate)
+
+
+def by_rate(given: Mapping[str, Size]) -> dict[float | None, list[str]]:
+    """Learning rate -> the layers that have it; that of the run (None) first, if any layer has it."""
+    found: dict[float | None, list[str]] = {}
+    for path, size in given.items():
+        found.setdefault(size.learning_rate, []).append(path)
+    return dict(sorted(found.items(), key=lambda one: one[0] is not None))
+
+
+def layers_digest(given: Mapping[str, Size], network: NetworkSection) -> str:
+    """Digest of the sizes and rates of all layers; "" where no row changes any, as in states of before."""
+    if not network.layer_settings:
+        return ""
+    said = "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in given.items())
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def _nothing(pattern: str, targets: Sequence[str]) -> Refused:
+    ends = list({re.sub(r"^.*?\.\d+\.", "", path): None for path in targets})
+    near = difflib.get_close_matches(pattern, [*ends, *targets], n=3, cutoff=0.4) or ends[:6]
+    text = f"layer_settings: {pattern!r} names no layer that is trained"
+    return Refused(text, f"Names near it: {', '.join(near)}.", SETTING)
