@@ -221,8 +221,10 @@ def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     blocks = len(parts.denoiser.blocks)
     now = get(cfg, path)
     step = max(1, blocks // 14)
+    # auto would leave linear layers out of the graphs, which swap does not need and which compiles for minutes.
+    whole = {"compile.disable_linear": "off"} if cfg.compile.compile and cfg.compile.disable_linear == "auto" else {}
     for count in range(now + step, blocks - 1, step):
-        yield Change({path: count}, f"swap {count} of {blocks} blocks", "time where the bus is slow")
+        yield Change({path: count, **whole}, f"swap {count} of {blocks} blocks", "time where the bus is slow")
 
 
 def _batch(cfg: Config, parts: Parts | None) -> Iterator[Change]:

@@ -158,8 +158,10 @@ class CompileSection(Section):
     disable_linear: Literal["auto", "on", "off"] = setting(
         "auto",
         label="Linear layers eager",
-        help="Keeps linear layers out of the compiled graphs. auto does so while blocks are swapped to the CPU; on "
-        "always, off never. Compiling them is faster where it works.",
+        help="Keeps linear layers out of the compiled graphs. auto does so while blocks are swapped to the CPU, as "
+        "other trainers do; on always, off never. Swap works without it: with off, FLUX.1-dev took 1.07 times the "
+        "unswapped step on an H100 with no graph more, while on cuts each block into many graphs and compiles for "
+        "minutes.",
         aliases=("disable_linear_from_compile", "compile_disable_linear"),
         advanced=True,
     )
