@@ -148,7 +148,8 @@ def list_paths(prefix: str, kind: str, most: int = 100) -> list[dict[str, object
             continue
         if not is_folder and (kind == "folder" or not entry.name.endswith((".safetensors", ".toml"))):
             continue
-        note = "base model" if is_folder and os.path.isfile(os.path.join(entry.path, "model_index.json")) else ""
+        indexes = (os.path.join(entry.path, name) for name in ("model_index.json", "modular_model_index.json"))
+        note = "base model" if is_folder and any(map(os.path.isfile, indexes)) else ""
         found.append(
             {
                 "name": entry.name,

@@ -87,6 +87,14 @@ def tiny_sd15(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_sd15", lambda folder: make_tiny_sd(folder, "sd15"))
 
 
+@pytest.fixture(scope="session")
+def tiny_anima(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Anima in the layout of diffusers' modular pipelines. Shared: never write into it."""
+    from tests.tiny_anima import make_tiny_anima
+
+    return once("tiny_anima", make_tiny_anima)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

@@ -29,7 +29,7 @@ def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -
         wrong = bool(problems)
     else:
         problems = _check_index(base.path, facts, pipelines)
-        wrong = not (base.path / "model_index.json").is_file()
+        wrong = _index_of(base.path) is None
     problems += _check_unused(base, facts)
     for part in facts.parts:
         # What a wrong base model lacks goes without saying.
@@ -151,10 +151,17 @@ def _check_unused(base: Base, facts: FamilyFacts) -> list[Problem]:
     ]
 
 
+def _index_of(base: Path) -> Path | None:
+    """What says which parts the folder has; diffusers' modular pipelines have a file of another name."""
+    return next(
+        (base / name for name in ("model_index.json", "modular_model_index.json") if (base / name).is_file()), None
+    )
+
+
 def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> list[Problem]:
     """model_index.json against the family: its pipeline, and the class of each part."""
-    index = base / "model_index.json"
-    if not index.is_file():
+    index = _index_of(base)
+    if index is None:
         hint = "a part alone" if (base / "config.json").is_file() else "no model_index.json in it"
         text = f"{base} is not a model in diffusers layout ({hint})"
         folders = ", ".join(part.folder for part in facts.parts[:3])
@@ -162,18 +169,18 @@ def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> li
     try:
         data = files.read_json(index)
     except ValueError as error:
-        return [Problem(files.SETTING, None, f"model_index.json {error}", "Copy the file again.")]
+        return [Problem(files.SETTING, None, f"{index.name} {error}", "Copy the file again.")]
     found = data.get("_class_name")
     problems = []
     if found not in {facts.pipeline_class, *pipelines}:
-        text = f"model_index.json says {found or 'nothing'}, but this family needs {facts.pipeline_class}"
+        text = f"{index.name} says {found or 'nothing'}, but this family needs {facts.pipeline_class}"
         remedy = f"Choose a {facts.title} model, or the family that {found or 'the model'} belongs to."
         problems.append(Problem(files.SETTING, None, text, remedy))
     for part in facts.parts:
         entry = data.get(part.name)
-        name = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
+        name = entry[1] if isinstance(entry, list) and len(entry) >= 2 else None
         if name is not None and name not in part.class_names:
-            text = f"model_index.json gives {name} as {part.name}, but {part.title} must be {part.class_names[0]}"
+            text = f"{index.name} gives {name} as {part.name}, but {part.title} must be {part.class_names[0]}"
             remedy = "Use the model's own model_index.json and parts; this one was put together from two models."
             problems.append(Problem(files.SETTING, None, text, remedy))
     return problems

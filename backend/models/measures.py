@@ -113,6 +113,58 @@ def _unet(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     return found
 
 
+def _cosmos(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    width, inputs = shapes["patch_embed.proj.weight"]
+    first = "transformer_blocks.0"
+    head = shapes[f"{first}.attn1.norm_q.weight"][0]
+    # 4 cells a token, of the latent and one channel more, the padding mask
+    channels = shapes["proj_out.weight"][0] // 4
+    return {
+        "in_channels": channels,
+        "out_channels": channels,
+        "concat_padding_mask": inputs == 4 * (channels + 1),
+        "num_layers": _count(shapes, "transformer_blocks"),
+        "attention_head_dim": head,
+        "num_attention_heads": width // head,
+        "text_embed_dim": shapes[f"{first}.attn2.to_k.weight"][1],
+        "adaln_lora_dim": shapes[f"{first}.norm1.linear_1.weight"][0],
+        "mlp_ratio": shapes[f"{first}.ff.net.0.proj.weight"][0] / width,
+    }
+
+
+def _anima_conditioner(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    vocabulary, target = shapes["embed.weight"]
+    width, source = shapes["blocks.0.cross_attn.k_proj.weight"]
+    return {
+        "target_vocab_size": vocabulary,
+        "target_dim": target,
+        "model_dim": width,
+        "source_dim": source,
+        "num_layers": _count(shapes, "blocks"),
+        "num_attention_heads": width // shapes["blocks.0.cross_attn.q_norm.weight"][0],
+        "mlp_ratio": shapes["blocks.0.mlp.0.weight"][0] / width,
+    }
+
+
+def _qwen3(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    vocabulary, width = shapes["embed_tokens.weight"]
+    first = "layers.0.self_attn"
+    head = shapes[f"{first}.q_norm.weight"][0]
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": shapes["layers.0.mlp.gate_proj.weight"][0],
+        "num_hidden_layers": _count(shapes, "layers"),
+        "head_dim": head,
+        "num_attention_heads": shapes[f"{first}.q_proj.weight"][0] // head,
+        "num_key_value_heads": shapes[f"{first}.k_proj.weight"][0] // head,
+    }
+
+
+def _qwen_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    return {"base_dim": shapes["encoder.conv_in.weight"][0], "z_dim": shapes["post_quant_conv.weight"][0]}
+
+
 _MEASURES: dict[str, Callable[[Shapes, Mapping[str, Any]], Config]] = {
     "FluxTransformer2DModel": _flux,
     "CLIPTextModel": _clip,
@@ -120,4 +172,8 @@ _MEASURES: dict[str, Callable[[Shapes, Mapping[str, Any]], Config]] = {
     "T5EncoderModel": _t5,
     "AutoencoderKL": _vae,
     "UNet2DConditionModel": _unet,
+    "CosmosTransformer3DModel": _cosmos,
+    "AnimaTextConditioner": _anima_conditioner,
+    "Qwen3Model": _qwen3,
+    "AutoencoderKLQwenImage": _qwen_vae,
 }

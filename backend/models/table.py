@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.models.anima.facts import FACTS as ANIMA
 from backend.models.flux.facts import FACTS as FLUX
 from backend.models.flux.kontext import FACTS as KONTEXT
 from backend.models.sd15.facts import FACTS as SD15
@@ -32,6 +33,12 @@ FAMILIES: dict[str, Family] = {
         facts_module="backend.models.sd15.facts",
         code="backend.models.sd15.code",
         denoise="backend.models.sd15.denoise",
+    ),
+    ANIMA.name: Family(
+        facts=ANIMA,
+        facts_module="backend.models.anima.facts",
+        code="backend.models.anima.code",
+        denoise="backend.models.anima.denoise",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.models.layouts.anima import ANIMA_ADAPTER, ANIMA_DIT, QWEN3
 from backend.models.layouts.autoencoder import LDM_VAE
 from backend.models.layouts.flux import FLUX_BFL
 from backend.models.layouts.qwen import QWEN_DIT, QWEN_VL, WAN_VAE
@@ -23,6 +24,9 @@ LAYOUTS: dict[str, Layout] = {
         QWEN_DIT,
         QWEN_VL,
         WAN_VAE,
+        ANIMA_DIT,
+        ANIMA_ADAPTER,
+        QWEN3,
     )
 }
 

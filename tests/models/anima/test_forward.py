@@ -1,0 +1,160 @@
+"""Anima's forward: that of diffusers' own denoiser and pipeline, exact whatever pads its rows and trims its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
+from backend.models.anima import sinks
+from backend.models.anima.denoise import predict
+from backend.models.anima.facts import FACTS
+from backend.shapes import attention
+from backend.shapes.runtime import ShapeRuntime
+from tests.models.anima.cosmos import without_torchvision
+from tests.shapes.common import assert_equal_runs, relative
+from tests.tiny_anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+
+# 16, 24 and 15 tokens
+SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 40, 3]
+GARBAGE = 1e4
+EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
+
+
+@pytest.fixture
+def nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torchvision(monkeypatch)
+
+
+@dataclass
+class Batch:
+    """Arguments of `predict` for a few rows."""
+
+    noisy: list[Tensor]
+    sigma: Tensor
+    text: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def row(self, at: int) -> Batch:
+        return Batch([self.noisy[at]], self.sigma[[at]], [self.text[at]])
+
+
+def make_batch(sizes: list[tuple[int, int]], lengths: list[int], seed: int = 3) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    return Batch(
+        [torch.randn(LATENT_CHANNELS, *size, generator=draw) for size in sizes],
+        torch.rand(len(sizes), generator=draw),
+        [{"prompt_embeds": torch.randn(length, TEXT_WIDTH, generator=draw)} for length in lengths],
+    )
+
+
+def model_with_lora(targets: list[str] | None = None, layers: int = 2) -> nn.Module:
+    """Tiny denoiser in train mode with a LoRA that does something."""
+    model = make_tiny_denoiser(layers).train()
+    chosen = find_targets(model, targets or list(FACTS.default_targets))
+    lora = inject(model, chosen, rank=2, alpha=4.0, dropout=0.0, seed=1)
+    draw = torch.Generator().manual_seed(2)
+    for path in lora.layers:
+        b = lora.pair(path)[1]
+        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.2)
+    return model
+
+
+def gradients(model: nn.Module, out: list[Tensor]) -> dict[str, Tensor]:
+    """LoRA gradients of a loss that weighs each row and position differently."""
+    model.zero_grad(set_to_none=True)
+    sum((x * torch.linspace(0.5, 1.5, x.numel()).view_as(x)).square().mean() for x in out).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def ours(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[list[Tensor], dict[str, Tensor]]:
+    out = predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
+    return [x.detach() for x in out], gradients(model, out)
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as `AnimaLoopDenoiser` does; gradients summed."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        words = text["prompt_embeds"]
+        outs.append(
+            model(
+                hidden_states=latent[None, :, None],
+                timestep=sigma[None],
+                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
+                padding_mask=torch.zeros(1, 1, latent.shape[1] * 8, latent.shape[2] * 8),
+                return_dict=False,
+            )[0][0, :, 0]
+        )
+    return [x.detach() for x in outs], gradients(model, outs)
+
+
+ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")]
+
+
+@pytest.mark.usefixtures("nearest")
+@pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
+@pytest.mark.parametrize("kept", [None, (16, 64)], ids=["512 keys", "trimmed"])
+@pytest.mark.parametrize("mode", ["off", "static"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_equals_diffusers_own_call_in_output_and_gradients(
+    route: attention.Route, kept: tuple[int, ...] | None, mode: str, rows: int
+) -> None:
+    batch = make_batch(SIZES[:rows], LENGTHS[:rows])
+    wanted = theirs(model_with_lora(EVERY_LAYER), batch)
+    shapes = ShapeRuntime(mode, 32, kept, 512, route)
+    shapes.pad_fill = GARBAGE
+    for kind in ("off", "block"):
+        model = model_with_lora(EVERY_LAYER)
+        checkpointing.apply(model, kind)
+        assert_equal_runs(ours(model, batch, shapes), wanted)
+
+
+def test_trimming_without_sinks_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter-proof: captions of 9 and 40 tokens without the weight of the zeros behind them."""
+    batch = make_batch(SIZES[:2], LENGTHS[:2])
+    wanted = ours(model_with_lora(), batch, ShapeRuntime())
+    monkeypatch.setattr(sinks, "PADDED_TO", 0)
+    found = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
+    assert relative(found[0][0], wanted[0][0]) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("count", [1, 17, 448, 509])
+def test_biases_add_up_in_every_format(count: int, dtype: torch.dtype) -> None:
+    found = torch.tensor(sinks.biases(count))
+    assert torch.equal(found.to(dtype).float(), found), "a bias is rounded"
+    assert found.double().exp().sum().item() == pytest.approx(count, rel=1e-8)
+    assert len(found) == sinks.KEYS and torch.tensor(sinks.biases(0)).isinf().all()
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
+def test_text_longer_than_the_models_own_length_has_no_sinks(route: attention.Route) -> None:
+    """Cut at 700 tokens, as the pipeline's max_sequence_length allows: 600 real rows are all there is."""
+    batch, model = make_batch(SIZES[:2], [600, 9]), model_with_lora()
+    alone = [ours(model, batch.row(at), ShapeRuntime())[0][0] for at in (0, 1)]
+    found = ours(model, batch, ShapeRuntime("off", None, None, 700, route))[0]
+    for got, want in zip(found, alone, strict=True):
+        assert relative(got, want) < 1e-5
+
+
+def test_half_precision_padding_stays_finite() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        model = model_with_lora().to(dtype)
+        batch = make_batch(SIZES[:2], LENGTHS[:2])
+        shapes = ShapeRuntime("static", 32, (16, 64), 512)
+        shapes.pad_fill = GARBAGE
+        out, grads = ours(model, batch, shapes)
+        assert all(torch.isfinite(x).all() for x in [*out, *grads.values()])
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
