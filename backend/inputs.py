@@ -42,15 +42,15 @@ from backend.memory.expected import Expected, limit
 from backend.memory.swap import swapped_paths
 from backend.models.base import Base
 from backend.models.loading import Loading
-from backend.models.spec import Family, Geometry
+from backend.models.spec import Family, FamilyFacts, Geometry
 from backend.models.table import family as family_named
 from backend.objectives.base import Objective
 from backend.objectives.choose import objective_of
 from backend.optim import make_optimizer, make_scheduler
-from backend.plan.memory_work import work_of
+from backend.plan.memory_work import trains_text, work_of
 from backend.plan.plan import Plan
 from backend.plan.shapes import make_plan
-from backend.plan.texts import CountTokens, token_counter
+from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.refused import Refused
 from backend.runs.events import EventWriter
 from backend.runs.progress import PhaseProgress
@@ -120,6 +120,16 @@ class Inputs:
         """How the text encoders are loaded."""
         return replace(self.loading, quantize=stored_as(self.cfg.memory.text_encoder_quantization))
 
+    @property
+    def trains_text(self) -> bool:
+        """Whether the text encoders are trained: captions are then encoded in the loop and not cached."""
+        return trains_text(self.cfg, self.family.facts)
+
+    @property
+    def wanted_text(self) -> list[tuple[str, int]]:
+        """Every caption with its length that has to be in the cache."""
+        return [] if self.trains_text else wanted_text(self.cfg, self.plan)
+
     def control_of_sample(self, number: int) -> tuple[Item, Fit] | None:
         """The control picture of a prompt with its cut; None without one. Refused when it can't be read."""
         return sample_control(self.cfg.sampling.prompts[number], self.geometry, number)
@@ -151,7 +161,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     geometry = family.geometry(base)
     counter = token_counter(base, family.facts)
     plan = make_plan(cfg, scan, geometry, family.facts, counter if cfg.compile.caption_buckets else None)
-    _refuse([*plan.problems, *_cut_captions(plan, scan, counter)], events)
+    _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family.facts)], events)
     for line in plan.lines():
         log.info(line)
     events.write("plan", **plan.to_dict())
@@ -210,7 +220,7 @@ def _scan(cfg: Config, events: EventWriter, asks: Asks) -> DatasetScan:
     return scan
 
 
-def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None) -> list[Problem]:
+def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None, facts: FamilyFacts) -> list[Problem]:
     """A warning when the text encoder will not see the end of some captions."""
     if counter is None:
         return []
@@ -218,6 +228,9 @@ def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None) ->
     if not long:
         return []
     text = f"{count_of(len(long), 'caption')} longer than {plan.text_length} tokens, cut there: {long[0][:60]!r} ..."
+    if "max_token_length" in facts.options and plan.text_length < facts.text_length + 2 * CHUNK:
+        remedy = "Shorten them, or raise max_token_length to 150 or 225."
+        return [Problem("dataset.max_token_length", None, text, remedy, "warning")]
     if plan.text.fixed:
         return [Problem("dataset.folders", None, text, "Shorten them: this model reads no more.", "warning")]
     return [Problem("model.text_length", None, text, "Shorten them, or raise text_length.", "warning")]
@@ -322,7 +335,7 @@ def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
     cfg, plan = inputs.cfg, inputs.plan
     work = replace(
         work_of(cfg, plan),
-        encodes_text=bool(inputs.texts.missing(inputs.texts.path(*wanted) for wanted in wanted_text(cfg, plan))),
+        encodes_text=bool(inputs.texts.missing(inputs.texts.path(*wanted) for wanted in inputs.wanted_text)),
         encodes_pictures=bool(inputs.latents.missing(inputs.latents.path(*pair) for pair in inputs.pictures())),
     )
     expected = Expected.of(cfg, work, inputs.device)
@@ -334,7 +347,6 @@ def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
 
 def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
     """Pictures and captions that the caches lack; each encoder is gone from the card before the next one comes."""
-    cfg = inputs.cfg
 
     def load_vae() -> Any:
         vae = inputs.load_vae().to(inputs.device)
@@ -350,7 +362,7 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
     log.info("Latents: %d encoded, the others were in the cache", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:
-        made = build_text(inputs.texts, wanted_text(cfg, inputs.plan), load_text, _watched(progress, asks))
+        made = build_text(inputs.texts, inputs.wanted_text, load_text, _watched(progress, asks))
     log.info("Captions: %d encoded, the others were in the cache", made)
     free_memory()
 

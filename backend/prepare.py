@@ -33,7 +33,7 @@ from backend.inputs import Inputs, compute_dtype, free_memory, gather, optimizer
 from backend.job import Forward, Job
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, inject
-from backend.lora.keys import not_loadable
+from backend.lora.keys import Names, not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.metadata import file_metadata
 from backend.lora.patterns import by_rate, layers_digest
@@ -54,6 +54,7 @@ from backend.runs.metrics import MetricsWriter
 from backend.sampling import PromptText, Sampler, uses_negative
 from backend.saver import Saver
 from backend.shapes.runtime import ShapeRuntime
+from backend.text_training import TrainedText, load_trained_text
 from backend.told import Teller
 from backend.validation import Example, Measured, validate
 from backend.watch import Watch
@@ -63,13 +64,18 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Trained:
-    """The denoiser with its LoRA and what moves it."""
+    """The denoiser with its LoRA and what moves it.
+
+    names: of the LoRA's layers in files. text: the text encoders, where they are trained too.
+    """
 
     denoiser: nn.Module
     lora: Lora
     optimizer: Any
     scheduler: Any
+    names: Names
     swap: Swap | None = None
+    text: TrainedText | None = None
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
@@ -112,7 +118,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     fingerprint = Fingerprint(
         cfg.network.network_dim,
         cfg.network.network_alpha,
-        inputs.targets,
+        tuple(trained.lora.layers),
         cfg.optimizer.optimizer,
         inputs.data_digest,
         " ".join([inputs.denoiser_loading.quantize or "none", inputs.denoiser_loading.compute]),
@@ -152,7 +158,7 @@ def _assemble(
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(_loader(inputs))
-    tell = Teller(inputs.device)
+    tell = Teller(inputs.device, trained.text.encode if trained.text is not None else None)
     saver = Saver(
         run,
         around.events,
@@ -161,7 +167,7 @@ def _assemble(
         position,
         trained.parts(accelerator),
         fingerprint,
-        inputs.names,
+        trained.names,
         lambda step: _metadata(inputs, lora, position, step, around.started),
         metrics.flush,
         to_use=trained.to_use,
@@ -192,7 +198,8 @@ def _assemble(
 
 def _loader(inputs: Inputs) -> Loader:
     conditions = getattr(inputs.code, "conditions", None)
-    return Loader(inputs.plan, inputs.latents, inputs.texts, inputs.cfg.dataset.loader_workers, conditions)
+    texts = None if inputs.trains_text else inputs.texts
+    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, conditions)
 
 
 def _duties(
@@ -264,17 +271,20 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
         seed=cfg.training.seed,
         sizes=inputs.sizes,
         cast=not autocast,
-        weight_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype],
         device=inputs.device,
     )
     if network.lora_fused:
         fuse(lora)
+    text = load_trained_text(inputs, accelerator) if inputs.trains_text else None
+    lora = lora if text is None else lora.joined(text.lora)
+    names = inputs.names if text is None else inputs.names.joined(text.layers)
+    lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
     elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
     if network.network_weights:
-        for said in continue_from(lora, read_lora(resolve(network.network_weights), inputs.names)):
+        for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
             events.write("warning", text=said, remedy="")
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind)
@@ -284,18 +294,22 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg, _by_rate(lora, inputs))
+    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, text))
     optimizer.register_step_post_hook(lambda *_: lora.publish())
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, swap)
+    return Trained(denoiser, lora, optimizer, scheduler, names, swap, text)
 
 
-def _by_rate(lora: Lora, inputs: Inputs) -> list[dict[str, Any]]:
-    """Groups of the optimizer: one a learning rate, the run's own first."""
+def _by_rate(lora: Lora, inputs: Inputs, text: TrainedText | None) -> list[dict[str, Any]]:
+    """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
     groups = []
     for rate, paths in by_rate(inputs.sizes).items():
         group: dict[str, Any] = {"params": [half for path in paths for half in lora.pair(path)]}
+        groups.append(group if rate is None else {**group, "lr": rate})
+    if text is not None:
+        rate = inputs.cfg.optimizer.text_encoder_lr
+        group = {"params": [half for path in text.lora.layers for half in lora.pair(path)]}
         groups.append(group if rate is None else {**group, "lr": rate})
     return groups
 

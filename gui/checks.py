@@ -22,6 +22,7 @@ from backend.models.table import FAMILIES, family
 from backend.plan.machine import cards
 from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import memory_dict
+from backend.plan.texts import text_length_of
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
 from gui import fields, form, messages, pictures
@@ -219,7 +220,7 @@ def model_facts(config: Config | None) -> dict[str, Any]:
         geometry = chosen.geometry(base)
         facts = [
             f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
-            f"text of {config.model.text_length or chosen.facts.text_length} tokens",
+            f"text of {text_length_of(config, chosen.facts)} tokens",
         ]
     return {
         "path": str(base.path),

@@ -21,6 +21,12 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "Set learning_rate to 1e-4, or to what your optimizer wants",
         "warning",
     ),
+    no_effect(
+        "optimizer.text_encoder_lr",
+        "network.train_text_encoder",
+        (True,),
+        "the text encoders are not trained",
+    ),
     Rule(
         ("optimizer.learning_rate", "optimizer.optimizer"),
         lambda rate, name: name in OWN_RATE and 0 < rate < 0.1,

@@ -89,7 +89,7 @@ def wanted_text(cfg: Config, plan: Plan) -> list[tuple[str, int]]:
     captions = [item.caption for items in (plan.items, *plan.validation.values()) for item in items]
     wanted = [(caption, plan.text_length) for caption in ("", *captions)]
     for prompt in cfg.sampling.prompts:
-        length = prompt.text_length or plan.text_length
+        length = plan.text.asked(prompt.text_length)
         wanted += [(prompt.prompt, length), (prompt.negative_prompt, length)]
     return list(dict.fromkeys(wanted))
 

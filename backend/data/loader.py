@@ -101,7 +101,7 @@ class Loader:
 
     def text(self, caption: str, length: int | None = None) -> Told:
         """A caption or prompt, encoded, with its own trimmed length where captions are trimmed."""
-        encoded = self._encoded(caption, length or self.plan.text_length)
+        encoded = self._encoded(caption, self.plan.text.asked(length))
         return self._trimmed(encoded, self.plan.text.fit(caption, length))
 
     def drawn(

@@ -23,6 +23,9 @@ DIFFUSION_OPTIONS = frozenset(
 )
 """Settings of families that are trained over a diffusion schedule."""
 
+TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr"})
+"""Settings of families whose text encoders can be trained."""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -101,9 +104,10 @@ class FamilyFacts:
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
     `control`: it edits, starting from a control picture of the size of its result.
-    `fixed_text_length`: text is always `text_length` tokens, neither set nor trimmed. `one_size_batches`: all pictures
-    of a batch must have one size, whatever the shape mode. `caption_template`: what a caption is put into before its
-    tokens are counted, of which the first `template_tokens` are left out.
+    `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
+    `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
+    caption is put into before its tokens are counted, of which the first `template_tokens` are left out.
+    `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained.
     """
 
     name: str
@@ -124,6 +128,7 @@ class FamilyFacts:
     control: bool = False
     caption_template: str = "{}"
     template_tokens: int = 0
+    text_targets: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""

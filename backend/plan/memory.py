@@ -21,6 +21,7 @@ from backend.plan import memory_ram
 from backend.plan.activations import Held, Work, forward_bytes, training_bytes
 from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
+from backend.plan.memory_text import TrainedText, trained_text
 from backend.plan.memory_work import RunWork
 from backend.plan.parts import Parts, family_memory, place_of, read_parts, trained_layers
 from backend.refused import Refused
@@ -196,10 +197,10 @@ def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Ch
 
 
 def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
-    trained = _trained(cfg, family, parts, given)
-    weights = _denoiser_weights(parts, given)
+    trained = _trained(cfg, family, parts, given, work)
+    weights = _denoiser_weights(parts, given) | trained.text.resident
     found = [
-        Stage("encode_text", _text(parts, given, work)),
+        Stage("encode_text", {} if trained.text.lora else _text(parts, given, work)),
         Stage("encode_pictures", _vae(parts, given, work.largest_picture * work.encodes_pictures, decode=False)),
         _training(family, parts, given, work.training, weights, trained),
     ]
@@ -209,31 +210,36 @@ def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunW
         drawing = _forward("sample", family, parts, given, work.sampling, weights, trained)
         decode = _vae(parts, given, work.sample_pixels, decode=True)
         beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
-        found += [drawing, Stage("decode_samples", beside | decode | _of_training(trained))]
+        found += [drawing, Stage("decode_samples", beside | decode | _of_training(trained) | trained.text.resident)]
     return [stage for stage in found if stage.allocated]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers."""
+    """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers.
+
+    text: the text encoders, where they are trained.
+    """
 
     bytes: Mapping[str, int]
     layers: Mapping[str, frozenset[str]]
     count: int
+    text: TrainedText
 
 
-def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen) -> Trained:
+def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
     facts = family.facts
     include = cfg.network.targets_include or list(facts.default_targets)
     layers = trained_layers(parts.denoiser, include, cfg.network.targets_exclude or ())
-    shapes = _lora_shapes(layers, cfg)
+    text = trained_text(cfg, family.facts, parts, given, work.training)
+    shapes = _lora_shapes(layers, cfg) + text.lora
     found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
     by_class: dict[str, set[str]] = defaultdict(set)
     for place in (place_of(name, facts) for name in layers):
         if place is not None:
             by_class[place[0]].add(place[3])
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
-    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes))
+    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes), text)
 
 
 def _lora_shapes(layers: Mapping[str, tuple[int, int]], cfg: Config) -> list[tuple[int, int]]:
@@ -270,7 +276,7 @@ def _training(
             **weights,
             **_of_training(trained),
             "gradients": trained.bytes["gradients"],
-            "activations": held.total + copies,
+            "activations": held.total + copies + trained.text.activations,
             "workspace": WORKSPACE,
         },
         {"activations": held.host} if held.host else {},

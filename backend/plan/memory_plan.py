@@ -8,8 +8,9 @@ from backend.models.base import Base
 from backend.models.table import family
 from backend.plan.machine import cards, named_card, ram
 from backend.plan.memory import Estimate
-from backend.plan.memory_work import RunWork, text_length_of, work_of_settings
+from backend.plan.memory_work import RunWork, work_of_settings
 from backend.plan.nearest import Nearest, Search
+from backend.plan.texts import text_length_of
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -23,6 +23,7 @@ STAGES = {
 PARTS = {
     "weights": "model weights",
     "swap_ring": "swap ring",
+    "text_encoders": "text encoders",
     "lora": "LoRA",
     "gradients": "LoRA gradients",
     "optimizer": "optimizer",

@@ -86,9 +86,9 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_length: int) -> RunWo
     )
 
 
-def text_length_of(cfg: Config, facts: FamilyFacts) -> int:
-    """Text tokens of a row."""
-    return cfg.model.text_length or facts.text_length
+def trains_text(cfg: Config, facts: FamilyFacts) -> bool:
+    """Whether a run of `cfg` trains the text encoders too."""
+    return cfg.network.train_text_encoder and bool(facts.text_targets)
 
 
 def _largest(shapes: Iterable[Shape]) -> Work | None:

@@ -17,7 +17,7 @@ from backend.models.table import family
 from backend.plan.findings import plan_findings, recommend
 from backend.plan.modes import fitting_size, plan_mode, validation_batch
 from backend.plan.plan import ModePlan, Plan
-from backend.plan.texts import CountTokens, TextPlan, token_counter
+from backend.plan.texts import CountTokens, TextPlan, text_length_of, token_counter
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -39,7 +39,7 @@ def make_plan(
     """
     fixed = facts.fixed_text_length
     trimmed = None if fixed else cfg.compile.caption_buckets
-    text = TextPlan((None if fixed else cfg.model.text_length) or facts.text_length, fixed=fixed)
+    text = TextPlan(text_length_of(cfg, facts), fixed=fixed)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
     modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}

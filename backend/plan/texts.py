@@ -14,9 +14,14 @@ from backend.models.spec import FamilyFacts
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from backend.config.schema import Config
+
 log = logging.getLogger(__name__)
 
 CountTokens = Callable[[str], int]
+
+CHUNK = 75
+"""Tokens of a caption that CLIP reads at once, between its start and end token."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,26 @@ class TextPlan:
     count: CountTokens | None = None
     fixed: bool = False
 
+    def asked(self, length: int | None) -> int:
+        """Tokens that a prompt which asks for `length` is encoded to; None takes the run's."""
+        return (None if self.fixed else length) or self.length
+
     def fit(self, caption: str, length: int | None = None) -> int:
         """Tokens that stay of `caption` encoded at `length` (None: the run's): the smallest bucket that holds it."""
-        length = (None if self.fixed else length) or self.length
+        length = self.asked(length)
         if self.buckets is None or self.count is None:
             return length
         real = self.count(caption)
         return min(length, next((bucket for bucket in self.buckets if bucket >= real), length))
+
+
+def text_length_of(cfg: Config, facts: FamilyFacts) -> int:
+    """Text tokens of a row; where CLIP reads them in chunks, with one start and one end token around all of these."""
+    if "max_token_length" in facts.options:
+        return facts.text_length + cfg.dataset.max_token_length - CHUNK
+    if facts.fixed_text_length:
+        return facts.text_length
+    return cfg.model.text_length or facts.text_length
 
 
 def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:

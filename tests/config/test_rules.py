@@ -26,6 +26,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
     ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),
+    ({**SDXL, "optimizer.text_encoder_lr": 1e-5}, "optimizer.text_encoder_lr", "not trained"),
     ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
     ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
@@ -266,6 +267,9 @@ DIFFUSION_ONLY: dict[str, Any] = {
     "loss.multires_noise_discount": 0.5,
     "loss.ip_noise_gamma": 0.1,
     "loss.zero_terminal_snr": True,
+    "network.train_text_encoder": True,
+    "dataset.max_token_length": 150,
+    "optimizer.text_encoder_lr": 1e-5,
 }
 LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]
 LACKED += [({path: value}, path) for path, value in DIFFUSION_ONLY.items()]

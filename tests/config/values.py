@@ -9,8 +9,9 @@ from hypothesis.strategies import SearchStrategy
 
 from backend.config.schema import SECTIONS, Config, Setting, settings
 
-# Text settings whose text has a form; for all others any text does.
-_FORMS: dict[str, list[str]] = {
+# Settings whose values have a form beyond their type; for all other texts any text does.
+_FORMS: dict[str, list[Any]] = {
+    "dataset.max_token_length": [150, 225],
     "dataset.caption_extension": [".caption", ".tag.txt"],
     "optimizer.optimizer": ["sgd", "pkg.sub.Class"],
     "optimizer.lr_scheduler": ["rex", "my_package.Schedule"],

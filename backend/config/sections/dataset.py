@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, extension, not_blank
+from backend.config.sections.values import clean_path, extension, multiple_of, not_blank
 
 
 class ImageFolder(Section):
@@ -121,6 +121,17 @@ class DatasetSection(Section):
         label="Trigger word",
         help="Put in front of every caption that does not hold it already, so that the word calls up what was learnt.",
         aliases=("instance_prompt", "trigger", "activation_text", "class_tokens"),
+    )
+    max_token_length: Annotated[int, AfterValidator(multiple_of(75))] = setting(
+        75,
+        ge=75,
+        le=225,
+        unit="tokens",
+        label="Longest caption",
+        help="For SDXL and SD 1.5, whose text encoders read 75 tokens at a time: 150 or 225 give them longer captions "
+        "in two or three parts, as sd-scripts does. The UNet then sees more text, which costs a little time.",
+        aliases=("max_tokens", "max_prompt_tokens"),
+        advanced=True,
     )
     caption_dropout_rate: float = setting(
         0.0,

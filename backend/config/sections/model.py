@@ -113,6 +113,6 @@ class ModelSection(Section):
         help="Longest caption the text encoder reads; the rest is cut off. Empty takes the family's own (512 for "
         "FLUX), which is what the base model was trained with. A shorter one saves time, and changes what "
         "FLUX sees, since its padding is attended to.",
-        aliases=("t5xxl_max_token_length", "max_sequence_length", "tokenizer_max_length", "max_token_length"),
+        aliases=("t5xxl_max_token_length", "max_sequence_length", "tokenizer_max_length"),
         advanced=True,
     )

@@ -78,6 +78,14 @@ class NetworkSection(Section):
         aliases=("lora_dropout", "dropout", "neuron_dropout"),
         advanced=True,
     )
+    train_text_encoder: bool = setting(
+        False,
+        label="Train text encoders",
+        help="Gives the text encoders a LoRA too, of the same rank, saved in the same file. Captions are then encoded "
+        "in every step and not cached, and the encoders stay on the card: slower, and more memory. It helps with new "
+        "words.",
+        aliases=("train_text_encoders", "train_te", "text_encoder_train", "network_train_text_encoder"),
+    )
     lora_weight_dtype: Literal["fp32", "bf16"] = setting(
         "fp32",
         label="LoRA number format",

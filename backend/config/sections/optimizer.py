@@ -64,6 +64,15 @@ class OptimizerSection(Section):
         "it when nothing is learnt. prodigy finds its own rate and wants 1.",
         aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
     )
+    text_encoder_lr: float | None = setting(
+        None,
+        ge=0,
+        le=1000,
+        label="Text encoder learning rate",
+        help="Learning rate of the text encoders where they are trained; the schedule applies to it too. Empty: that "
+        "of the run. A half to a tenth of it is usual.",
+        aliases=("te_lr", "learning_rate_te", "text_encoder_learning_rate", "te_learning_rate", "learning_rate_te1"),
+    )
     weight_decay: float = setting(
         0.01,
         ge=0,

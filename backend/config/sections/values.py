@@ -31,6 +31,17 @@ def one_of(names: tuple[str, ...]) -> Callable[[str], str]:
     return check
 
 
+def multiple_of(step: int) -> Callable[[int], int]:
+    """Accept multiples of `step` only."""
+
+    def check(value: int) -> int:
+        if value % step:
+            raise refuse(f"{value} is not a multiple of {step}", f"Write {step} or a multiple of it")
+        return value
+
+    return check
+
+
 def name_or_class_path(names: tuple[str, ...], what: str) -> Callable[[str], str]:
     """Accept these names, however they are cased and joined (``PagedAdamW8bit``), or a path ``package.Class``."""
     by_letters = {_letters(name): name for name in names}

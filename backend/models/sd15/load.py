@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 from diffusers import UNet2DConditionModel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.sd15.facts import FACTS
 from backend.models.unet import load, parts, vae
+from backend.models.unet.texts import as_in_files, joined, token_ids
 
 BASE_MODEL_VERSION = "sd_v1"
 """``ss_base_model_version``, as sd-scripts writes it."""
@@ -29,14 +30,22 @@ class TextStack:
     clip: CLIPTextModel
     tokenizer: CLIPTokenizer
 
+    def trained(self) -> tuple[nn.Module, list[str]]:
+        """The encoder in a module whose paths are the names in LoRA files, and patterns of what trains nothing."""
+        return as_in_files(te=self.clip), []
+
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """``prompt_embeds`` (77, D): the last states after the final norm, padding included, as diffusers' pipeline.
+        """What `states` gives, without gradients."""
+        return self.states(captions, text_length)
 
-        text_length: CLIP reads 77 tokens, whatever is asked for.
+    def states(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
+        """``prompt_embeds`` (T, D): the last states after the final norm, padding included, as diffusers' pipeline.
+
+        text_length: 77 = T, or more by whole chunks.
         """
-        ids = load.token_ids(self.tokenizer, list(captions)).to(self.clip.device)
-        return [{"prompt_embeds": row} for row in self.clip(ids)[0]]
+        ids = token_ids(self.tokenizer, captions, text_length).to(self.clip.device)
+        return [{"prompt_embeds": row} for row in joined(self.clip(ids.flatten(0, 1))[0], len(captions))]
 
 
 def load_denoiser(base: Base | Path, loading: Loading) -> UNet2DConditionModel:

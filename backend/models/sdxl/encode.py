@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.sdxl.facts import FACTS
-from backend.models.unet.load import encoder, token_ids, tokenizer
+from backend.models.unet.load import encoder, tokenizer
+from backend.models.unet.texts import as_in_files, joined, layers_of, token_ids
 
 
 @dataclass
@@ -25,19 +26,34 @@ class TextStack:
     second: CLIPTextModelWithProjection
     second_tokenizer: CLIPTokenizer
 
+    def trained(self) -> tuple[nn.Module, list[str]]:
+        """Both encoders as one module, whose paths are the names in LoRA files, and patterns of what trains nothing.
+
+        Nothing reads the last layer of the smaller one.
+        """
+        last = len(layers_of(self.first)) - 1
+        return as_in_files(te1=self.first, te2=self.second), [rf"te1\.text_model\.encoder\.layers\.{last}\..+"]
+
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
+        """What `states` gives, without gradients."""
+        return self.states(captions, text_length)
+
+    def states(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
         """What the denoiser is told by each caption, on the encoders' device and in their dtype.
 
-        ``prompt_embeds`` (77, D): the states before the last layer of both encoders, padding included. ``pooled`` (P,):
-        the projected state of the larger one's end token. text_length: CLIP reads 77 tokens, whatever is asked for.
+        ``prompt_embeds`` (T, D): the states before the last layer of both encoders, padding included. ``pooled`` (P,):
+        the projected state of the larger one's end token. text_length: 77 = T, or more by whole chunks; the pooled
+        vector is that of the first one.
         """
-        ids = token_ids(self.first_tokenizer, list(captions)).to(self.first.device)
-        one = self.first(ids, output_hidden_states=True)
-        ids = token_ids(self.second_tokenizer, list(captions)).to(self.second.device)
-        two = self.second(ids, output_hidden_states=True)
-        states = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
-        return [{"prompt_embeds": states[i], "pooled": two.text_embeds[i]} for i in range(len(captions))]
+        count = len(captions)
+        ids = token_ids(self.first_tokenizer, captions, text_length).to(self.first.device)
+        one = self.first(ids.flatten(0, 1), output_hidden_states=True)
+        ids = token_ids(self.second_tokenizer, captions, text_length).to(self.second.device)
+        two = self.second(ids.flatten(0, 1), output_hidden_states=True)
+        states = joined(torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1), count)
+        pooled = two.text_embeds.unflatten(0, (count, -1))[:, 0]
+        return [{"prompt_embeds": states[i], "pooled": pooled[i]} for i in range(count)]
 
 
 def conditions(original: tuple[int, int], crop: tuple[float, float], target: tuple[int, int]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.check import check_files
-from backend.models.spec import DIFFUSION_OPTIONS, BlockClass, FamilyFacts, Geometry
+from backend.models.spec import BlockClass, FamilyFacts, Geometry
 from backend.models.unet import parts as unet
 
 LEVELS = 3
@@ -80,7 +80,8 @@ FACTS = FamilyFacts(
         "proj_out",
     ),
     default_geometry=Geometry(downscale=8, patch=2 ** (LEVELS - 1), latent_channels=4),
-    options=DIFFUSION_OPTIONS | {"true_cfg_scale"},
+    options=unet.OPTIONS,
+    text_targets=unet.TEXT_TARGETS,
     objective="diffusion",
     lacks_modes=unet.NO_STATIC,
     fixed_text_length=True,

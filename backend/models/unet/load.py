@@ -51,11 +51,3 @@ def tokenizer(base: Base, facts: FamilyFacts, name: str) -> CLIPTokenizer:
         text = f"{part.title} in {folder} can't be loaded: {error}"
         where = part.where or "take the folder from the model that it belongs to"
         raise Refused(text, f"Copy it again: {where}.", f"model.{part.setting or 'base_model'}") from error
-
-
-def token_ids(tokenizer: CLIPTokenizer, captions: list[str]) -> torch.Tensor:
-    """(B, 77) token numbers, cut and padded to the tokenizer's length as diffusers' pipelines do."""
-    found = tokenizer(
-        captions, padding="max_length", max_length=tokenizer.model_max_length, truncation=True, return_tensors="pt"
-    )
-    return found.input_ids

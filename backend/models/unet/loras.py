@@ -11,6 +11,7 @@ LORA_LAYERS: tuple[str, ...] = (
     r"(attn[12]\.(to_q|to_k|to_v|to_out\.0)|ff\.net\.(0\.proj|2))",
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.resnets\.\d+\.(time_emb_proj|conv_shortcut)",
     r"(time_embedding|add_embedding)\.linear_[12]",
+    r"te[12]?\.text_model\.encoder\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])",
 )
 """Module paths (regular expressions for the whole path) of linear layers and convolutions of one pixel in ComfyUI's key
-map of UNets (``unet_to_diffusers`` in comfy/utils.py)."""
+map of UNets (``unet_to_diffusers`` in comfy/utils.py), and of CLIP text encoders (comfy/lora.py)."""

@@ -9,12 +9,17 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import Base
-from backend.models.spec import FamilyFacts, Geometry, Part
+from backend.models.spec import DIFFUSION_OPTIONS, TEXT_OPTIONS, FamilyFacts, Geometry, Part
 
 NO_STATIC = {"static": "its convolutions see the edge of a picture, so that a padded one would not be exact"}
 
 TEXT_LENGTH = 77
 """Tokens that CLIP reads; the padding is attended to."""
+
+OPTIONS = DIFFUSION_OPTIONS | TEXT_OPTIONS | {"true_cfg_scale", "max_token_length"}
+
+TEXT_TARGETS = (r".+\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])",)
+"""Layers of CLIP that sd-scripts trains."""
 
 UNET = Part(
     "unet",

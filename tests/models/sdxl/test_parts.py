@@ -69,6 +69,30 @@ def test_text_is_what_the_pipeline_encodes(model: tuple[str, Path], caption: str
         torch.testing.assert_close(ours["pooled"], theirs[2][0])
 
 
+@pytest.mark.parametrize("caption", ["a red circle", LONG])
+def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], caption: str) -> None:
+    name, folder = model
+    pipeline, stack = pipeline_of(name, folder), family(name).load().load_text(folder, LOADING)
+    (ours,), (short,) = stack.encode([caption, "x"], 227)[:1], stack.encode([caption], 77)
+    encoders = [(pipeline.text_encoder, pipeline.tokenizer)]
+    encoders += [(pipeline.text_encoder_2, pipeline.tokenizer_2)] if name == "sdxl" else []
+    told = []
+    for clip, tokenizer in encoders:
+        inside = tokenizer(caption, truncation=False).input_ids[1:-1][:225]
+        seen = []
+        for at in (0, 75, 150):
+            ids = [tokenizer.bos_token_id, *inside[at : at + 75], tokenizer.eos_token_id]
+            ids += [tokenizer.pad_token_id] * (77 - len(ids))
+            out = clip(torch.tensor([ids]), output_hidden_states=True)
+            seen.append((out.hidden_states[-2] if name == "sdxl" else out[0])[0])
+        told.append(torch.cat([seen[0][:1], *(chunk[1:76] for chunk in seen), seen[2][76:]]))
+    assert ours["prompt_embeds"].shape[0] == 227
+    torch.testing.assert_close(ours["prompt_embeds"], torch.cat(told, dim=-1))
+    torch.testing.assert_close(ours["prompt_embeds"][:76], short["prompt_embeds"][:76])
+    if name == "sdxl":
+        torch.testing.assert_close(ours["pooled"], short["pooled"])
+
+
 def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None:
     name, folder = model
     code, pipeline = family(name).load(), pipeline_of(name, folder)

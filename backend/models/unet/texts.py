@@ -1,0 +1,54 @@
+"""CLIP text encoders: captions longer than they read, and the names that LoRA files have for them.
+
+Longer captions go through the encoder in chunks of 75 tokens, each between a start and an end token of its own, and are
+told as one: the first start, all tokens, the last end (sd-scripts ``max_token_length``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import CLIPTokenizer
+
+
+def token_ids(tokenizer: CLIPTokenizer, captions: Sequence[str], length: int) -> Tensor:
+    """(B, n, 77) token numbers of captions cut and padded to `length` = 2 + 75 n; n = 1 as diffusers' pipelines do.
+
+    A chunk that nothing is left for is an empty caption's.
+    """
+    size = tokenizer.model_max_length - 2
+    count = max(1, (length - 2) // size)
+    start, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    rows = []
+    for caption in captions:
+        found = tokenizer(caption, truncation=True, max_length=2 + size * count).input_ids[1:-1]
+        for at in range(0, size * count, size):
+            chunk = [start, *found[at : at + size], end]
+            rows.append(chunk + [pad] * (size + 2 - len(chunk)))
+    return torch.tensor(rows).view(len(captions), count, size + 2)
+
+
+def joined(states: Tensor, captions: int) -> Tensor:
+    """(B, 2 + 75 n, D) of the states (B n, 77, D) of all chunks of B captions."""
+    each = states.unflatten(0, (captions, -1))
+    return torch.cat([each[:, 0, :1], each[:, :, 1:-1].flatten(1, 2), each[:, -1, -1:]], dim=1)
+
+
+def as_in_files(**encoders: nn.Module) -> nn.Module:
+    """`encoders` as one module: ``te1.text_model.encoder.layers.0.self_attn.q_proj`` and so on.
+
+    sd-scripts writes these paths with ``lora_`` in front and points as underscores; ``te`` is the only one of a model,
+    ``te1`` and ``te2`` are the two of SDXL. Some classes and versions of transformers have no ``text_model``.
+    """
+    named = {
+        name: encoder if hasattr(encoder, "text_model") else nn.ModuleDict({"text_model": encoder})
+        for name, encoder in encoders.items()
+    }
+    return nn.ModuleDict(named)
+
+
+def layers_of(encoder: nn.Module) -> nn.ModuleList:
+    """The layers of a CLIP text encoder, in their order."""
+    return getattr(encoder, "text_model", encoder).encoder.layers

@@ -1,0 +1,166 @@
+"""Text encoders trained beside the UNet: gradients, files, samples, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from backend.config.load import parse
+from backend.lora.inject import find_targets, inject
+from backend.models.loading import Loading
+from backend.models.table import FAMILIES, family
+from backend.runs.folder import Run
+from backend.text_training import recompute
+from tests.conftest import draw_pictures
+from tests.models.sdxl.test_runs import PROMPT, pipeline_of, settings
+from tests.training.runs import events, lora_of, rows, same, start, state_of, train_here
+
+CPU = torch.device("cpu")
+TEXT = {
+    "network_dim": 4,
+    "network_alpha": 2.0,
+    "targets_include": ["attn2.to_k", "attn2.to_v"],
+    "train_text_encoder": True,
+}
+
+
+@pytest.fixture(scope="session")
+def pictures(once) -> Path:
+    return once("few_unet_pictures", lambda folder: draw_pictures(folder, ((128, 128),) * 5))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def dataset(name: str, base: Path, pictures: Path, where: Path, **changes: Any) -> dict[str, Any]:
+    return settings(name, base, pictures, where).dataset.model_dump(exclude_none=True) | changes
+
+
+def of_text(run: Run, name: str = "tiny.safetensors") -> dict[str, torch.Tensor]:
+    return {key: value for key, value in lora_of(run, name).items() if key.startswith("lora_te")}
+
+
+def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_and_picture(
+    tiny_sdxl: Path, pictures: Path, tmp_path: Path
+) -> None:
+    cfg = settings(
+        "sdxl", tiny_sdxl, pictures, tmp_path,
+        network=TEXT,
+        optimizer={"learning_rate": 0.03, "text_encoder_lr": 0.02, "lr_scheduler": "constant", "lr_warmup": 0.0},
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "exact_buckets"},
+        training={"max_train_steps": 4, "gradient_checkpointing": True},
+        dataset=dataset("sdxl", tiny_sdxl, pictures, tmp_path, caption_dropout_rate=0.3),
+        sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+        validation={"validate_at_start": True},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run).wait(240) == 0, run.log_path.read_text()[-3000:]
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0)
+    assert len({event["loss"] for event in events(run, "validation")}) == 2
+    assert not list((tmp_path / "cache").rglob("text/*/*"))
+    assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
+
+    trained = of_text(run)
+    layers = {key.partition(".")[0] for key in trained}
+    # six layers in each of three blocks, the last of the first encoder being read by nobody
+    assert len([name for name in layers if name.startswith("lora_te1_")]) == 6 * 2
+    assert len([name for name in layers if name.startswith("lora_te2_")]) == 6 * 3
+    assert "lora_te1_text_model_encoder_layers_0_self_attn_q_proj" in layers
+    assert all(trained[f"{name}.lora_up.weight"].abs().max() > 1e-3 for name in layers)
+    assert {float(trained[f"{name}.alpha"]) for name in layers} == {2.0}
+
+    samples = {(s.step, s.prompt_index): np.asarray(Image.open(s.path)).astype(int) for s in run.samples()}
+    assert (samples[4, 1] == samples[0, 0]).all()
+    pipeline = pipeline_of("sdxl", tiny_sdxl)
+    without = pipeline.encode_prompt("a red circle", device=CPU)[0]
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    assert (pipeline.encode_prompt("a red circle", device=CPU)[0] - without).abs().max() > 1e-2
+    drawn = pipeline(
+        "a red circle", negative_prompt="", width=128, height=128, num_inference_steps=3, guidance_scale=4.0,
+        generator=torch.Generator("cpu").manual_seed(5),
+    )  # fmt: skip
+    assert np.abs(samples[4, 0] - np.asarray(drawn.images[0]).astype(int)).max() <= 1
+
+
+def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
+    def cfg(steps: int):
+        return settings(
+            "sdxl", tiny_sdxl, pictures, tmp_path,
+            network={**TEXT, "network_dropout": 0.2},
+            training={"max_train_steps": steps, "gradient_accumulation_steps": 2},
+        )  # fmt: skip
+
+    straight, code = train_here(cfg(4))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(cfg(2))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(cfg(4), half, resume=True)
+    assert code == 0, events(half, "error")
+    assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
+    assert same(state_of(half)["lora"], state_of(straight)["lora"])
+    assert same(state_of(half)["optimizer"], state_of(straight)["optimizer"])
+    assert any(name.startswith("te2.text_model.") for name in state_of(half)["lora"])
+
+
+def test_sd15_names_its_one_encoder_as_its_other_programs_do_and_goes_on_from_the_file(
+    tiny_sd15: Path, pictures: Path, tmp_path: Path
+) -> None:
+    few = {**TEXT, "targets_include": ["attn2.to_k"]}
+    data = dataset("sd15", tiny_sd15, pictures, tmp_path, max_token_length=150)
+    one = {"training": {"max_train_steps": 1}, "dataset": data}
+    first, code = train_here(settings("sd15", tiny_sd15, pictures, tmp_path, network=few, **one))
+    assert code == 0, events(first, "error")
+    assert events(first, "plan")[0]["text_length"] == 152
+    file = first.checkpoints_dir / "tiny.safetensors"
+    assert len(of_text(first)) == 3 * 6 * 3 and all(key.startswith("lora_te_text_model_") for key in of_text(first))
+    still = {"optimizer": {"learning_rate": 0.0, "lr_scheduler": "constant", "lr_warmup": 0.0, "weight_decay": 0.0}}
+    more = {"network": {**few, "network_weights": str(file)}}
+    second, code = train_here(settings("sd15", tiny_sd15, pictures, tmp_path, **one, **still, **more))
+    assert code == 0, events(second, "error")
+    assert same(lora_of(second), lora_of(first))
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_checkpointing_changes_no_gradient(request: pytest.FixtureRequest, name: str) -> None:
+    def gradients(again: bool) -> dict[str, torch.Tensor]:
+        base = request.getfixturevalue(f"tiny_{name}")
+        stack = family(name).load().load_text(base, Loading(torch.float32, CPU))
+        module, idle = stack.trained()
+        targets = find_targets(module, family(name).facts.text_targets, idle)
+        lora = inject(module, targets, rank=2, alpha=2.0, dropout=0.0, seed=1)
+        for path in targets:
+            torch.nn.init.normal_(lora.pair(path)[1], std=0.1, generator=torch.Generator().manual_seed(2))
+        module.train()
+        if again:
+            recompute(module)
+        told = stack.states(["a red circle", "blue"], 77)
+        torch.stack([value.square().sum() for row in told for value in row.values()]).sum().backward()
+        assert all(half.grad is not None and half.grad.any() for path in targets for half in lora.pair(path))
+        return {path: lora.pair(path)[0].grad for path in targets}
+
+    plain, recomputed = gradients(False), gradients(True)
+    for path, gradient in plain.items():
+        torch.testing.assert_close(recomputed[path], gradient)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_families_that_can_not_train_theirs_say_so(name: str) -> None:
+    loaded = parse({"model": {"family": name}, "network": {"train_text_encoder": True}})
+    said = [problem.text for problem in loaded.problems if problem.path == "network.train_text_encoder"]
+    assert bool(said) != bool(FAMILIES[name].facts.text_targets)
+
+
+def test_a_rate_of_encoders_that_are_not_trained_has_no_effect() -> None:
+    loaded = parse({"model": {"family": "sdxl"}, "optimizer": {"text_encoder_lr": 1e-5}})
+    said = [problem for problem in loaded.problems if problem.path == "optimizer.text_encoder_lr"]
+    assert [problem.severity for problem in said] == ["warning"]

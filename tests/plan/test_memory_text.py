@@ -1,0 +1,48 @@
+"""The estimate where text encoders are trained: they stay, with a LoRA of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config.load import parse
+from backend.models.base import Base
+from backend.models.table import family
+from backend.plan.activations import Work
+from backend.plan.machine import named_card
+from backend.plan.memory import Estimate, estimate
+from backend.plan.memory_work import RunWork
+from backend.plan.parts import numbers, read_parts
+
+WORK = RunWork(Work(2, 1024, 77), 256 * 256, sampling=Work(1, 1024, 77), sample_pixels=256 * 256)
+
+
+def of(base: Path, name: str, **network: Any) -> Estimate:
+    given = {"network_dim": 8, **network}
+    model = {"base_model": str(base), "family": name, "weight_dtype": "bf16"}
+    loaded = parse({"model": model, "network": given, "compile": {"shape_mode": "off"}})
+    assert loaded.config is not None, loaded.problems
+    found = estimate(loaded.config, WORK, named_card(24))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("name", "layers"), [("sdxl", {16: 18, 24: 18}), ("sd15", {16: 18})])
+def test_encoders_stay_for_the_whole_run(request: pytest.FixtureRequest, name: str, layers: dict[int, int]) -> None:
+    base = request.getfixturevalue(f"tiny_{name}")
+    parts = read_parts(family(name), Base.at(base))
+    assert parts is not None
+    without, trained = of(base, name), of(base, name, train_text_encoder=True)
+    assert trained.stage("encode_text") is None and without.stage("encode_text") is not None
+    weights = 2 * sum(numbers(shapes.values()) for shapes in parts.texts.values())
+    for stage in ("train", "sample", "decode_samples"):
+        found = trained.stage(stage)
+        assert found is not None and found.parts["text_encoders"] == weights
+    # six layers a block: four of width w, one to 2 w and one back
+    lora = sum(count // 6 * 8 * (4 * 2 * w + 2 * 3 * w) for w, count in layers.items())
+    before, after = without.stage("train"), trained.stage("train")
+    assert before is not None and after is not None
+    assert after.parts["lora"] - before.parts["lora"] == 4 * lora
+    assert after.parts["activations"] > before.parts["activations"]
