@@ -38,6 +38,12 @@ COMMANDS = {
         "CONFIG.toml [--json]",
         None,
     ),
+    "import": (
+        "backend.config.foreign",
+        "bring settings of sd-scripts, musubi-tuner or kohya_ss over",
+        "FILE [--dataset DATASET.toml] [-o OUT.toml]",
+        None,
+    ),
     "doctor": ("backend.compile.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
     "demo": ("backend.demo", "train the demo LoRA and show what it changed", "", "running the demo"),
     "test": (None, "ruff and pytest, with their own packages", "[PYTEST OPTIONS ...]", "running the tests"),
@@ -47,7 +53,7 @@ COMMANDS = {
     "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
     "cache": ("backend.compile.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
 }
-ORDER = ("gui", "train", "plan", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache")
+ORDER = ("gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache")
 
 OPTIONS = """Set-up options, before or after the command:
   --torch-index URL   take PyTorch from this index: the address that PyTorch's install page shows for

@@ -15,7 +15,7 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.launcher.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "plan", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache"]
+COMMANDS = ["gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache"]
 
 
 def pythons() -> list[Path]:

@@ -1,0 +1,385 @@
+"""Settings of another program as ours, and for every name of theirs what became of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.config import load
+from backend.config.foreign import tables
+from backend.config.foreign.datasets import Row, read_dataset
+from backend.config.foreign.family import Found, family_of
+from backend.config.foreign.notes import Fate, Note, shown
+from backend.config.foreign.prompts import read_prompts
+from backend.config.foreign.source import TITLES, Kind, Source
+from backend.config.foreign.values import READERS, Left, Taken, arguments, is_off
+from backend.config.load import Loaded
+from backend.config.problems import Problem
+from backend.config.schema import Setting, by_name, by_path, settings
+from backend.models.table import FAMILIES, lacking
+
+_UNKNOWN = "no name of these programs that is known here"
+_ROUNDS = 4  # a refused value may hide that of another rule
+
+
+@dataclass
+class Converted:
+    """loaded: our settings, checked. notes: one a name of theirs, in their order. title: what the file is."""
+
+    title: str
+    loaded: Loaded
+    notes: list[Note] = field(default_factory=list)
+
+    def with_fate(self, *fates: Fate) -> list[Note]:
+        """The notes of these kinds."""
+        return [note for note in self.notes if note.fate in fates]
+
+
+def convert(source: Source, dataset: Source | None = None) -> Converted:
+    """Bring a file over. dataset: the data set file that goes with it, where it is one of its own.
+
+    What can't be taken is in the notes; `loaded.config` is None only where the files themselves can't be read.
+    """
+    problems = [*source.problems, *(dataset.problems if dataset else ())]
+    if dataset is not None and not dataset.problems and dataset.kind != "dataset":
+        remedy = "Choose the .toml file with [[datasets]]"
+        problems.append(Problem(None, None, "the second file is no data set: it has no [[datasets]]", remedy))
+    if source.kind == "monotile":
+        remedy = "Load it as it is: launcher.py train FILE, or Import in the page"
+        problems.append(Problem(None, None, "the file holds settings of Monotile already", remedy))
+    if problems or source.kind is None:
+        return Converted("", Loaded(None, problems))
+    return _Conversion(source, dataset).run()
+
+
+class _Conversion:
+    """One file on its way."""
+
+    def __init__(self, source: Source, dataset: Source | None) -> None:
+        self.source = source
+        self.kind: Kind = source.kind or "sd-scripts"
+        self.values: Mapping[str, Any] = {} if source.kind == "dataset" else source.values
+        self.dataset = source if source.kind == "dataset" else dataset
+        self.ours: dict[str, Any] = {}
+        self.origin: dict[str, str] = {}
+        self.notes: list[Note] = []
+
+    def run(self) -> Converted:
+        if self.kind != "dataset":
+            self._family()
+            for key, value in self.values.items():
+                self._argument(key, value)
+            self._length()
+            self._text_encoders()
+            self._network()
+            self._optimizer_args()
+            self._prompts()
+            self._folder()
+            self._defaults()
+        if self.dataset is not None:
+            self._dataset(self.dataset)
+        return Converted(TITLES[self.kind], self._checked(), self.notes)
+
+    # ---- one name --------------------------------------------------------------------------------------------------
+
+    def _note(self, key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
+        value = shown(key, self.values.get(key))
+        self.notes.append(Note(key, fate, why, self.source.lines.get(key), path, value))
+
+    def _argument(self, key: str, value: Any, note: Any = None) -> None:
+        note = note or self._note
+        if key in tables.COMBINED:
+            return
+        goal, reader = tables.KEYS.get(key) or _by_alias(key) or ("", "")
+        if key in tables.NOT_NEEDED:
+            note(key, "not needed", tables.NOT_NEEDED[key])
+        elif key in tables.NOT_OFFERED:
+            note(key, "off" if is_off(value) else "not offered", tables.NOT_OFFERED[key])
+        elif goal not in by_path():
+            note(key, "off" if is_off(value) and not goal else "not offered" if goal else "unknown", _UNKNOWN)
+        elif self._empty(by_path()[goal], value):
+            note(key, "off", "empty there")
+        else:
+            self._read(key, goal, reader, value, note)
+
+    def _empty(self, setting: Setting, value: Any) -> bool:
+        return value is None or (isinstance(value, str) and value.strip().lower() in ("", "none"))
+
+    def _read(self, key: str, goal: str, reader: str, value: Any, note: Any) -> None:
+        try:
+            taken: Taken = READERS[reader](key, value, self.values)
+        except Left as left:
+            note(key, "not offered" if left.needed else "not needed", str(left))
+            return
+        if taken.value is None and not by_path()[goal].nullable:
+            note(key, "off", "0 there")
+            return
+        old = self.ours.get(goal)
+        if old is not None and taken.value != old and is_off(taken.value):
+            note(key, "off", f"{self.origin[goal]} rules")
+            return
+        self.ours[goal], self.origin[goal] = taken.value, key
+        note(key, "near" if taken.near else "taken", taken.near, goal)
+
+    # ---- what takes more than one name -----------------------------------------------------------------------------
+
+    def _family(self) -> None:
+        found: Found = family_of(self.kind, self.values)
+        key = next((k for k in ("network_module", "LoRA_type", "sdxl") if self.values.get(k)), "network_module")
+        known = by_path()["model.family"].choices or ()
+        if found.family in known:
+            why = f"taken for {found.family} {found.guessed}" if found.guessed else ""
+            self.ours["model.family"], self.origin["model.family"] = found.family, key
+            self._note(key, "near" if why else "taken", why, "model.family")
+        else:
+            name = found.family or "this model"
+            self._note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
+        if found.network:
+            self._note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
+        for key in ("sdxl", "flux1_checkbox", "sd3_checkbox", "v2", "edit", "edit_plus", "model_version", "LoRA_type",
+                    "network_module"):  # fmt: skip
+            if key in self.values and all(note.key != key for note in self.notes):
+                self._note(key, "off" if is_off(self.values[key]) else "taken", "", "model.family")
+
+    def _length(self) -> None:
+        steps, epochs = self.ours.get("training.max_train_steps"), self.ours.get("training.max_train_epochs")
+        if steps is None or epochs is None:
+            return
+        epochs_rule = self.origin["training.max_train_epochs"] == "max_train_epochs"
+        gone = "training.max_train_steps" if epochs_rule else "training.max_train_epochs"
+        self._drop(gone, "not needed", "there the epochs rule" if epochs_rule else "there the steps rule")
+
+    def _text_encoders(self) -> None:
+        unet_only = self.values.get("network_train_unet_only")
+        if "network_train_text_encoder_only" in self.values:
+            off = is_off(self.values["network_train_text_encoder_only"])
+            self._note(
+                "network_train_text_encoder_only", "off" if off else "not offered", "the denoiser is always trained"
+            )
+        cached = not is_off(self.values.get("cache_text_encoder_outputs"))
+        no_rate = "text_encoder_lr" in self.values and is_off(self.values["text_encoder_lr"])
+        trained = self.kind != "musubi-tuner" and is_off(unet_only) and not cached and not no_rate
+        if "network.train_text_encoder" in by_path():
+            self.ours["network.train_text_encoder"] = trained
+            self.origin["network.train_text_encoder"] = "network_train_unet_only"
+        if "network_train_unet_only" in self.values:
+            self._note("network_train_unet_only", "taken", "", "network.train_text_encoder")
+        elif trained:
+            self._note("network_train_unet_only", "default", "not in the file: text encoders are trained too",
+                       "network.train_text_encoder")  # fmt: skip
+
+    def _network(self) -> None:
+        given: dict[str, Any] = {}
+        if "network_args" in self.values:
+            try:
+                given = arguments(self.values["network_args"])
+                self._note("network_args", "taken", "see each of them" if given else "empty")
+            except Left as left:
+                self._note("network_args", "not offered", str(left))
+        for key in ("conv_dim", "conv_alpha"):
+            if key in self.values:
+                given.setdefault(key, self.values[key])
+        for key, value in given.items():
+            self.notes.append(self._network_note(key, value))
+        if "enable_bucket" in self.values:
+            near = "pictures always keep their shape here; there they were cropped to a square"
+            off = is_off(self.values["enable_bucket"])
+            self._note("enable_bucket", "near" if off else "not needed", near if off else "it is always on")
+
+    def _network_note(self, key: str, value: Any) -> Note:
+        line, said = self.source.lines.get(key, self.source.lines.get("network_args")), shown(key, value)
+        goal = {"include_patterns": "network.targets_include", "exclude_patterns": "network.targets_exclude"}.get(key)
+        if goal is not None:
+            self.ours[goal] = value if isinstance(value, list) else [str(value)]
+            self.origin[goal] = "network_args"
+            return Note(f"network_args {key}", "near", "names of layers are those of diffusers here", line, goal, said)
+        if is_off(value):
+            return Note(f"network_args {key}", "off", "", line, None, said)
+        if key in ("conv_dim", "conv_alpha"):
+            why = "convolutions larger than 1x1 get no LoRA here"
+            return Note(f"network_args {key}", "not offered", why, line, None, said)
+        why = tables.NOT_OFFERED.get(key, "there is no such setting of the LoRA")
+        return Note(f"network_args {key}", "not offered", why, line, None, said)
+
+    def _optimizer_args(self) -> None:
+        if "optimizer_args" not in self.values:
+            return
+        try:
+            given = arguments(self.values["optimizer_args"])
+        except Left as left:
+            self._note("optimizer_args", "not offered", str(left))
+            return
+        rest: dict[str, Any] = {}
+        for key, value in given.items():
+            goal = {"weight_decay": "optimizer.weight_decay", "betas": "optimizer.betas", "eps": "optimizer.eps"}.get(
+                key
+            )
+            if goal:
+                self.ours[goal], self.origin[goal] = value, "optimizer_args"
+            else:
+                rest[key] = value
+        if rest:
+            self.ours["optimizer.optimizer_args"], self.origin["optimizer.optimizer_args"] = rest, "optimizer_args"
+        self._note("optimizer_args", "taken" if given else "off", "", "optimizer.optimizer_args" if given else None)
+
+    def _prompts(self) -> None:
+        given = self.values.get("sample_prompts")
+        if "sample_prompts" not in self.values or is_off(given):
+            if "sample_prompts" in self.values:
+                self._note("sample_prompts", "off", "empty there")
+            return
+        text = str(given)
+        if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
+            path = _beside(self.source.folder, text.strip())
+            if path is None or path.suffix != ".txt":
+                why = "the file isn't there" if path is None else "only .txt files with one prompt a line are read"
+                self._note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
+                return
+            text = path.read_text(encoding="utf-8-sig", errors="replace")
+        diffusion = self.ours.get("model.family") in ("sdxl", "sd15")
+        usual = {"width": 512, "height": 512, "steps": 30 if diffusion else 20,
+                 "true_cfg_scale": 7.5 if diffusion else 1.0}  # fmt: skip
+        rows, left = read_prompts(text, usual)
+        self.ours["sampling.prompts"], self.origin["sampling.prompts"] = rows, "sample_prompts"
+        self._note("sample_prompts", "taken", "", "sampling.prompts")
+        for line, flag, why in left:
+            self.notes.append(Note(f"sample_prompts {flag}", "not offered", f"prompt line {line}: {why}"))
+
+    def _folder(self) -> None:
+        for key in ("train_data_dir", "image_dir"):
+            path = self.values.get(key)
+            if isinstance(path, str) and path.strip():
+                self.ours["dataset.folders"], self.origin["dataset.folders"] = [{"path": path.strip()}], key
+                self._note(key, "taken", "", "dataset.folders")
+            elif key in self.values:
+                self._note(key, "off", "empty there")
+        if "dataset_config" in self.values:
+            path = self.values["dataset_config"]
+            if self.dataset is None and not is_off(path):
+                self._note("dataset_config", "not offered", "that file is brought over together with this one: add it")
+            else:
+                self._note("dataset_config", "off" if is_off(path) else "taken", "", None)
+
+    def _defaults(self) -> None:
+        said = dict(tables.DEFAULTS[self.kind]) if self.kind in tables.DEFAULTS else {}
+        if self.kind == "sd-scripts" and self.ours.get("model.family") == "flux":
+            said |= tables.FLUX_DEFAULTS
+        for key, value in said.items():
+            goal, reader = tables.KEYS[key]
+            if goal in self.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in self.ours):
+                continue
+            near = READERS[reader](key, value, said | dict(self.values))
+            self.ours[goal], self.origin[goal] = near.value, key
+            why = f"not in the file: {shown(key, value)} is what {self.kind} takes"
+            self.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
+
+    def _dataset(self, dataset: Source) -> None:
+        found = read_dataset(dataset)
+
+        def note(key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
+            where = found.paths.get(key, key)
+            value = shown(key, found.values.get(key))
+            self.notes.append(Note(where, fate, why, dataset.lines.get(where), path, value))
+
+        def row(each: Row, fate: Fate) -> None:
+            self.notes.append(Note(each.path, fate, each.why, dataset.lines.get(each.path)))
+
+        for key, value in found.values.items():
+            if key == "enable_bucket":
+                note(key, "near" if is_off(value) else "not needed", "pictures always keep their shape here")
+            elif key == "class_tokens":
+                self.ours["dataset.trigger_word"], self.origin["dataset.trigger_word"] = value, key
+                note(key, "near", "put in front of every caption, not only where there is none", "dataset.trigger_word")
+            else:
+                self._argument(key, value, note)
+        for each in found.left:
+            row(each, "not offered")
+        for each in found.near:
+            row(each, "near")
+        if found.folders:
+            self.ours["dataset.folders"], self.origin["dataset.folders"] = found.folders, "datasets"
+            self.notes.append(Note("datasets", "taken", "", dataset.lines.get("datasets"), "dataset.folders"))
+
+    # ---- checked ---------------------------------------------------------------------------------------------------
+
+    def _drop(self, path: str, fate: Fate, why: str) -> None:
+        """Take a value back, and say why in the place of what was said of it."""
+        key = self.origin[path]
+        del self.ours[path]
+        for index, note in enumerate(self.notes):
+            if note.path == path and note.fate in ("taken", "near", "default"):
+                self.notes[index] = Note(note.key, fate, why, note.line, None, note.shown)
+        if all(note.why != why for note in self.notes):
+            self._note(key, fate, why)
+
+    def _checked(self) -> Loaded:
+        self._lacking()
+        self._shape_mode()
+        loaded = self._parse()
+        for _ in range(_ROUNDS):
+            wrong = {self._culprit(problem): problem for problem in loaded.errors}
+            if not wrong:
+                break
+            for path, problem in wrong.items():
+                if path is not None:
+                    self._drop(path, "not offered", f"{problem.text}. {problem.remedy}".strip())
+            loaded = self._parse()
+        return loaded
+
+    def _culprit(self, problem: Problem) -> str | None:
+        """Which value of theirs brings a problem about: its own, or one that a rule holds against a default of ours."""
+        if problem.setting in self.ours:
+            return problem.setting
+        for path in list(self.ours):
+            kept = self.ours.pop(path)
+            gone = all(each.setting != problem.setting for each in self._parse().errors)
+            self.ours[path] = kept
+            if gone:
+                return path
+        return None
+
+    def _lacking(self) -> None:
+        """What the family does not have: nothing of it is taken, since it would only be in the way."""
+        gone = lacking(str(self.ours.get("model.family", by_path()["model.family"].default)))
+        for path in [path for path in self.ours if path.split(".")[1] in gone]:
+            if self.ours[path] == by_path()[path].default:
+                del self.ours[path]
+                continue
+            self._drop(path, "not offered", f"{self.ours.get('model.family')} has no such setting here")
+
+    def _shape_mode(self) -> None:
+        """Theirs have none, so where the family can't have the default, the nearest that it can have is taken."""
+        lacks = FAMILIES[self.ours.get("model.family", by_path()["model.family"].default)].facts.lacks_modes
+        setting = by_path()["compile.shape_mode"]
+        if setting.default in lacks:
+            self.ours[setting.path] = next(m for m in ("exact_buckets", "dynamic", "off") if m not in lacks)
+            self.origin[setting.path] = "shape mode"
+
+    def _parse(self) -> Loaded:
+        data: dict[str, dict[str, Any]] = {}
+        for path, value in self.ours.items():
+            section, name = path.split(".")
+            data.setdefault(section, {})[name] = value
+        return load.parse(data)
+
+
+def _by_alias(key: str) -> tuple[str, str] | None:
+    """The setting that has this name itself, or has it among its names elsewhere; its value is read as it is."""
+    declared = by_name().get(key) or next((s for s in settings() if key in s.aliases), None)
+    if declared is None or declared.kind == "tables":
+        return None
+    return declared.path, "flag" if declared.kind == "bool" else "number" if declared.kind in (
+        "int",
+        "float",
+    ) else "text"
+
+
+def _beside(folder: Path | None, given: str) -> Path | None:
+    """A file named in another: as it is, or beside that one."""
+    for path in (Path(given).expanduser(), *([folder / given] if folder else [])):
+        if path.is_file() and (path.is_absolute() or folder is not None):
+            return path
+    return None

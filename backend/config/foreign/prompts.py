@@ -1,0 +1,61 @@
+"""Sample prompts as the other programs write them: one a line, as in ``a cat --w 1024 --d 1 --n words``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from backend.config.foreign.values import number
+
+_FLAG = re.compile(r"\s--(?=[a-z]{1,3}(\s|$))")
+# Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
+COLUMNS = {
+    "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
+    "n": "negative_prompt", "ci": "control_image", "am": "lora_scale",
+}  # fmt: skip
+_WHY = {
+    "ss": "samples are drawn with Euler's method", "fs": "the shift of samples is the model's own",
+    "f": "videos are not offered", "i": "starting from a picture is not offered",
+    "cn": "ControlNets are not offered", "r": "Renoise is not offered", "sf": "videos are not offered",
+}  # fmt: skip
+_TEXTS = ("negative_prompt", "control_image")
+
+
+def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int, str, str]]]:
+    """(rows of sampling.prompts, [(line, flag, why it is not taken)]).
+
+    usual: what the other program draws with where a line says nothing, by our column.
+    """
+    rows: list[dict[str, Any]] = []
+    left: list[tuple[int, str, str]] = []
+    for line, raw in enumerate(text.splitlines(), 1):
+        words = raw.strip()
+        if not words or words.startswith("#"):
+            continue
+        prompt, *flags = _pieces(words)
+        row: dict[str, Any] = {"prompt": prompt.strip(), **usual}
+        for flag in flags:
+            name, _, given = flag.partition(" ")
+            column = COLUMNS.get(name)
+            if column is None:
+                left.append((line, f"--{name}", _WHY.get(name, "an unknown flag")))
+            else:
+                row[column] = _value(column, given.strip())
+        if row.get("true_cfg_scale", 1) < 1 if isinstance(row.get("true_cfg_scale"), int | float) else False:
+            row["true_cfg_scale"] = 1
+        rows.append(row)
+    return rows, left
+
+
+def _pieces(words: str) -> list[str]:
+    places = [match.start() for match in _FLAG.finditer(words)]
+    ends = [*places, len(words)]
+    return [words[: ends[0]], *(words[a:b].strip()[2:] for a, b in zip(places, ends[1:], strict=True))]
+
+
+def _value(column: str, given: str) -> Any:
+    if column not in _TEXTS:
+        return number(given)
+    if column == "control_image":
+        return given.strip("\"'")
+    return given

@@ -1,0 +1,258 @@
+"""Settings of sd-scripts, musubi-tuner and kohya_ss, as their programs write them, and what becomes of each name."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toml
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from backend.config.foreign import tables
+from backend.config.foreign.__main__ import main
+from backend.config.foreign.convert import Converted, convert
+from backend.config.foreign.prompts import read_prompts
+from backend.config.foreign.source import read, read_raw
+from backend.config.foreign.values import READERS
+from backend.config.load import load
+from backend.config.schema import Config, by_path, get
+
+FILES = Path(__file__).parent / "foreign"
+
+
+def brought(name: str, dataset: str | None = None) -> tuple[Converted, Config]:
+    """A file of `FILES` as ours; nothing of it may be wrong any more."""
+    converted = convert(read(FILES / name), read(FILES / dataset) if dataset else None)
+    assert not converted.loaded.errors
+    assert converted.loaded.config is not None
+    return converted, converted.loaded.config
+
+
+def fates(converted: Converted) -> dict[str, str]:
+    return {note.key: note.fate for note in converted.notes}
+
+
+def holds(config: Config, wanted: dict[str, Any]) -> None:
+    assert {path: get(config, path) for path in wanted} == wanted
+
+
+def test_arguments_of_sd_scripts_with_their_dataset() -> None:
+    converted, config = brought("flux.toml", "dataset.toml")
+    holds(config, {
+        "model.family": "flux", "model.base_model": "D:/models/flux1-dev.safetensors",
+        "model.vae": "D:/models/ae.safetensors", "model.text_encoder_2": "D:/models/t5xxl_fp16.safetensors",
+        "network.network_dim": 32, "network.network_alpha": 16.0, "optimizer.optimizer": "adamw8bit",
+        "optimizer.weight_decay": 0.1, "optimizer.betas": [0.9, 0.95], "optimizer.optimizer_args": {"amsgrad": True},
+        "optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 100.0, "training.max_train_epochs": 16,
+        "training.max_train_steps": None, "training.seed": 7, "timesteps.timestep_sampling": "shift",
+        "timesteps.discrete_flow_shift": 3.1582, "memory.base_quantization": "fp8", "memory.blocks_to_swap": 18,
+        "compile.attention": "sdpa", "saving.output_name": "my-flux", "saving.save_every_n_epochs": 4,
+        "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.min_bucket_size": 512,
+        "dataset.max_bucket_size": 1536, "dataset.no_upscale": True, "dataset.caption_extension": ".txt",
+        "dataset.caption_dropout_rate": 0.05,
+    })  # fmt: skip
+    assert [(f.path, f.num_repeats) for f in config.dataset.folders] == [
+        ("D:/pictures/cat", 10),
+        ("D:/pictures/world", 1),
+    ]
+    said = fates(converted)
+    assert said["scale_everything"] == "unknown"
+    assert said["network_args loraplus_lr_ratio"] == said["network_args train_blocks"] == "not offered"
+    assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
+    assert said["datasets[1].subsets[0].is_reg"] == said["general.keep_tokens"] == "not offered"
+    assert said["general.shuffle_caption"] == "off"
+    near = next(note for note in converted.notes if "differ" in note.why)
+    assert near.fate == "near" and near.line == 7
+    assert next(note.line for note in converted.notes if note.key == "scale_everything") == 40
+    assert not any("hf_abc" in note.sentence() for note in converted.notes)
+
+
+def test_arguments_of_musubi_with_prompts() -> None:
+    converted, config = brought("musubi.toml", "musubi_dataset.toml")
+    assert converted.title == "arguments of musubi-tuner"
+    holds(config, {
+        "model.family": "flux_kontext", "model.base_model": "/models/flux1-kontext-dev.safetensors",
+        "model.text_encoder": "/models/clip_l.safetensors", "model.text_encoder_2": "/models/t5xxl_fp16.safetensors",
+        "network.network_alpha": 1.0, "optimizer.optimizer": "paged_adamw8bit", "optimizer.lr_scheduler": "constant",
+        "optimizer.lr_warmup": 0.0, "timesteps.timestep_sampling": "flux_shift", "compile.attention": "flash2",
+        "compile.compile_mode": "max-autotune-no-cudagraphs", "compile.compile_dynamic": "false",
+        "compile.compile_cache_size_limit": 32, "memory.checkpointing_kind": "offload",
+        "memory.text_encoder_quantization": "int8", "saving.save_last_n": 2, "dataset.resolution": 723,
+        "training.max_train_steps": 3000,
+    })  # fmt: skip
+    assert [(f.path, f.control_path, f.num_repeats) for f in config.dataset.folders] == [
+        ("/data/after", "/data/before", 2)
+    ]
+    first, second = config.sampling.prompts
+    assert (first.prompt, first.width, first.height, first.seed) == ("make the cat blue", 1024, 768, 3)
+    assert (first.steps, first.guidance_scale, first.control_image) == (24, 2.5, "/data/cat.png")
+    assert (second.negative_prompt, second.true_cfg_scale, second.width) == ("blurry, dark", 4.0, 512)
+    said = fates(converted)
+    assert said["sample_prompts --fs"] == said["datasets[1].video_directory"] == "not offered"
+    assert said["network_alpha"] == "default"
+
+
+def test_a_preset_of_kohya_ss() -> None:
+    converted, config = brought("sdxl.json")
+    holds(config, {
+        "model.family": "sdxl", "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.bucket_step": 64,
+        "network.network_dim": 8, "network.network_alpha": 1.0, "network.train_text_encoder": True,
+        "network.lora_weight_dtype": "bf16", "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 3e-4,
+        "optimizer.text_encoder_lr": 5e-5, "optimizer.lr_warmup": 0.1, "optimizer.weight_decay": 0.01,
+        "optimizer.optimizer_args": {"decouple": True, "use_bias_correction": True}, "training.max_train_epochs": 10,
+        "training.gradient_accumulation_steps": 2, "loss.min_snr_gamma": 5.0, "loss.noise_offset": 0.05,
+        "loss.prediction_type": "auto", "sampling.sample_every_n_epochs": 1, "sampling.sample_every_n_steps": None,
+        "saving.save_precision": "fp32", "compile.compile": True, "compile.attention": "auto", "training.seed": 42,
+    })  # fmt: skip
+    assert [folder.path for folder in config.dataset.folders] == ["/data/img"]
+    assert config.sampling.prompts[0].true_cfg_scale == 6
+    said = fates(converted)
+    assert said["reg_data_dir"] == said["shuffle_caption"] == said["network_args conv_dim"] == "not offered"
+    assert said["xformers"] == "near"
+    assert said["dynamo_backend"] == "not needed"
+
+
+@pytest.mark.parametrize("name", ["flux.toml", "musubi.toml", "sdxl.json"])
+def test_every_name_of_a_file_is_told_of_once_with_its_line(name: str) -> None:
+    source = read(FILES / name)
+    notes = convert(source).notes
+    for key in source.values:
+        if key in ("conv_dim", "conv_alpha"):
+            key = f"network_args {key}"
+        told = [note for note in notes if note.key == key]
+        assert len(told) == 1, (key, told)
+        assert told[0].line, key
+
+
+def test_tables_name_settings_and_readers_that_exist() -> None:
+    assert {path for path, _ in tables.KEYS.values()} <= set(by_path())
+    assert {reader for _, reader in tables.KEYS.values()} <= set(READERS)
+    for table in (tables.NOT_NEEDED, tables.NOT_OFFERED):
+        assert all(table.values()), "each has its reason"
+        assert not set(table) & (set(tables.KEYS) | tables.COMBINED)
+
+
+@pytest.mark.parametrize(
+    "raw,line,words",
+    [
+        (b"network_dim = 16\nlearning_rate = 1e\n", 2, ""),
+        (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "no JSON"),
+        (b'{"a": 1}', None, "no preset of kohya_ss"),
+        (b"\xff\xfe\x00\x00", 1, "UTF-8"),
+        (b"", None, "no settings"),
+        (b"schema_version = 1\n[model]\n", None, "Monotile already"),
+    ],
+)
+def test_broken_files_are_refused_with_their_line(raw: bytes, line: int | None, words: str) -> None:
+    loaded = convert(read_raw(raw)).loaded
+    assert loaded.config is None
+    assert loaded.errors[0].line == line
+    assert words in loaded.errors[0].text
+
+
+def test_a_value_that_does_not_fit_is_left_and_the_rest_is_taken() -> None:
+    text = (
+        'network_module = "networks.lora_flux"\nnetwork_dim = "wide"\noptimizer_type = "DAdapt"\ntrain_batch_size = 3\n'
+    )
+    converted = convert(read_raw(text.encode()))
+    assert converted.loaded.config is not None
+    assert converted.loaded.config.dataset.batch_size == 3
+    left = {note.key: note for note in converted.with_fate("not offered")}
+    assert left["network_dim"].line == 2
+    assert "DAdapt" in left["optimizer_type"].why
+
+
+def test_families_and_networks_that_are_not_here_are_said() -> None:
+    converted = convert(
+        read_raw(b'network_module = "lycoris.kohya"\nnetwork_args = ["algo=loha"]\nresolution = "512,512"\n')
+    )
+    assert "LyCORIS" in next(note.why for note in converted.notes if note.key == "network kind")
+    assert converted.loaded.config is not None and converted.loaded.config.model.family == "sd15"
+    wan = convert(read_raw(b'dit = "wan.safetensors"\nnetwork_module = "networks.lora_wan"\n'))
+    assert "wan is not among" in next(note.why for note in wan.notes if note.key == "network_module")
+
+
+def test_sigma_sampling_is_what_it_draws() -> None:
+    def sampling(text: str) -> tuple[str, str]:
+        converted = convert(read_raw(b'network_module = "networks.lora_flux"\n' + text.encode()))
+        assert converted.loaded.config is not None
+        fate = next(note.fate for note in converted.notes if note.key == "timestep_sampling")
+        return converted.loaded.config.timesteps.timestep_sampling, fate
+
+    assert sampling('timestep_sampling = "sigma"\ndiscrete_flow_shift = 1.0') == ("uniform", "taken")
+    assert sampling('timestep_sampling = "sigma"\ndiscrete_flow_shift = 3.0') == ("shift", "near")
+    assert sampling('timestep_sampling = "sigma"\nweighting_scheme = "logit_normal"') == ("logit_normal", "taken")
+
+
+def test_the_command_shows_before_it_writes(tmp_path: Path) -> None:
+    said: list[str] = []
+    line = [str(FILES / "flux.toml"), "--dataset", str(FILES / "dataset.toml")]
+    assert main(line, said.append) == 0
+    text = "".join(said)
+    assert (
+        "network.network_dim: 16 -> 32" in text and "line 40: scale_everything" in text and "Nothing is written" in text
+    )
+    out = tmp_path / "out.toml"
+    assert main([*line, "-o", str(out)], said.append) == 0
+    loaded = load(out)
+    assert loaded.config == brought("flux.toml", "dataset.toml")[1]
+    before = out.read_bytes()
+    assert main([*line, "-o", str(out)], said.append) == 1
+    assert out.read_bytes() == before
+    broken = tmp_path / "broken.toml"
+    broken.write_text("network_dim = = 3\n", encoding="utf-8")
+    assert main([str(broken), "-o", str(tmp_path / "never.toml")], said.append) == 1
+    assert "line 1" in said[-1] and not (tmp_path / "never.toml").exists()
+
+
+_WORDS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
+_ANY = st.one_of(
+    st.none(), st.booleans(), st.integers(-10, 10**7), st.floats(allow_nan=False), _WORDS, st.lists(_WORDS, max_size=3)
+)
+
+
+@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({*tables.KEYS, *tables.COMBINED, *tables.NOT_OFFERED, "zzz"})), _ANY, max_size=8
+    )
+)
+def test_no_value_breaks_it_and_no_name_is_lost(values: dict[str, Any]) -> None:
+    values = {**values, "LoRA_type": "Flux1"}
+    converted = convert(read_raw(json.dumps(values).encode()))
+    assert converted.loaded.config is not None
+    told = {note.key.removeprefix("network_args ") for note in converted.notes}
+    assert set(values) <= told
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 512), st.sampled_from(["bf16", "fp16", "no"]), st.integers(0, 20), st.integers(1, 9000),
+    st.floats(1e-7, 1.0), st.sampled_from(["uniform", "sigmoid", "shift", "flux_shift"]),
+)  # fmt: skip
+def test_what_is_the_same_in_both_comes_over_unchanged(
+    dim: int, precision: str, swap: int, steps: int, rate: float, sampling: str
+) -> None:
+    text = toml.dumps({
+        "network_module": "networks.lora_flux", "network_dim": dim, "mixed_precision": precision,
+        "blocks_to_swap": swap,
+        "max_train_steps": steps, "learning_rate": rate, "timestep_sampling": sampling, "gradient_checkpointing": True,
+    })  # fmt: skip
+    config = convert(read_raw(text.encode())).loaded.config
+    assert config is not None
+    theirs = tomllib.loads(text)
+    holds(config, {
+        "network.network_dim": dim, "training.mixed_precision": precision, "training.max_train_steps": steps,
+        "optimizer.learning_rate": theirs["learning_rate"], "timesteps.timestep_sampling": sampling,
+    })  # fmt: skip
+
+
+def test_prompt_lines() -> None:
+    rows, left = read_prompts("a -- b --w 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
+    assert rows == [{"prompt": "a -- b", "steps": 20, "width": 512, "negative_prompt": "x, y", "true_cfg_scale": 1}]
+    assert left == [(1, "--zz", "an unknown flag")]
