@@ -22,7 +22,7 @@ from backend.models.table import family
 from backend.refused import Refused
 from backend.runs import supervise
 from backend.runs.errors import RunError, WriteFailed
-from gui import fields, form, messages
+from gui import fields, form, imports, messages
 from gui.desk import Desk
 from gui.places import Places
 
@@ -49,6 +49,7 @@ class Actions:
         self.places = places
         self.shelf = shelf
         self._bin: dict[str, presets.Trashed] = {}
+        self._brought: imports.Brought | None = None
         self._known: dict[str, Callable[[Mapping[str, Any]], Reply]] = {
             "compare": self.compare,
             "load": self.load,
@@ -59,6 +60,7 @@ class Actions:
             "delete": self.delete,
             "restore": self.restore,
             "import": self.import_,
+            "take-import": self.take_import,
             "undo": self.undo,
             "redo": self.redo,
             "apply": self.apply,
@@ -176,10 +178,13 @@ class Actions:
         """Take a TOML file in as a preset; nothing is written when it has errors."""
         try:
             content = base64.b64decode(str(request.get("content", "")), validate=True)
+            dataset = base64.b64decode(str(request["dataset"]), validate=True) if request.get("dataset") else None
         except (binascii.Error, ValueError):
             return self._say("The file could not be read.", "error")
-        if len(content) > _LARGEST_IMPORT:
+        if len(content) > _LARGEST_IMPORT or len(dataset or b"") > _LARGEST_IMPORT:
             return self._say("That file is too large for a preset (over 1 MB).", "error")
+        if imports.is_foreign(content):
+            return self._bring(str(request.get("name", "")) or "the file", content, dataset)
         name = _NOT_IN_FILES.sub("-", str(request.get("name", ""))).strip(" .")[:80] or "imported"
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / f"{name}.toml"
@@ -188,6 +193,22 @@ class Actions:
         if imported.preset is None:
             return Reply({"importFailed": {"name": name, "problems": messages.all_problem_facts(imported.problems)}})
         return self._say(f"“{imported.preset.name}” is imported. Choose it under Presets to see what it would change.")
+
+    def _bring(self, name: str, content: bytes, dataset: bytes | None) -> Reply:
+        """Another program's settings: shown as a difference, and kept until somebody takes them."""
+        brought = imports.bring(name, content, dataset)
+        if brought.loaded.config is None:
+            problems = messages.all_problem_facts(brought.loaded.problems)
+            return Reply({"importFailed": {"name": name, "problems": problems}})
+        self._brought = brought
+        rows = form.differences(self.desk.now.values, form.to_values(brought.loaded.config))
+        return Reply({"brought": {"name": name, "rows": rows, **brought.facts()}})
+
+    def take_import(self, request: Mapping[str, Any]) -> Reply:
+        """Put what was brought over and shown on the desk."""
+        if self._brought is None or self._brought.name != request.get("name"):
+            return self._say("That file is no longer at hand. Import it again.", "error")
+        return self._take(self._brought.loaded, None, f"the settings of {self._brought.name}")
 
     def _save(self, name: str, overwrite: bool) -> Reply:
         loaded = form.read(self.desk.now.values)

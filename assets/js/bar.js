@@ -94,20 +94,59 @@
     presetBox?.close();
     m.act("load", { name });
   };
-  const importFile = () => {
-    const file = el("input", { type: "file", accept: ".toml,text/plain" });
+  // Bytes, not text: the server tells a wrong encoding from a wrong line.
+  const chooseFile = (accept, done) => {
+    const file = el("input", { type: "file", accept });
     file.onchange = async () => {
       if (!file.files.length) return;
       if (file.files[0].size > 1_000_000) return m.toast("That file is too large for a preset (over 1 MB).", { kind: "error" });
-      // Bytes, not text: the server tells a wrong encoding from a wrong line.
       const bytes = new Uint8Array(await file.files[0].arrayBuffer());
       let binary = "";
       bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
-      presetBox?.close();
-      m.act("import", { name: file.files[0].name.replace(/\.toml$/i, ""), content: btoa(binary) });
+      done(file.files[0].name, btoa(binary));
     };
     file.click();
   };
+  let sent = null;
+  const importFile = () =>
+    chooseFile(".toml,.json,text/plain", (name, content) => {
+      presetBox?.close();
+      sent = { name: name.replace(/\.(toml|json)$/i, ""), content };
+      m.act("import", sent);
+    });
+  // Settings of another trainer: nothing is taken before its difference was seen.
+  m.on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
+    const box = dialog(
+      `Import ${name}`,
+      el("p", { class: "note" }, `This is ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others go to their defaults.` : "The form already shows exactly this."}`),
+      rows.length ? differenceTable(rows) : null,
+      groups.map(({ title, notes }) =>
+        el(
+          "details",
+          { class: "brought", open: title.startsWith("Not taken") || null },
+          el("summary", {}, `${title} (${notes.length})`),
+          el("ul", { class: "bad-list" }, notes.map((note) => el("li", {}, (note.line ? `Line ${note.line}: ` : "") + note.text))),
+        ),
+      ),
+      off.length ? el("p", { class: "note" }, `Empty or off there, so nothing is lost: ${off.join(", ")}`) : null,
+      el(
+        "div",
+        { class: "buttons" },
+        el("button", { class: "primary", "data-do": "take-import", onclick: () => (box.close(), m.act("take-import", { name })) }, "Take these settings"),
+        wantsDataset
+          ? el(
+              "button",
+              {
+                "data-do": "add-dataset",
+                onclick: () => chooseFile(".toml", (_, dataset) => (box.close(), m.act("import", { ...sent, dataset }))),
+              },
+              "Add its data set file…",
+            )
+          : null,
+      ),
+    );
+    box.classList.add("wide-dialog");
+  });
 
   m.on("presets", drawPresets);
   m.on("difference", ({ name, builtin, rows, problems }) => {
@@ -190,7 +229,7 @@
           parts.preset,
           parts.save,
           el("button", { id: "save-as", onclick: saveAs, title: "Save the form under a new name" }, "Save as…"),
-          el("button", { id: "import", onclick: importFile, title: "Add a preset from a TOML file" }, "Import…"),
+          el("button", { id: "import", onclick: importFile, title: "Add a preset from a TOML file, or bring over settings of sd-scripts, musubi-tuner or kohya_ss" }, "Import…"),
           parts.undo,
           parts.redo,
         ),

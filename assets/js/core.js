@@ -178,6 +178,7 @@
       m.toast(text, { kind, action, onaction: request && (() => m.act(request.what, request)) });
     }
     if (message.difference) m.emit("difference", message.difference);
+    if (message.brought) m.emit("brought", message.brought);
     if (message.importFailed) m.emit("importFailed", message.importFailed);
     if (message.started) m.emit("started", message.started);
     if (message.refused) m.emit("refused", message.problems || []);

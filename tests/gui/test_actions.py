@@ -94,6 +94,29 @@ def send(actions: Actions, content: bytes, name: str = "from a friend") -> Any:
     return ask(actions, "import", name=name, content=base64.b64encode(content).decode())
 
 
+def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Actions) -> None:
+    content = b'network_module = "networks.lora_flux"\nnetwork_dim = 48\nclip_skip = 2\ndataset_config = "d.toml"\n'
+    before = dict(actions.desk.now.values)
+    brought = send(actions, content, "their settings").message["brought"]
+    assert actions.desk.now.values == before
+    assert {"Rank"} <= {row["label"] for row in brought["rows"]}
+    left = next(group for group in brought["groups"] if group["title"] == "Not taken")
+    assert {
+        "line": 3,
+        "text": "clip_skip = 2: text encoders are read where the model's own pipeline reads them",
+    } in left["notes"]
+    assert brought["wantsDataset"]
+    dataset = base64.b64encode(b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n').decode()
+    sent = {"name": "their settings", "content": base64.b64encode(content).decode()}
+    assert not ask(actions, "import", **sent, dataset=dataset).message["brought"]["wantsDataset"]
+    taken = ask(actions, "take-import", name="their settings")
+    assert taken.reload
+    assert actions.desk.now.values["network.network_dim"] == "48"
+    assert actions.desk.now.values["dataset.resolution"] == "768"
+    assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
+    assert "importFailed" in send(actions, b'{"LoRA_type": ').message
+
+
 def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
     send(actions, b"[network]\nnetwork_dim = 12\n")
     assert presets.find("from a friend", actions.shelf).path.read_bytes() == b"[network]\nnetwork_dim = 12\n"

@@ -1,0 +1,54 @@
+"""Settings of other trainers, brought over for the page: what would change, and what became of each name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from backend.config.foreign import tables
+from backend.config.foreign.convert import Converted, convert
+from backend.config.foreign.report import HEADINGS
+from backend.config.foreign.source import read_raw
+from backend.config.load import Loaded
+from backend.config.schema import SECTIONS
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A file that was brought over and not taken yet."""
+
+    name: str
+    converted: Converted
+    with_dataset: bool
+
+    @property
+    def loaded(self) -> Loaded:
+        """Our settings."""
+        return self.converted.loaded
+
+    def facts(self) -> dict[str, Any]:
+        """What the page shows beside the difference."""
+        groups = []
+        for heading, fates in HEADINGS:
+            notes = self.converted.with_fate(*fates)
+            if notes:
+                lines = [{"line": note.line, "text": note.sentence()} for note in notes]
+                groups.append({"title": heading, "notes": lines})
+        off = [note.key for note in self.converted.with_fate("off")]
+        wants = not self.with_dataset and any(note.key == "dataset_config" for note in self.converted.notes)
+        return {"kind": self.converted.title, "groups": groups, "off": off, "wantsDataset": wants}
+
+
+def is_foreign(content: bytes) -> bool:
+    """Whether a file is another program's. One of ours with mistakes is not, so that its own lines are told."""
+    source = read_raw(content)
+    if source.kind in ("kohya_ss", "dataset") or content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return True
+    theirs = source.values.keys() & (tables.KEYS.keys() | tables.COMBINED) - SECTIONS.keys()
+    return source.kind in ("sd-scripts", "musubi-tuner") and len(theirs) > 1
+
+
+def bring(name: str, content: bytes, dataset: bytes | None = None) -> Brought:
+    """Both files, as sent by the page."""
+    converted = convert(read_raw(content), None if dataset is None else read_raw(dataset))
+    return Brought(name, converted, dataset is not None)
