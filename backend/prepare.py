@@ -270,6 +270,8 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
         dropout=network.network_dropout,
         seed=cfg.training.seed,
         sizes=inputs.sizes,
+        kind=network.network_type,
+        factor=network.lokr_factor,
         cast=not autocast,
         device=inputs.device,
     )
@@ -305,11 +307,11 @@ def _by_rate(lora: Lora, inputs: Inputs, text: TrainedText | None) -> list[dict[
     """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
     groups = []
     for rate, paths in by_rate(inputs.sizes).items():
-        group: dict[str, Any] = {"params": [half for path in paths for half in lora.pair(path)]}
+        group: dict[str, Any] = {"params": [half for path in paths for half in lora.parts(path).values()]}
         groups.append(group if rate is None else {**group, "lr": rate})
     if text is not None:
         rate = inputs.cfg.optimizer.text_encoder_lr
-        group = {"params": [half for path in text.lora.layers for half in lora.pair(path)]}
+        group = {"params": [half for path in text.lora.layers for half in lora.parts(path).values()]}
         groups.append(group if rate is None else {**group, "lr": rate})
     return groups
 

@@ -44,6 +44,8 @@ def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
         alpha=cfg.network.network_alpha,
         dropout=cfg.network.network_dropout,
         seed=cfg.training.seed,
+        kind=cfg.network.network_type,
+        factor=cfg.network.lokr_factor,
         cast=inputs.precision == "no",
         device=inputs.device,
     )

@@ -276,6 +276,25 @@ RULES: tuple[Rule, ...] = (
         "Set blocks_to_swap above 0, or take swap_pinned_limit_gb out",
         "warning",
     ),
+    no_effect("network.lokr_factor", "network.network_type", ("lokr",), "the network is no LoKr"),
+    Rule(
+        ("saving.save_layout", "network.network_type"),
+        lambda layout, kind: layout == "diffusers" and kind != "lora",
+        "diffusers has no layout for {network_type}",
+        "Set saving.save_layout to kohya, which LyCORIS' files have",
+    ),
+    Rule(
+        ("network.lora_fused", "network.network_type"),
+        lambda fused, kind: fused and kind != "lora",
+        "lora_fused joins the layers of a LoRA, which {network_type} has not",
+        "Set network.lora_fused to false",
+    ),
+    Rule(
+        ("network.network_weights", "network.network_type"),
+        lambda weights, kind: weights is not None and kind != "lora",
+        "a run can go on from a LoRA file only, and this one trains {network_type}",
+        "Set network.network_type to lora, or take network_weights out",
+    ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
     Rule(
         ("compile.compile_blocks", "model.family"),

@@ -16,8 +16,9 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from backend.flow import generator
+from backend.lora.factors import Factored
 from backend.lora.masters import Masters
-from backend.lora.patterns import Size
+from backend.lora.patterns import Kind, Size
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -49,18 +50,20 @@ class Lora:
     masters: float32 copies that are trained and saved in place of 16-bit weights; None where the weights are float32.
     """
 
-    layers: dict[str, LoraLayer]
+    layers: dict[str, LoraLayer | Factored]
     rank: int
     alpha: float
     masters: Masters | None = None
 
     def rank_of(self, path: str) -> int:
         """Rank of one target."""
-        return self.layers[path].r[ADAPTER]
+        layer = self.layers[path]
+        return layer.rank if isinstance(layer, Factored) else layer.r[ADAPTER]
 
     def alpha_of(self, path: str) -> float:
         """Alpha of one target."""
-        return float(self.layers[path].lora_alpha[ADAPTER])
+        layer = self.layers[path]
+        return float(layer.alpha if isinstance(layer, Factored) else layer.lora_alpha[ADAPTER])
 
     def scale_of(self, path: str) -> float:
         """What B A of one target is multiplied by."""
@@ -78,6 +81,20 @@ class Lora:
         """A and B of one target as the forward takes them."""
         layer = self.layers[path]
         return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+
+    def parts(self, path: str) -> dict[str, nn.Parameter]:
+        """All that is trained of one target, by its name in files: `pair`, or the factors of a LoKr or LoHa."""
+        layer = self.layers[path]
+        if not isinstance(layer, Factored):
+            return dict(zip(("lora_A.weight", "lora_B.weight"), self.pair(path), strict=True))
+        return {n: p if self.masters is None else self.masters.of(p) for n, p in layer.factors.items()}
+
+    def _strength(self, path: str) -> nn.Parameter:
+        """What the change of one target is a multiple of, as the forward takes it."""
+        layer = self.layers[path]
+        if isinstance(layer, Factored):
+            return layer.factors["lokr_w1" if layer.kind == "lokr" else "hada_w1_a"]
+        return self.live(path)[1]
 
     def collect_gradients(self) -> None:
         """Called after each backward pass: the gradients are then those of `parameters()`."""
@@ -100,16 +117,11 @@ class Lora:
 
     def parameters(self) -> list[nn.Parameter]:
         """All A and B, in the model's order."""
-        return [p for path in self.layers for p in self.pair(path)]
+        return [p for path in self.layers for p in self.parts(path).values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """``<path>.lora_A.weight`` and ``<path>.lora_B.weight`` -> the live float32 tensors, without gradient."""
-        named: dict[str, Tensor] = {}
-        for path in self.layers:
-            a, b = self.pair(path)
-            named[f"{path}.lora_A.weight"] = a.detach()
-            named[f"{path}.lora_B.weight"] = b.detach()
-        return named
+        """``<path>.lora_A.weight``, ``<path>.lora_B.weight`` or factors -> the live float32 tensors, no gradient."""
+        return {f"{path}.{name}": part.detach() for path in self.layers for name, part in self.parts(path).items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -128,16 +140,16 @@ class Lora:
         if strength == 1.0:
             yield
             return
-        kept = [self.live(path)[1].detach().clone() for path in self.layers]
+        kept = [self._strength(path).detach().clone() for path in self.layers]
         with torch.no_grad():
             for path in self.layers:
-                self.live(path)[1].mul_(strength)
+                self._strength(path).mul_(strength)
         try:
             yield
         finally:
             with torch.no_grad():
                 for path, before in zip(self.layers, kept, strict=True):
-                    self.live(path)[1].copy_(before)
+                    self._strength(path).copy_(before)
 
 
 def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
@@ -186,6 +198,8 @@ def inject(
     dropout: float,
     seed: int,
     sizes: Mapping[str, Size] | None = None,
+    kind: Kind = "lora",
+    factor: int | None = None,
     cast: bool = True,
     weight_dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
@@ -195,10 +209,20 @@ def inject(
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
     other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
     input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
-    sizes: rank and alpha of layers that have their own. device: where A and B lie; None puts each beside its layer's
-    frozen weight.
+    sizes: rank and alpha of layers that have their own. kind, factor: of the change, as in `Factored`. device: where
+    what is trained lies; None puts it beside its layer's frozen weight.
     """
     model.requires_grad_(False)
+    given = {path: (sizes or {}).get(path, Size(rank, alpha)) for path in targets}
+    if kind != "lora":
+        changed = {path: _factored(model, path, kind, size, factor, seed) for path, size in given.items()}
+        for layer in changed.values():
+            frozen = next(layer.base_layer.parameters()).device
+            layer.factors.to(device=device or frozen)
+            layer.cast = cast
+            if dropout > 0:
+                layer.dropout = TrainingDropout(dropout)
+        return Lora(changed, rank, alpha).in_format(weight_dtype)
     # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
     exactly = "|".join(re.escape(path) for path in targets)
     own = {f"^{re.escape(path)}": size for path, size in (sizes or {}).items()}
@@ -231,6 +255,15 @@ def inject(
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
         layer.cast_input_dtype_enabled = cast
     return lora.in_format(weight_dtype)
+
+
+def _factored(model: nn.Module, path: str, kind: Kind, size: Size, factor: int | None, seed: int) -> Factored:
+    """Put the factors of a LoKr or LoHa beside the layer at `path`."""
+    parent, _, name = path.rpartition(".")
+    layer = Factored(model.get_submodule(path), kind, size.rank, size.alpha, factor)
+    layer.start(generator(seed, "lora", path))
+    setattr(model.get_submodule(parent), name, layer)
+    return layer
 
 
 def _matcher(pattern: str, setting: str) -> Callable[[str], bool]:

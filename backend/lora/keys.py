@@ -98,6 +98,16 @@ class Names:
         native = self.natives.get(path) if self.kohya_native else None
         return "lora_unet_" + (native.stem if native else path).replace(".", "_")
 
+    def factored_name(self, path: str) -> str:
+        """What comes before the factors of a LoKr or LoHa, which can't be joined where the project's names are fused.
+
+        There ComfyUI takes ``lycoris_<diffusers' module path, points as underscores>``.
+        """
+        native = self.natives.get(path) if self.kohya_native else None
+        if native is not None and (len(native.shares) > 1 or native.turn):
+            return "lycoris_" + path.replace(".", "_")
+        return self.out_name(path, "kohya")
+
 
 def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:
     """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).

@@ -48,9 +48,10 @@ def file_metadata(
 def _network(cfg: Config, targets: int) -> dict[str, object]:
     network, baked = cfg.network, cfg.saving.save_layout == "diffusers"
     own = [row.model_dump(exclude_none=True) for row in network.layer_settings or ()]
-    arguments = {"trained_alpha": network.network_alpha, "layers": targets}
+    kind = {"algo": network.network_type} if network.network_type != "lora" else {}
+    arguments = {**kind, "trained_alpha": network.network_alpha, "layers": targets}
     return {
-        "ss_network_module": "monotile.lora",
+        "ss_network_module": "monotile.lora" if network.network_type == "lora" else "lycoris.kohya",
         "ss_network_dim": network.network_dim,
         # in diffusers' layout alpha / rank is multiplied into B, so that the file's own alpha is its rank
         "ss_network_alpha": float(network.network_dim if baked else network.network_alpha),

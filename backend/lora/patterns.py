@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from backend.refused import Refused
 
@@ -15,6 +16,32 @@ if TYPE_CHECKING:
     from backend.config.sections.network import LayerRow, NetworkSection
 
 SETTING = "network.layer_settings"
+
+Kind = Literal["lora", "lokr", "loha"]
+
+
+def factor_shapes(
+    kind: Kind, inner: int, outer: int, rank: int, factor: int | None = None
+) -> dict[str, tuple[int, int]]:
+    """Trained tensors of a layer with `inner` in features and `outer` out features, by name.
+
+    factor: of LoKr, the most rows and columns of the small factor; None makes both factors as square as they can be.
+    """
+    if kind == "lora":
+        return {"lora_A.weight": (rank, inner), "lora_B.weight": (outer, rank)}
+    if kind == "loha":
+        return {f"hada_w{n}_{half}": (outer, rank) if half == "a" else (rank, inner) for n in (1, 2) for half in "ab"}
+    rows, columns = _small(outer, factor), _small(inner, factor)
+    large = outer // rows, inner // columns
+    if rank >= max(large) / 2:
+        return {"lokr_w1": (rows, columns), "lokr_w2": large}
+    return {"lokr_w1": (rows, columns), "lokr_w2_a": (large[0], rank), "lokr_w2_b": (rank, large[1])}
+
+
+def _small(size: int, factor: int | None) -> int:
+    """The largest divisor of `size` up to its root and up to `factor`."""
+    most = min(math.isqrt(size), factor or size)
+    return next(divisor for divisor in range(most, 0, -1) if size % divisor == 0)
 
 
 @dataclass(frozen=True)
@@ -62,10 +89,11 @@ def by_rate(given: Mapping[str, Size]) -> dict[float | None, list[str]]:
 
 
 def layers_digest(given: Mapping[str, Size], network: NetworkSection) -> str:
-    """Digest of the sizes and rates of all layers; "" where no row changes any, as in states of before."""
-    if not network.layer_settings:
+    """Digest of the kind, sizes and rates of all layers; "" where nothing is of its own, as in states of before."""
+    if not network.layer_settings and network.network_type == "lora":
         return ""
-    said = "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in given.items())
+    said = f"{network.network_type} {network.lokr_factor}\n" if network.network_type != "lora" else ""
+    said += "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in given.items())
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from backend.lora.factors import Factored
 from backend.lora.inject import Lora
 from backend.lora.keys import Format, Names
 from backend.refused import Refused
@@ -50,11 +51,17 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
     LoraNotFinite when a value is NaN or infinite; Refused when one does not fit into `precision`.
     """
     layers = {}
-    for path in lora.layers:
+    factors: dict[str, Tensor] = {}
+    for path, layer in lora.layers.items():
+        if isinstance(layer, Factored):
+            name = names.factored_name(path)
+            factors |= {f"{name}.{n}": p.detach().to("cpu", torch.float32) for n, p in lora.parts(path).items()}
+            factors[f"{name}.alpha"] = torch.tensor(layer.scale * layer.rank)
+            continue
         a, b = (half.detach().to("cpu", torch.float32) for half in lora.pair(path))
         layers[path] = Trained(a, b, lora.scale_of(path))
     dtype = PRECISIONS[precision]
-    tensors = in_format(layers, names, form)
+    tensors = in_format(layers, names, form) | factors
     cast = {
         key: value.to(value.dtype if key.endswith(".alpha") else dtype).contiguous() for key, value in tensors.items()
     }

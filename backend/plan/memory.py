@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from backend.lora.patterns import sizes
+from backend.lora.patterns import factor_shapes, sizes
 from backend.memory.bytes import total_bytes
-from backend.memory.optimizer_bytes import lora_shapes, trained_bytes
+from backend.memory.optimizer_bytes import trained_bytes
 from backend.models.base import Base
 from backend.models.spec import Family
 from backend.models.table import family as family_named
@@ -244,12 +244,17 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: Run
 
 def _lora_shapes(layers: Mapping[str, tuple[int, int]], cfg: Config) -> list[tuple[int, int]]:
     """Shapes of all A and B, by each layer's own rank."""
+    network = cfg.network
     try:
-        given = sizes(list(layers), cfg.network)
+        ranks = {path: size.rank for path, size in sizes(list(layers), network).items()}
     except Refused:
         # said where the layers are chosen
-        return lora_shapes(layers.values(), cfg.network.network_dim)
-    return [shape for path, size in layers.items() for shape in lora_shapes([size], given[path].rank)]
+        ranks = dict.fromkeys(layers, network.network_dim)
+    return [
+        shape
+        for path, size in layers.items()
+        for shape in factor_shapes(network.network_type, *size, ranks[path], network.lokr_factor).values()
+    ]
 
 
 def _of_training(trained: Trained) -> dict[str, int]:

@@ -38,7 +38,11 @@ def flux(double: int, single: int) -> set[str]:
         found += [f"{theirs}_in.{layer}" for layer in ("in_layer", "out_layer")]
         ours += [f"time_text_embed.{name}_embedder.linear_{layer}" for layer in (1, 2)]
     ours += ["x_embedder", "context_embedder", "proj_out", "norm_out.linear"]
-    return published(f"{name}.weight" for name in found) | {f"transformer.{name}" for name in ours}
+    return published(f"{name}.weight" for name in found) | {
+        prefix + spelled
+        for name in ours
+        for prefix, spelled in (("transformer.", name), ("lycoris_", name.replace(".", "_")))
+    }
 
 
 def unet(attentions: dict[str, int], layers: dict[str, int]) -> set[str]:

@@ -49,6 +49,25 @@ class LayerRow(Section):
 class NetworkSection(Section):
     """Size, strength and place of the LoRA."""
 
+    network_type: Literal["lora", "lokr", "loha"] = setting(
+        "lora",
+        label="Kind",
+        help="How a layer's change is kept small. lora: two thin matrices, read by every program. lokr, a Kronecker "
+        "product, makes much smaller files; loha can change more at the same rank and trains slower. Both are "
+        "LyCORIS', and ComfyUI reads them, but diffusers does not.",
+        aliases=("algo", "lora_type", "lycoris_algo", "network_kind", "peft_type"),
+        advanced=True,
+    )
+    lokr_factor: int | None = setting(
+        None,
+        ge=1,
+        le=4096,
+        label="LoKr factor",
+        help="Largest size of LoKr's small factor. Smaller values make larger files that can learn more: 4 to 16 are "
+        "common. Empty makes both factors as square as they can be, the smallest file.",
+        aliases=("factor", "decompose_factor"),
+        advanced=True,
+    )
     network_dim: int = setting(
         16,
         ge=1,
