@@ -131,7 +131,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
         page.locator("#run-files").get_by_text("Download").first.click()
     assert Path(download.value.path()).read_bytes() == lora.read_bytes()
     tab(page, "Library")
-    expect(page.locator(f"[data-run='{run.name}']")).to_contain_text("finished")
+    expect(page.locator(f".run-card[data-run='{run.name}']")).to_contain_text("finished")
     assert held.said == [] and other.said == []
 
 
@@ -179,7 +179,7 @@ def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, o
     wait_for(lambda: panel_agrees(page, run), 20, lambda: f"{page.evaluate(PANEL)} {MetricsReader(run).last()}")
     # Its way back: deleted in the library and restored.
     tab(page, "Library")
-    card = page.locator(f"[data-run='{run.name}']")
+    card = page.locator(f".run-card[data-run='{run.name}']")
     card.get_by_text("Delete", exact=True).click()
     expect(card).to_have_count(0)
     page.locator(".toast").last.get_by_text("Undo").click()
