@@ -143,17 +143,31 @@ class ShapeRuntime:
             return max(longest, self.text_length)
         return longest
 
-    def pack(self, image: Sequence[Tensor], text: Sequence[Tensor]) -> Packed:
+    def room(self, lengths: Sequence[int]) -> int:
+        """Text tokens of the rectangle where text has no padding of its own and what is added is masked.
+
+        The bucket of the longest row where captions are trimmed, else `text_length`, whatever the mode: one shape.
+        """
+        longest = max(lengths)
+        if self.caption_buckets is None:
+            return max(longest, self.text_length or 0)
+        fitting = [bucket for bucket in self.caption_buckets if bucket >= longest]
+        return fitting[0] if fitting else max(longest, self.text_length or 0)
+
+    def pack(self, image: Sequence[Tensor], text: Sequence[Tensor], text_size: int | None = None) -> Packed:
         """Rectangles of image rows (n_b, C) and text rows (t_b, D), and the mask of their joint sequence.
 
-        Text is padded on the left, image on the right. Also tells telemetry what is being computed.
+        Text is padded on the left, image on the right. text_size: from `room`, of a family whose text is padded here
+        alone. Also tells telemetry what is being computed.
         """
         image_lengths = tuple(row.shape[0] for row in image)
         text_lengths = tuple(row.shape[0] for row in text)
-        image_size, text_size = self.image_size(image_lengths), self.text_size(text_lengths)
-        runs = segments.joint_runs(text_lengths, image_lengths, text_size, image_size)
         # Where padding may come, the mask is always there: with and without one would be two graphs.
         may_pad = (self.mode == "static" and self.padding) or (self.caption_buckets is not None and len(image) > 1)
+        if text_size is not None:
+            may_pad = may_pad or bool(self.caption_buckets or self.text_length)
+        image_size, text_size = self.image_size(image_lengths), text_size or self.text_size(text_lengths)
+        runs = segments.joint_runs(text_lengths, image_lengths, text_size, image_size)
         masked = runs.padded or may_pad
         set_scene(Scene(batch=len(image), image_tokens=image_size, text_tokens=text_size, masked=masked))
         return Packed(

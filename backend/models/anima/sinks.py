@@ -36,7 +36,8 @@ def prepare(shapes: ShapeRuntime, rows: Sequence[Tensor]) -> tuple[Tensor, Any, 
     lengths = [row.shape[0] for row in rows]
     if shapes.caption_buckets is None and (shapes.text_length or PADDED_TO) == PADDED_TO >= max(lengths):
         return segments.pad_rows(rows, PADDED_TO, "right"), None, PADDED_TO
-    size = shapes.room(lengths)
+    # never more than captions are cut at, as the plan has it
+    size = min(shapes.room(lengths), max(shapes.text_length or PADDED_TO, *lengths))
     runs = segments.Runs((0,) * len(rows), tuple(lengths), size)
     words = segments.pad_rows(rows, size, "right", shapes.pad_fill)
     device = words.device
