@@ -1,0 +1,56 @@
+"""Base models at full size without their numbers: published files' names and shapes as headers, the rest a hole."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import struct
+from pathlib import Path
+
+GOLDEN = Path(__file__).parents[1] / "models" / "golden"
+_RANGE = re.compile(r"\{(\d+)-(\d+)\}")
+
+# Preset family -> the published file of each place in [model].
+FILES = {
+    "flux": {"base_model": "flux1-dev", "vae": "ae", "text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
+    "flux_kontext": {"base_model": "flux1-dev", "vae": "ae", "text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
+    "sdxl": {"base_model": "sd_xl_base_1.0"},
+    "sd15": {"base_model": "v1-5-pruned-emaonly"},
+}
+
+
+def shapes(name: str) -> dict[str, list[int]]:
+    """Names and shapes of a published file, its ranges written out."""
+    listed = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["tensors"]
+    found: dict[str, list[int]] = {}
+    for pattern, shape in listed.items():
+        ranges = [range(int(low), int(high) + 1) for low, high in _RANGE.findall(pattern)]
+        for numbers in itertools.product(*ranges):
+            left = iter(numbers)
+            found[_RANGE.sub(lambda _, left=left: str(next(left)), pattern)] = shape
+    return found
+
+
+def hollow(name: str, folder: Path) -> Path:
+    """A safetensors file in 16 bits with that file's header; its numbers take no room on the disk."""
+    path = folder / f"{name}.safetensors"
+    if path.exists():
+        return path
+    header, at = {}, 0
+    for key, shape in shapes(name).items():
+        size = 2 * math.prod(shape)
+        header[key] = {"dtype": "F16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+    return path
+
+
+def full_size(family: str, folder: Path) -> dict[str, str]:
+    """[model] of a base model of this family."""
+    return {place: str(hollow(name, folder)) for place, name in FILES[family].items()}

@@ -1,0 +1,44 @@
+"""Every preset that names a card is planned at full size: it must fit, and the table must say how much it takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from backend.config import presets
+from backend.config.paths import BUILTIN_PRESETS
+from backend.config.schema import with_values
+from backend.plan.memory_plan import memory_plan
+from tests.plan.full_size import full_size
+
+GB = 2**30
+CLASSED = sorted(path.stem for path in BUILTIN_PRESETS.glob("*gb.toml"))
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bases")
+
+
+@pytest.mark.parametrize("name", CLASSED)
+def test_a_preset_fits_the_card_in_its_name(name: str, bases: Path) -> None:
+    loaded = presets.load(presets.find(name))
+    assert loaded.config is not None and not loaded.problems
+    card = int(re.search(r"-(\d+)gb$", name)[1])
+    family = loaded.config.model.family
+    config = with_values(loaded.config, {f"model.{key}": path for key, path in full_size(family, bases).items()})
+    planned = memory_plan(config, vram_gb=card)
+    assert planned is not None
+    found = planned[0]
+    assert found.verdict == "fits", f"{found.peak.total / GB:.1f} GB"
+    row = next(
+        line for line in (BUILTIN_PRESETS / "README.md").read_text(encoding="utf-8").splitlines() if f"`{name}`" in line
+    )
+    said = re.search(r"([\d.]+) GB estimated", row)
+    assert said and float(said[1]) == pytest.approx(found.peak.total / GB, rel=0.05), f"{found.peak.total / GB:.1f} GB"
+
+
+def test_each_family_has_presets_for_several_cards() -> None:
+    assert {"flux-8gb", "flux-12gb", "flux-16gb", "flux-24gb", "flux-48gb", "sdxl-8gb", "sdxl-24gb"} <= set(CLASSED)
