@@ -80,11 +80,9 @@ class Checks:
             """How often each timestep is trained."""
             config = self.config() or Config()
             tokens = (config.dataset.resolution // 16) ** 2
-            times = config.timesteps
             if family(config.model.family).facts.objective == "diffusion":
-                # whole timesteps, all alike: the draws and weights of flow matching are not asked
-                times = times.model_copy(update={"timestep_sampling": "uniform", "weighting_scheme": "none"})
-            return answer({"svg": pictures.timesteps(times, tokens)})
+                return answer({"svg": pictures.diffusion_timesteps(config)})
+            return answer({"svg": pictures.timesteps(config.timesteps, tokens)})
 
         @router.get("/picture/lr")
         def learning_rate() -> Response:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
+from backend.plan.noise_levels import diffusion_density
 
 _WIDTH, _HEIGHT = 720, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 34
@@ -94,7 +96,15 @@ def _frame(title: str, parts: Sequence[str], height: int) -> str:
 
 def timesteps(cfg: TimestepsSection, image_tokens: int, bins: int = 60) -> str:
     """How often each noise level is trained, weighting included, as the trainer's ``backend.flow`` draws them."""
-    density = timestep_density(cfg, image_tokens, bins)
+    return _density_curve(timestep_density(cfg, image_tokens, bins))
+
+
+def diffusion_timesteps(cfg: Config, bins: int = 50) -> str:
+    """The same for a diffusion model: even draws, and the weights of the loss."""
+    return _density_curve(diffusion_density(cfg, bins))
+
+
+def _density_curve(density: Sequence[float]) -> str:
     highest = max(density) or 1.0
     ticks_x = [(share, f"{1000 * share:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]
     return curve(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from backend.config.load import parse
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
+from backend.plan import noise_levels
 from gui import pictures
 
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
@@ -58,6 +61,35 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
     counted = torch.zeros(bins).index_add_(0, (sigmas * bins).long().clamp(max=bins - 1), weights)
     counted /= counted.sum()
     assert pictures.timestep_density(cfg, 1024, bins) == pytest.approx(counted.tolist(), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {},
+        {"min_snr_gamma": 5.0},
+        {"debiased_estimation": True},
+        {"prediction_type": "v_prediction", "min_snr_gamma": 5.0, "zero_terminal_snr": True},
+        {"prediction_type": "v_prediction", "scale_v_pred_loss_like_noise_pred": True},
+    ],
+)
+def test_the_timesteps_of_diffusion_are_the_trainers(loss: dict[str, Any]) -> None:
+    import torch
+
+    from backend.objectives.diffusion import Diffusion, Options, Schedule
+
+    data = {"model": {"family": "sdxl"}, "compile": {"shape_mode": "off"}, "loss": loss}
+    cfg = parse(data | {"timesteps": {"min_timestep": 100.0, "max_timestep": 900.0}}).config
+    assert cfg is not None
+    schedule = Schedule.of(noise_levels.scheduler_config(cfg), cfg.loss.prediction_type, cfg.loss.zero_terminal_snr)
+    options = Options(**{name: getattr(cfg.loss, name) for name in Options.__dataclass_fields__})
+    objective = Diffusion(schedule, options, min_timestep=100.0, max_timestep=900.0)
+    levels = objective.levels([1024] * 6000, 1, 0)
+    counted = torch.zeros(10).index_add_(0, (levels / 100).long(), objective.weight(levels))
+    counted /= counted.sum()
+    assert noise_levels.diffusion_density(cfg, 10) == pytest.approx(counted.tolist(), abs=0.03)
+    exact = objective.weight(torch.arange(1000.0))
+    assert noise_levels.loss_weights(schedule.config, cfg.loss) == pytest.approx(exact.tolist(), rel=2e-3, abs=1e-4)
 
 
 def test_a_scheduler_of_ones_own_has_no_curve() -> None:
