@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 class Trained:
     """The denoiser with its LoRA and what moves it.
 
-    names: of the LoRA's layers in files. text: the text encoders, where they are trained too.
+    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too.
     """
 
     denoiser: nn.Module
@@ -75,7 +75,7 @@ class Trained:
     scheduler: Any
     names: Names
     swap: Swap | None = None
-    text: TrainedText | None = None
+    encoders: TrainedText | None = None
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
@@ -158,7 +158,7 @@ def _assemble(
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(_loader(inputs))
-    tell = Teller(inputs.device, trained.text.encode if trained.text is not None else None)
+    tell = Teller(inputs.device, trained.encoders.encode if trained.encoders is not None else None)
     saver = Saver(
         run,
         around.events,
@@ -260,8 +260,29 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
     """Order: load, LoRA, checkpointing, swap, prepare."""
     cfg = inputs.cfg
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
-    network = cfg.network
-    autocast = inputs.precision != "no"
+    encoders = load_trained_text(inputs, accelerator) if inputs.trains_text else None
+    names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
+    lora = _inject(inputs, denoiser, encoders, names, events)
+    kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
+    checkpointing.apply(denoiser, kind)
+    if kind == "offload" and inputs.device.type == "cpu":
+        text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
+        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
+    swap = None
+    if inputs.swapped:
+        swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
+    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
+    optimizer.register_step_post_hook(lambda *_: lora.publish())
+    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
+    optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
+    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders)
+
+
+def _inject(
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainedText | None, names: Names, events: EventWriter
+) -> Lora:
+    """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
+    cfg, network = inputs.cfg, inputs.cfg.network
     lora = inject(
         denoiser,
         inputs.targets,
@@ -272,14 +293,12 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
         sizes=inputs.sizes,
         kind=network.network_type,
         factor=network.lokr_factor,
-        cast=not autocast,
+        cast=inputs.precision == "no",
         device=inputs.device,
     )
     if network.lora_fused:
         fuse(lora)
-    text = load_trained_text(inputs, accelerator) if inputs.trains_text else None
-    lora = lora if text is None else lora.joined(text.lora)
-    names = inputs.names if text is None else inputs.names.joined(text.layers)
+    lora = lora if encoders is None else lora.joined(encoders.lora)
     lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
     elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
     if elsewhere:
@@ -288,30 +307,18 @@ def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: 
     if network.network_weights:
         for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
             events.write("warning", text=said, remedy="")
-    kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
-    checkpointing.apply(denoiser, kind)
-    if kind == "offload" and inputs.device.type == "cpu":
-        text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
-        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
-    swap = None
-    if inputs.swapped:
-        swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, text))
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
-    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
-    optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, names, swap, text)
+    return lora
 
 
-def _by_rate(lora: Lora, inputs: Inputs, text: TrainedText | None) -> list[dict[str, Any]]:
+def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainedText | None) -> list[dict[str, Any]]:
     """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
     groups = []
     for rate, paths in by_rate(inputs.sizes).items():
         group: dict[str, Any] = {"params": [half for path in paths for half in lora.parts(path).values()]}
         groups.append(group if rate is None else {**group, "lr": rate})
-    if text is not None:
+    if encoders is not None:
         rate = inputs.cfg.optimizer.text_encoder_lr
-        group = {"params": [half for path in text.lora.layers for half in lora.parts(path).values()]}
+        group = {"params": [half for path in encoders.lora.layers for half in lora.parts(path).values()]}
         groups.append(group if rate is None else {**group, "lr": rate})
     return groups
 

@@ -117,7 +117,11 @@ def test_sd15_names_its_one_encoder_as_its_other_programs_do_and_goes_on_from_th
 ) -> None:
     few = {**TEXT, "targets_include": ["attn2.to_k"]}
     data = dataset("sd15", tiny_sd15, pictures, tmp_path, max_token_length=150)
-    one = {"training": {"max_train_steps": 1}, "dataset": data}
+    one = {
+        "training": {"max_train_steps": 1, "gradient_checkpointing": True},
+        "memory": {"checkpointing_kind": "offload"},
+        "dataset": data,
+    }
     first, code = train_here(settings("sd15", tiny_sd15, pictures, tmp_path, network=few, **one))
     assert code == 0, events(first, "error")
     assert events(first, "plan")[0]["text_length"] == 152
