@@ -112,7 +112,9 @@ def test_a_preset_of_kohya_ss() -> None:
     assert [folder.path for folder in config.dataset.folders] == ["/data/img"]
     assert config.sampling.prompts[0].true_cfg_scale == 6
     said = fates(converted)
-    assert said["reg_data_dir"] == said["shuffle_caption"] == said["network_args conv_dim"] == "not offered"
+    assert said["reg_data_dir"] == said["shuffle_caption"] == "not offered"
+    # what kohya_ss writes into every preset, used or not
+    assert said["network_args conv_dim"] == said["clip_skip"] == said["max_token_length"] == "off"
     assert said["xformers"] == "near"
     assert said["dynamo_backend"] == "not needed"
 

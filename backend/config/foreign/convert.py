@@ -97,7 +97,8 @@ class _Conversion:
         if key in tables.NOT_NEEDED:
             note(key, "not needed", tables.NOT_NEEDED[key])
         elif key in tables.NOT_OFFERED:
-            note(key, "off" if is_off(value) else "not offered", tables.NOT_OFFERED[key])
+            off = is_off(value) or str(value).strip() in tables.NEUTRAL.get(key, ())
+            note(key, "off" if off else "not offered", tables.NOT_OFFERED[key])
         elif goal not in by_path():
             note(key, "off" if is_off(value) and not goal else "not offered" if goal else "unknown", _UNKNOWN)
         elif self._empty(by_path()[goal], value):
@@ -196,7 +197,8 @@ class _Conversion:
             self.ours[goal] = value if isinstance(value, list) else [str(value)]
             self.origin[goal] = "network_args"
             return Note(f"network_args {key}", "near", "names of layers are those of diffusers here", line, goal, said)
-        if is_off(value):
+        unused = key in ("conv_dim", "conv_alpha") and self.values.get("LoRA_type") in tables.LORA_TYPES
+        if is_off(value) or unused:
             return Note(f"network_args {key}", "off", "", line, None, said)
         if key in ("conv_dim", "conv_alpha"):
             why = "convolutions larger than 1x1 get no LoRA here"

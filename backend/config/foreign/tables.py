@@ -269,6 +269,16 @@ NOT_OFFERED: dict[str, str] = {
     "ip_noise_gamma_random_strength": "the input perturbation has one strength",
 }
 
+# Values that say no more than the other program's default, so that nothing is lost without them.
+NEUTRAL: dict[str, tuple[str, ...]] = {
+    "clip_skip": ("1",),
+    "max_token_length": ("75",),
+    "prior_loss_weight": ("1", "1.0"),
+    "mode_scale": ("1.29",),
+    "face_crop_aug_range": ("",),
+    "token_warmup_min": ("1",),
+}
+
 # What the other program does where its file says nothing, and ours does something else.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sd-scripts": {
