@@ -10,6 +10,8 @@ from pathlib import Path
 
 from backend.config.schema import Config
 from backend.data.items import Item
+from backend.models.table import family
+from backend.plan.memory_work import trains_text
 
 SOFTWARE = "Monotile"
 
@@ -100,6 +102,8 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
     return {
         "ss_output_name": cfg.saving.output_name,
         "ss_learning_rate": optimizer.learning_rate,
+        "ss_unet_lr": optimizer.learning_rate,
+        "ss_text_encoder_lr": _text_rate(cfg),
         "ss_optimizer": optimizer.optimizer,
         "ss_lr_scheduler": optimizer.lr_scheduler,
         "ss_max_grad_norm": optimizer.max_grad_norm,
@@ -117,6 +121,14 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
         "ss_training_started_at": started,
         "ss_training_finished_at": time.time(),
     }
+
+
+def _text_rate(cfg: Config) -> float | None:
+    """Learning rate of the text encoders; None where they are not trained."""
+    if not trains_text(cfg, family(cfg.model.family).facts):
+        return None
+    own = cfg.optimizer.text_encoder_lr
+    return cfg.optimizer.learning_rate if own is None else own
 
 
 def _modelspec(cfg: Config, architecture: str) -> dict[str, object]:

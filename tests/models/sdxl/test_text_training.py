@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from PIL import Image
 
@@ -79,6 +80,8 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
     assert all(trained[f"{name}.lora_up.weight"].abs().max() > 1e-3 for name in layers)
     assert {float(trained[f"{name}.alpha"]) for name in layers} == {2.0}
 
+    with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
+        assert file.metadata()["ss_text_encoder_lr"] == "0.02"
     samples = {(s.step, s.prompt_index): np.asarray(Image.open(s.path)).astype(int) for s in run.samples()}
     assert (samples[4, 1] == samples[0, 0]).all()
     pipeline = pipeline_of("sdxl", tiny_sdxl)
