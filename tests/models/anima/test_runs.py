@@ -72,7 +72,7 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
     assert np.abs(np.asarray(samples[0, 0]).astype(int) - without).max() <= 1
 
 
-def test_a_resumed_run_is_the_straight_one_and_trimming_changes_nothing(
+def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
     tiny_anima: Path, image_folder: Path, tmp_path: Path
 ) -> None:
     whole = {"model": {"text_length": 512}, "compile": {"shape_mode": "static"}}
@@ -88,9 +88,11 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_changes_nothing(
     trimmed_cfg = settings(
         tiny_anima, image_folder, tmp_path, model={"text_length": 512},
         compile={"shape_mode": "static", "caption_buckets": [64]}, training={"gradient_checkpointing": True},
+        memory={"blocks_to_swap": 2},
     )  # fmt: skip
     trimmed, code = train_here(trimmed_cfg)
     assert code == 0, events(trimmed, "error")
+    assert [event["blocks"] for event in events(trimmed, "swap")] == [2]
     assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
     # by ComfyUI's names, native ones alone
     stems = {key.split(".")[0] for key in lora_of(straight)}
