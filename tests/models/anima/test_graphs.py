@@ -37,7 +37,6 @@ def fresh() -> Iterator[None]:
         ("static", "false", BUCKETS, "sink"),
         ("static", "false", None, "mask"),
         ("dynamic", "auto", BUCKETS, "mask"),
-        ("off", "auto", BUCKETS, "mask"),
     ],
 )
 def test_graphs_equal_the_plan_over_eight_sizes_and_captions(
