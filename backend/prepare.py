@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from accelerate.utils import GradientAccumulationPlugin
 from torch import nn
 
 from backend.asks import Asks
-from backend.checkpoint import Fingerprint, Position, Stateful, latest_state, load_state
+from backend.checkpoint import Fingerprint, Position, latest_state, load_state
 from backend.compile import cache as compile_cache
 from backend.compile.helper import compile_model
 from backend.compile.report import CompileReport
@@ -29,20 +29,14 @@ from backend.config.paths import resolve
 from backend.config.schema import Config
 from backend.data.loader import Loader
 from backend.duties import Duties
-from backend.inputs import Inputs, compute_dtype, free_memory, gather, optimizer_of, scheduler_of
+from backend.inputs import Inputs, compute_dtype, free_memory, gather
 from backend.job import Forward, Job
-from backend.lora.fused import fuse
-from backend.lora.inject import Lora, inject
-from backend.lora.keys import Names, not_loadable
-from backend.lora.load import continue_from, read_lora
+from backend.lora.inject import Lora
 from backend.lora.metadata import file_metadata
-from backend.lora.patterns import by_rate, layers_digest
+from backend.lora.patterns import layers_digest
 from backend.memory import checkpointing, oom
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
-from backend.memory.swap import Swap
-from backend.memory.swap_run import swap_blocks
-from backend.optim_state import ExactState, weights_to_use
 from backend.plan.modes import fitting_size
 from backend.pulse import CompilePulse
 from backend.records import StepRecords
@@ -54,37 +48,12 @@ from backend.runs.metrics import MetricsWriter
 from backend.sampling import PromptText, Sampler, uses_negative
 from backend.saver import Saver
 from backend.shapes.runtime import ShapeRuntime
-from backend.text_training import TrainedText, load_trained_text
 from backend.told import Teller
+from backend.trained import Trained, load_trained
 from backend.validation import Example, Measured, validate
 from backend.watch import Watch
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Trained:
-    """The denoiser with its LoRA and what moves it.
-
-    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too.
-    """
-
-    denoiser: nn.Module
-    lora: Lora
-    optimizer: Any
-    scheduler: Any
-    names: Names
-    swap: Swap | None = None
-    encoders: TrainedText | None = None
-
-    def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
-        """What the resume state holds beside the LoRA."""
-        found = {"optimizer": ExactState(self.optimizer.optimizer), "scheduler": self.scheduler.scheduler}
-        return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
-
-    def to_use(self) -> AbstractContextManager[None]:
-        """Holds the LoRA at the weights that files, validation and samples take."""
-        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish)
 
 
 @dataclass
@@ -113,7 +82,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     events.write("phase", phase="load", done=0, total=None, eta_s=None)
     accelerator = make_accelerator(cfg, inputs)
     with oom.explained(events, inputs.expected):
-        trained = _load(inputs, accelerator, events, stack)
+        trained = load_trained(inputs, accelerator, events, stack)
     asks.check()
     fingerprint = Fingerprint(
         cfg.network.network_dim,
@@ -254,73 +223,6 @@ def _seed(cfg: Config) -> None:
     if cfg.training.deterministic:
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
-
-
-def _load(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trained:
-    """Order: load, LoRA, checkpointing, swap, prepare."""
-    cfg = inputs.cfg
-    denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
-    encoders = load_trained_text(inputs, accelerator) if inputs.trains_text else None
-    names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
-    lora = _inject(inputs, denoiser, encoders, names, events)
-    kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
-    checkpointing.apply(denoiser, kind)
-    if kind == "offload" and inputs.device.type == "cpu":
-        text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
-        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
-    swap = None
-    if inputs.swapped:
-        swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
-    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
-    optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders)
-
-
-def _inject(
-    inputs: Inputs, denoiser: nn.Module, encoders: TrainedText | None, names: Names, events: EventWriter
-) -> Lora:
-    """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
-    cfg, network = inputs.cfg, inputs.cfg.network
-    lora = inject(
-        denoiser,
-        inputs.targets,
-        rank=network.network_dim,
-        alpha=network.network_alpha,
-        dropout=network.network_dropout,
-        seed=cfg.training.seed,
-        sizes=inputs.sizes,
-        kind=network.network_type,
-        factor=network.lokr_factor,
-        cast=inputs.precision == "no",
-        device=inputs.device,
-    )
-    if network.lora_fused:
-        fuse(lora)
-    lora = lora if encoders is None else lora.joined(encoders.lora)
-    lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
-    elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
-    if elsewhere:
-        text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
-        events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
-    if network.network_weights:
-        for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
-            events.write("warning", text=said, remedy="")
-    return lora
-
-
-def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainedText | None) -> list[dict[str, Any]]:
-    """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
-    groups = []
-    for rate, paths in by_rate(inputs.sizes).items():
-        group: dict[str, Any] = {"params": [half for path in paths for half in lora.parts(path).values()]}
-        groups.append(group if rate is None else {**group, "lr": rate})
-    if encoders is not None:
-        rate = inputs.cfg.optimizer.text_encoder_lr
-        group = {"params": [half for path in encoders.lora.layers for half in lora.parts(path).values()]}
-        groups.append(group if rate is None else {**group, "lr": rate})
-    return groups
 
 
 def _compile(

@@ -62,7 +62,7 @@ class Training:
         self.device, self.dtype = torch.device(device), dtype
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
         for parameter in self.model.parameters():
-            if not parameter.requires_grad:
+            if not parameter.requires_grad and parameter.dtype == torch.float32:
                 parameter.data = parameter.data.to(dtype)
         lists = block_lists(self.model)
         checkpoint(self.model, "block" if checkpointing else kind)

@@ -37,6 +37,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "caption_dropout_every_n_epochs": ("dataset.caption_dropout_every_n_epochs", "off_at_0"),
     "validation_split": ("dataset.validation_split", "number"),
     "validation_seed": ("dataset.validation_split_seed", "number"),
+    "max_token_length": ("dataset.max_token_length", "number"),
     "network_dim": ("network.network_dim", "number"),
     "network_alpha": ("network.network_alpha", "number"),
     "network_dropout": ("network.network_dropout", "number"),
@@ -254,7 +255,6 @@ NOT_OFFERED: dict[str, str] = {
         "write ranks and rates of single layers by pattern instead",
     ),  # fmt: skip
     "clip_skip": "text encoders are read where the model's own pipeline reads them",
-    "max_token_length": "captions have the length that the model's own pipeline takes",
     "full_fp16": "gradients in fp16 lose small values; training.mixed_precision is the way to fp16",
     "mode_scale": "the distribution mode is not offered",
     "fused_backward_pass": "the optimizer steps after the backward pass",

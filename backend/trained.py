@@ -1,0 +1,118 @@
+"""What a run trains: the denoiser with its LoRA, trained text encoders, and what moves them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from backend.checkpoint import Stateful
+from backend.config.paths import resolve
+from backend.inputs import Inputs, optimizer_of, scheduler_of
+from backend.lora.fused import fuse
+from backend.lora.inject import Lora, inject
+from backend.lora.keys import Names, not_loadable
+from backend.lora.load import continue_from, read_lora
+from backend.lora.patterns import by_rate
+from backend.memory import checkpointing
+from backend.memory.swap import Swap
+from backend.memory.swap_run import swap_blocks
+from backend.optim_state import ExactState, weights_to_use
+from backend.runs.events import EventWriter
+from backend.text_training import TrainedText, load_trained_text
+
+
+@dataclass
+class Trained:
+    """The denoiser with its LoRA and what moves it.
+
+    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too.
+    """
+
+    denoiser: nn.Module
+    lora: Lora
+    optimizer: Any
+    scheduler: Any
+    names: Names
+    swap: Swap | None = None
+    encoders: TrainedText | None = None
+
+    def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
+        """What the resume state holds beside the LoRA."""
+        found = {"optimizer": ExactState(self.optimizer.optimizer), "scheduler": self.scheduler.scheduler}
+        return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
+
+    def to_use(self) -> AbstractContextManager[None]:
+        """Holds the LoRA at the weights that files, validation and samples take."""
+        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish)
+
+
+def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trained:
+    """Order: load, LoRA, checkpointing, swap, prepare."""
+    cfg = inputs.cfg
+    denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
+    encoders = load_trained_text(inputs, accelerator) if inputs.trains_text else None
+    names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
+    lora = _inject(inputs, denoiser, encoders, names, events)
+    kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
+    checkpointing.apply(denoiser, kind)
+    if kind == "offload" and inputs.device.type == "cpu":
+        text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
+        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
+    swap = None
+    if inputs.swapped:
+        swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
+    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
+    optimizer.register_step_post_hook(lambda *_: lora.publish())
+    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
+    optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
+    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders)
+
+
+def _inject(
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainedText | None, names: Names, events: EventWriter
+) -> Lora:
+    """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
+    cfg, network = inputs.cfg, inputs.cfg.network
+    lora = inject(
+        denoiser,
+        inputs.targets,
+        rank=network.network_dim,
+        alpha=network.network_alpha,
+        dropout=network.network_dropout,
+        seed=cfg.training.seed,
+        sizes=inputs.sizes,
+        kind=network.network_type,
+        factor=network.lokr_factor,
+        cast=inputs.precision == "no",
+        device=inputs.device,
+    )
+    if network.lora_fused:
+        fuse(lora)
+    lora = lora if encoders is None else lora.joined(encoders.lora)
+    lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
+    elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
+    if elsewhere:
+        text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
+        events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
+    if network.network_weights:
+        for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
+            events.write("warning", text=said, remedy="")
+    return lora
+
+
+def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainedText | None) -> list[dict[str, Any]]:
+    """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
+    groups = []
+    for rate, paths in by_rate(inputs.sizes).items():
+        group: dict[str, Any] = {"params": [half for path in paths for half in lora.parts(path).values()]}
+        groups.append(group if rate is None else {**group, "lr": rate})
+    if encoders is not None:
+        rate = inputs.cfg.optimizer.text_encoder_lr
+        group = {"params": [half for path in encoders.lora.layers for half in lora.parts(path).values()]}
+        groups.append(group if rate is None else {**group, "lr": rate})
+    return groups

@@ -1,0 +1,37 @@
+"""Quantiser x swap x checkpointing: trains compiled, in the planned graphs, as the eager unswapped run does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
+from tests.memory.swapping import Training, sparse_lora
+
+
+def model(kind: str, compute: str) -> torch.nn.Module:
+    """The tiny FLUX with a sparse LoRA, its frozen linear layers quantised."""
+    found = sparse_lora()
+    if kind != "none":
+        paths = quantized_layers(found)
+        assert len(paths) > 20
+        for path in paths:
+            quantize_layer(found, path, found.get_submodule(path).weight.detach(), kind, compute)
+    return found
+
+
+FORMATS = [("fp8", "bf16"), ("int8", "int8"), ("nf4", "bf16")]
+WAYS = [(4, True), (4, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute", "count", "checkpointing"),
+    [*((*each, *way) for each in FORMATS for way in WAYS), ("int8", "bf16", 0, True)],
+)
+def test_no_break_and_no_recompile(kind: str, compute: str, count: int, checkpointing: bool) -> None:
+    eager = Training(0, model=model(kind, compute), checkpointing=checkpointing).run(5, validate_every=4)
+    training = Training(count, model=model(kind, compute), checkpointing=checkpointing, backend="aot_eager")
+    assert training.run(5, validate_every=4) == pytest.approx(eager, rel=1e-5)
+    kept = [module.weight.dtype for module in training.model.modules() if isinstance(module, QuantizedLinear)]
+    assert len(kept) > 20 and all(dtype.itemsize == 1 for dtype in kept)
+    assert (training.stats.graphs, training.stats.recompiles, training.stats.breaks) == (4, 0, 0)

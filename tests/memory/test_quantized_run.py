@@ -1,0 +1,84 @@
+"""Whole runs on a quantised base: what is loaded, what is saved, caches kept apart, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.config.sections.memory import MemorySection
+from backend.memory import support
+from backend.runs.folder import Run
+from tests.conftest import draw_pictures
+from tests.training.runs import config, events, lora_of, rows, train_here
+
+MEMORY = [
+    {"base_quantization": "fp8"},
+    {"base_compute": "fp8"},
+    {"base_compute": "int8", "text_encoder_quantization": "int8"},
+    {"base_quantization": "nf4", "text_encoder_quantization": "nf4"},
+]
+
+
+def run_of(tiny_flux: Path, images: Path, where: Path, memory: dict[str, Any]) -> Run:
+    run, code = train_here(config(tiny_flux, images, where, memory=memory, optimizer={"learning_rate": 1e-3}))
+    assert code == 0, events(run, "error")
+    return run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_pictures(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_flux: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of(tiny_flux, images, tmp_path_factory.mktemp("plain"), {})
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids=lambda memory: " ".join(memory.values()))
+def test_a_run_on_a_quantised_base_is_near_the_plain_one(
+    tiny_flux: Path, images: Path, tmp_path: Path, plain: Run, memory: dict[str, Any]
+) -> None:
+    run = run_of(tiny_flux, images, tmp_path, memory)
+    ours, theirs = ([row["loss"] for row in rows(one)] for one in (run, plain))
+    far = 0.06 if "nf4" in memory.values() else 0.02
+    assert ours == pytest.approx(theirs, rel=far) and ours != theirs
+    files = lora_of(run)
+    assert files.keys() == lora_of(plain).keys()
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in files.values())
+
+
+def test_captions_of_quantised_encoders_are_kept_apart(tiny_flux: Path, images: Path, tmp_path: Path) -> None:
+    def kept(kind: str) -> int:
+        run_of(tiny_flux, images, tmp_path, {"text_encoder_quantization": kind})
+        return sum(1 for path in (tmp_path / "cache").rglob("*.safetensors"))
+
+    first = kept("none")
+    second = kept("int8")
+    assert second > first and kept("none") == second == kept("int8")
+
+
+def test_what_the_machine_lacks_is_named_with_the_mend(
+    tiny_flux: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support.importlib.util, "find_spec", lambda name: None)
+    cfg = config(tiny_flux, images, tmp_path, memory={"base_quantization": "nf4", "text_encoder_quantization": "nf4"})
+    run, code = train_here(cfg)
+    (error,) = events(run, "error")
+    assert code != 0 and "bitsandbytes" in str(error) and "int8" in str(error)
+
+
+@pytest.mark.parametrize(("compute", "capability", "said"), [
+    ("int8", (7, 5), "Ampere"), ("fp8", (8, 6), "Ada"), ("int8", (8, 0), ""), ("fp8", (8, 9), ""), ("fp8", (9, 0), ""),
+])  # fmt: skip
+def test_cards_without_8_bit_products_are_refused(
+    monkeypatch: pytest.MonkeyPatch, compute: str, capability: tuple[int, int], said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "the card")
+    found = support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
+    assert [p.path for p in found] == (["memory.base_compute"] if said else [])
+    assert all(said in p.text and "bf16" in p.remedy for p in found)
