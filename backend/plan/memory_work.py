@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from backend.data.buckets import tokens_of
 from backend.models.spec import FamilyFacts, Geometry
+from backend.models.table import family
 from backend.plan.activations import Work
 from backend.plan.graphs import Shape
-from backend.plan.modes import fitting_size, sampling_is_on, validation_batch, validation_is_on
+from backend.plan.modes import fitting_size, prompt_tokens, sampling_is_on, validation_batch, validation_is_on
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -71,15 +72,20 @@ def work_of(cfg: Config, plan: Plan) -> RunWork:
 
 
 def work_of_settings(cfg: Config, geometry: Geometry, text_length: int) -> RunWork:
-    """The work of a run whose pictures nobody has looked at yet: all as large as the resolution says."""
-    image = max(tokens_of(cfg.dataset.resolution, geometry), cfg.compile.static_token_count or 0)
+    """The work of a run whose pictures nobody has looked at yet: all as large as the resolution says.
+
+    A family that starts from a control picture sees as many tokens again of it.
+    """
+    picture = tokens_of(cfg.dataset.resolution, geometry)
+    pictures = 2 if family(cfg.model.family).facts.control else 1
+    image = max(pictures * picture, cfg.compile.static_token_count or 0)
     measured = validation_is_on(cfg) and (cfg.dataset.validation_split or cfg.validation.validation_folders)
     sizes = [fitting_size(prompt.width, prompt.height, geometry) for prompt in cfg.sampling.prompts or ()]
-    drawn = max((geometry.image_tokens(*size) for size in sizes), default=0)
+    drawn = max((prompt_tokens(prompt, geometry) for prompt in cfg.sampling.prompts or ()), default=0)
     on = sampling_is_on(cfg) and drawn > 0
     return RunWork(
         training=Work(cfg.dataset.batch_size, image, text_length),
-        largest_picture=image * geometry.pixels_per_token**2,
+        largest_picture=max(picture, image // pictures) * geometry.pixels_per_token**2,
         validation=Work(validation_batch(cfg), image, text_length) if measured else None,
         sampling=Work(1, drawn, text_length) if on else None,
         sample_pixels=max((math.prod(size) for size in sizes), default=0) if on else 0,
