@@ -223,23 +223,7 @@ def inject(
             if dropout > 0:
                 layer.dropout = TrainingDropout(dropout)
         return Lora(changed, rank, alpha).in_format(weight_dtype)
-    # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
-    exactly = "|".join(re.escape(path) for path in targets)
-    own = {f"^{re.escape(path)}": size for path, size in (sizes or {}).items()}
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        target_modules=exactly,
-        lora_dropout=dropout,
-        rank_pattern={path: size.rank for path, size in own.items() if size.rank != rank},
-        alpha_pattern={path: size.alpha for path, size in own.items() if size.alpha != alpha},
-    )
-    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
-    named = dict(model.named_modules())
-    layers = {path: named[path] for path in targets}
-    missing = [path for path, layer in layers.items() if not isinstance(layer, LoraLayer)]
-    others = [n for n, m in named.items() if isinstance(m, LoraLayer) and n not in layers]
-    assert not missing and not others, f"peft left out {missing} and added {others}"
+    layers = _peft_layers(model, targets, rank, alpha, dropout, sizes or {})
     lora = Lora(layers, rank, alpha)
     for path, layer in layers.items():
         for part in (layer.lora_A, layer.lora_B):
@@ -255,6 +239,30 @@ def inject(
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
         layer.cast_input_dtype_enabled = cast
     return lora.in_format(weight_dtype)
+
+
+def _peft_layers(
+    model: nn.Module, targets: Sequence[str], rank: int, alpha: float, dropout: float, sizes: Mapping[str, Size]
+) -> dict[str, LoraLayer]:
+    """peft's LoRA layer in place of each layer of `targets`, in their order."""
+    # one expression, since a list matches by the paths' ends: proj_out fits single_transformer_blocks.0.proj_out too
+    exactly = "|".join(re.escape(path) for path in targets)
+    own = {f"^{re.escape(path)}": size for path, size in sizes.items()}
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=exactly,
+        lora_dropout=dropout,
+        rank_pattern={path: size.rank for path, size in own.items() if size.rank != rank},
+        alpha_pattern={path: size.alpha for path, size in own.items() if size.alpha != alpha},
+    )
+    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    named = dict(model.named_modules())
+    layers = {path: named[path] for path in targets}
+    missing = [path for path, layer in layers.items() if not isinstance(layer, LoraLayer)]
+    others = [n for n, m in named.items() if isinstance(m, LoraLayer) and n not in layers]
+    assert not missing and not others, f"peft left out {missing} and added {others}"
+    return layers
 
 
 def _factored(model: nn.Module, path: str, kind: Kind, size: Size, factor: int | None, seed: int) -> Factored:
