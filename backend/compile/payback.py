@@ -34,10 +34,14 @@ _FEWEST_STEPS = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run measured: median seconds of a step without compiling in it, and seconds of compiling."""
+    """What a run measured: median seconds of a step without compiling in it, and seconds of compiling.
+
+    on_card: it ran on a GPU.
+    """
 
     s_per_step: float
     compile_seconds: float
+    on_card: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,15 @@ def timing(run: Run) -> Timing | None:
     seconds = [row["s_per_step"] for row in rows if row.get("s_per_step")]
     if len(seconds) < _FEWEST_STEPS:
         return None
-    return Timing(statistics.median(seconds), float(rows[-1].get("compile_seconds") or 0.0))
+    last = rows[-1]
+    return Timing(statistics.median(seconds), float(last.get("compile_seconds") or 0.0), bool(last.get("vram_total")))
 
 
 def payback(config: Config, root: Path, of: Run | None = None, bench: Path = RECORDS / "flux-compile") -> Payback:
     """What is known about `config`: from the newest runs of the same work below `root`, then from the bench.
 
-    of: a run whose own compiled seconds count before those of others. The bench lends its ratio only, for FLUX.
+    of: a run whose own compiled seconds count before those of others. The bench lends its ratio only, for
+    FLUX on a card: it was measured there, and a CPU has another.
     """
     compiled = timing(of) if of is not None else None
     eager: Timing | None = None
@@ -132,7 +138,8 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
         return Payback(eager=eager.s_per_step if eager else None, source="an earlier run")
     if eager is not None:
         return Payback(compiled.s_per_step, eager.s_per_step, longest, "an earlier run of the same settings")
-    ratio = measured_speedup(config.training.gradient_checkpointing, bench) if config.model.family == "flux" else None
+    lends = config.model.family == "flux" and compiled.on_card
+    ratio = measured_speedup(config.training.gradient_checkpointing, bench) if lends else None
     if ratio is None:
         return Payback(compiled.s_per_step, None, longest)
     return Payback(compiled.s_per_step, compiled.s_per_step * ratio, longest, "reckoned by the ratio in the benchmarks")

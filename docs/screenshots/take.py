@@ -65,9 +65,6 @@ def main() -> None:
                 with opened(browser, url, scheme, 1280, height) as page:
                     show(page, tab, ready)
                     page.screenshot(path=HERE / f"{tab.lower()}-{scheme}.png")
-        with opened(browser, url, "light", 1280, 1180) as page:
-            show(page, "Run", "#samples img")
-            page.locator("#card-samples").screenshot(path=HERE / "samples-light.png")
         with opened(browser, url, "dark", 390, 844) as page:
             show(page, "Run", "#loss-plot canvas")
             page.screenshot(path=HERE / "run-narrow.png")

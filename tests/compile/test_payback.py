@@ -41,12 +41,12 @@ def settings(root: Path, compile: bool, rank: int = 16) -> Config:
     return config
 
 
-def trained(config: Config, s_per_step: float, compile_seconds: float, steps: int = 20) -> Run:
+def trained(config: Config, s_per_step: float, compile_seconds: float, steps: int = 20, **more: float) -> Run:
     run = Run.create(config)
     with MetricsWriter(run) as metrics:
         metrics.add(1, loss=1.0, compile_seconds=compile_seconds)
         for step in range(2, steps + 1):
-            metrics.add(step, loss=1.0, s_per_step=s_per_step, compile_seconds=compile_seconds)
+            metrics.add(step, loss=1.0, s_per_step=s_per_step, compile_seconds=compile_seconds, **more)
     return run
 
 
@@ -68,7 +68,10 @@ def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
     record = Record.open(tmp_path / "bench", "compile", [], "abc")
     for name, seconds in (("eager", 0.1875), ("static:sdpa", 0.125)):
         record.add(Spec(name), 0, {"ok": True, "process_s": 1.0, "row": {"s_per_step": seconds}})
-    run = trained(settings(tmp_path / "runs", True), 0.125, 30.0)
+    on_cpu = trained(settings(tmp_path / "cpu", True), 0.125, 30.0)
+    known = payback(settings(tmp_path / "cpu", True), tmp_path / "cpu", on_cpu, tmp_path / "bench")
+    assert known.steps is None, "the bench's ratio is a card's"
+    run = trained(settings(tmp_path / "runs", True), 0.125, 30.0, vram_total=8e10)
     known = payback(settings(tmp_path / "runs", True), tmp_path / "runs", run, tmp_path / "bench")
     assert known.steps == 480 and "ratio in the benchmarks" in known.sentence()
 
