@@ -114,6 +114,15 @@ def test_observed_graphs_are_the_planned_ones(mode: str, dynamic: str) -> None:
     assert stats.breaks == 0
 
 
+def test_sizes_that_open_without_gradients_cost_one_graph_for_all_blocks() -> None:
+    """Samples before the first step: the first block's input, a linear layer's result, must look like the others'."""
+    shapes = [Shape(tokens, TEXT, 1) for tokens in (24, 16, 12)]
+    planned = count_graphs("off", "auto", shapes, [], [])
+    assert sum(planned) == 2
+    stats, _ = play("off", "auto", [], shapes)
+    assert stats.by_class == {"double": 2, "single": 2}
+
+
 def test_dynamic_graph_survives_a_size_equal_to_the_width() -> None:
     """32 image tokens at width 32: `dynamic=True` would tie or specialise the axis; marked axes stay one graph."""
     model, counting = sparse_lora(), Counting()

@@ -20,6 +20,7 @@ from backend.lora.fused import is_fused, together
 from backend.models.base import Base
 from backend.models.flux.facts import FACTS, PATCH, scheduler_config
 from backend.shapes.attention import Route
+from backend.shapes.borders import with_grad
 from backend.shapes.runtime import ShapeRuntime
 
 Rope = tuple[Tensor, Tensor]
@@ -222,14 +223,6 @@ def _run(block: nn.Module, streams: tuple[Tensor, ...], temb: Tensor, rope: Rope
     )
 
 
-def _with_grad(tensor: Tensor) -> Tensor:
-    """The first block's input looking like every later one's: requiring a gradient, as a LoRA block's output does."""
-    # Within a graph of the whole model there are no borders, and nothing to make alike.
-    if torch.is_grad_enabled() and not tensor.requires_grad and not torch.compiler.is_compiling():
-        return tensor.detach().requires_grad_()
-    return tensor
-
-
 def _core(
     self: nn.Module, image: Tensor, text: Tensor, temb: Tensor, rope: Rope, mask: Any, mark: Mark | None
 ) -> Tensor:
@@ -241,11 +234,11 @@ def _core(
             return _run(block, streams, temb, rope, mask, mark)
         return checkpoint(_run, block, streams, temb, rope, mask, mark)
 
-    hidden = _with_grad(self.x_embedder(image))
-    words = _with_grad(self.context_embedder(text))
+    hidden = with_grad(self.x_embedder(image))
+    words = with_grad(self.context_embedder(text))
     for block in self.transformer_blocks:
         words, hidden = run(block, hidden, words)
-    joint = _with_grad(torch.cat([words, hidden], dim=1))
+    joint = with_grad(torch.cat([words, hidden], dim=1))
     for block in self.single_transformer_blocks:
         joint = run(block, joint)
     return self.proj_out(self.norm_out(joint[:, text.shape[1] :], temb))
