@@ -45,7 +45,7 @@ from backend.rows import row_writer
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from backend.sampling import PromptText, Sampler, uses_negative
+from backend.sampling import PromptText, Sampler, guided, uses_negative
 from backend.saver import Saver
 from backend.shapes.runtime import ShapeRuntime
 from backend.told import Teller
@@ -292,6 +292,7 @@ def _sampler(
         inputs.geometry,
         inputs.device,
         tell,
+        getattr(inputs.code, "guided", guided),
     )
 
 

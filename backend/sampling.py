@@ -35,6 +35,10 @@ Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[
 """Noisy latents, levels (B,), text and guidance -> predictions, through the blocks compiled for training."""
 
 
+Guide = Callable[[Tensor, Tensor, float], Tensor]
+"""Outputs for a prompt and for its negative, and the scale of true guidance -> the output to go on with."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop while a picture was being drawn."""
 
@@ -52,6 +56,11 @@ def uses_negative(prompt: SamplePrompt) -> bool:
     return prompt.true_cfg_scale > 1.0
 
 
+def guided(toward: Tensor, away: Tensor, scale: float) -> Tensor:
+    """True guidance (Ho and Salimans, arXiv 2207.12598) as most pipelines have it; both outputs (C, h, w)."""
+    return away + scale * (toward - away)
+
+
 @torch.no_grad()
 def draw_latent(
     prompt: SamplePrompt,
@@ -61,11 +70,12 @@ def draw_latent(
     geometry: Geometry,
     device: torch.device,
     check: Callable[[], None] = lambda: None,
+    guide: Guide = guided,
 ) -> Tensor:
     """The finished latent (C, h, w) float32 of `prompt`, by the sampler of the family's objective.
 
     The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
-    tokens) -> a fresh one. check: called before each step; may raise Interrupted.
+    tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
     rows, columns = geometry.latent_size(width, height)
@@ -79,7 +89,7 @@ def draw_latent(
         output = predict([seen], level, [text.positive], prompt.guidance_scale)[0].float()
         if text.negative is not None:
             away = predict([seen], level, [text.negative], prompt.guidance_scale)[0].float()
-            output = away + prompt.true_cfg_scale * (output - away)
+            output = guide(output, away, prompt.true_cfg_scale)
         x = steps.step(x, output, number)
     return x
 
@@ -119,7 +129,7 @@ class Sampler:
 
     texts: what the denoiser is told by each prompt, in their order. tell: brings them to the device, encoded. sampler:
     (steps, image tokens) -> a fresh one. decoder: latents to pixels; where the denoiser has to leave for it, all
-    prompts are decoded at one turn.
+    prompts are decoded at one turn. guide: the family's true guidance.
     """
 
     run: Run
@@ -134,6 +144,7 @@ class Sampler:
     geometry: Geometry
     device: torch.device
     tell: Teller
+    guide: Guide = guided
 
     def draw(self, step: int) -> None:
         """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
@@ -161,7 +172,9 @@ class Sampler:
             (positive,) = self.tell([text.positive])
             negative = None if text.negative is None else self.tell([text.negative])[0]
             on_device = PromptText(positive, negative)
-            return draw_latent(prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check)
+            return draw_latent(
+                prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check, self.guide
+            )
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
         """Decode and write the latents of these prompts, and empty the list."""

@@ -95,6 +95,14 @@ def tiny_anima(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_anima", make_tiny_anima)
 
 
+@pytest.fixture(scope="session")
+def tiny_qwen_image(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Qwen-Image pipeline of real classes in diffusers layout. Shared: never write into it."""
+    from tests.tiny_qwen_image import make_tiny_qwen_image
+
+    return once("tiny_qwen_image", make_tiny_qwen_image)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

@@ -161,6 +161,44 @@ def _qwen3(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     }
 
 
+def _qwen_image(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    width, channels = shapes["img_in.weight"]
+    head = shapes["transformer_blocks.0.attn.norm_q.weight"][0]
+    # The shipped proportions of frame, rows and columns, in even numbers.
+    sides = 2 * (7 * head // 32)
+    return {
+        "in_channels": channels,
+        "out_channels": shapes["proj_out.weight"][0] // config["patch_size"] ** 2,
+        "num_layers": _count(shapes, "transformer_blocks"),
+        "attention_head_dim": head,
+        "num_attention_heads": width // head,
+        "joint_attention_dim": shapes["txt_in.weight"][1],
+        "axes_dims_rope": [head - 2 * sides, sides, sides],
+    }
+
+
+def _qwen_vl(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    vocabulary, width = shapes["model.embed_tokens.weight"]
+    first = "model.layers.0.self_attn"
+    old, vision = dict(config["text_config"]), dict(config["vision_config"])
+    head = old["hidden_size"] // old["num_attention_heads"]
+    text = old | {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": shapes["model.layers.0.mlp.gate_proj.weight"][0],
+        "num_hidden_layers": _count(shapes, "model.layers"),
+        "num_attention_heads": shapes[f"{first}.q_proj.weight"][0] // head,
+        "num_key_value_heads": shapes[f"{first}.k_proj.weight"][0] // head,
+    }
+    vision |= {
+        "depth": _count(shapes, "visual.blocks"),
+        "hidden_size": shapes["visual.patch_embed.proj.weight"][0],
+        "intermediate_size": shapes["visual.blocks.0.mlp.gate_proj.weight"][0],
+        "out_hidden_size": width,
+    }
+    return {"text_config": text, "vision_config": vision, "tie_word_embeddings": "lm_head.weight" not in shapes}
+
+
 def _qwen_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     return {"base_dim": shapes["encoder.conv_in.weight"][0], "z_dim": shapes["post_quant_conv.weight"][0]}
 
@@ -174,6 +212,8 @@ _MEASURES: dict[str, Callable[[Shapes, Mapping[str, Any]], Config]] = {
     "UNet2DConditionModel": _unet,
     "CosmosTransformer3DModel": _cosmos,
     "AnimaTextConditioner": _anima_conditioner,
+    "QwenImageTransformer2DModel": _qwen_image,
+    "Qwen2_5_VLForConditionalGeneration": _qwen_vl,
     "Qwen3Model": _qwen3,
     "AutoencoderKLQwenImage": _qwen_vae,
 }

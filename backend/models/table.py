@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.models.anima.facts import FACTS as ANIMA
 from backend.models.flux.facts import FACTS as FLUX
 from backend.models.flux.kontext import FACTS as KONTEXT
+from backend.models.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.models.sd15.facts import FACTS as SD15
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.spec import Family
@@ -39,6 +40,12 @@ FAMILIES: dict[str, Family] = {
         facts_module="backend.models.anima.facts",
         code="backend.models.anima.code",
         denoise="backend.models.anima.denoise",
+    ),
+    QWEN_IMAGE.name: Family(
+        facts=QWEN_IMAGE,
+        facts_module="backend.models.qwen_image.facts",
+        code="backend.models.qwen_image.code",
+        denoise="backend.models.qwen_image.denoise",
     ),
 }
 

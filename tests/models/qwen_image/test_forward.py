@@ -1,0 +1,157 @@
+"""Qwen-Image's forward: that of diffusers' own denoiser, exact whatever pads its rows and trims its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from diffusers import QwenImagePipeline
+from torch import Tensor, nn
+
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
+from backend.models.qwen_image.denoise import positions, predict, rope_of
+from backend.models.qwen_image.facts import FACTS
+from backend.shapes import attention
+from backend.shapes.runtime import ShapeRuntime
+from tests.shapes.common import assert_equal_runs, relative
+from tests.tiny_qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+
+# 16, 24 and 15 tokens; odd numbers of rows and columns, which have no middle
+SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 14, 6]
+GARBAGE = 1e4
+EVERY_LAYER = [r".*(attn\..*|net\..*|mod\.1|img_in|txt_in|proj_out|linear_\d|linear)"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@dataclass
+class Batch:
+    """Arguments of `predict` for a few rows."""
+
+    noisy: list[Tensor]
+    sigma: Tensor
+    text: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+def make_batch(sizes: list[tuple[int, int]], lengths: list[int], seed: int = 3) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    return Batch(
+        [torch.randn(LATENT_CHANNELS, *size, generator=draw) for size in sizes],
+        torch.rand(len(sizes), generator=draw),
+        [{"prompt_embeds": torch.randn(length, TEXT_WIDTH, generator=draw)} for length in lengths],
+    )
+
+
+def model_with_lora(targets: list[str] | None = None, layers: int = 2) -> nn.Module:
+    """Tiny denoiser in train mode with a LoRA that does something."""
+    model = make_tiny_denoiser(layers).train()
+    chosen = find_targets(model, targets or list(FACTS.default_targets))
+    lora = inject(model, chosen, rank=2, alpha=4.0, dropout=0.0, seed=1)
+    draw = torch.Generator().manual_seed(2)
+    for path in lora.layers:
+        b = lora.pair(path)[1]
+        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.2)
+    return model
+
+
+def gradients(model: nn.Module, out: list[Tensor]) -> dict[str, Tensor]:
+    """LoRA gradients of a loss that weighs each row and position differently; what has none is left out.
+
+    The last block's text is computed and thrown away, so its layers behind the attention have none.
+    """
+    model.zero_grad(set_to_none=True)
+    sum((x * torch.linspace(0.5, 1.5, x.numel()).view_as(x)).square().mean() for x in out).backward()
+    trained = [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+    return {name: grad.clone() for name, grad in trained if grad is not None and grad.any()}
+
+
+def ours(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[list[Tensor], dict[str, Tensor]]:
+    out = predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
+    return [x.detach() for x in out], gradients(model, out)
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as `QwenImagePipeline` does; gradients summed."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        channels, height, width = latent.shape
+        packed = QwenImagePipeline._pack_latents(latent[None], 1, channels, height, width)
+        made = model(
+            hidden_states=packed,
+            timestep=sigma[None],
+            encoder_hidden_states=text["prompt_embeds"][None],
+            encoder_hidden_states_mask=None,
+            img_shapes=[[(1, height // 2, width // 2)]],
+            return_dict=False,
+        )[0]
+        outs.append(QwenImagePipeline._unpack_latents(made, height * 8, width * 8, 8)[0, :, 0])
+    return [x.detach() for x in outs], gradients(model, outs)
+
+
+ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
+@pytest.mark.parametrize("kept", [None, (8, 16)], ids=["whole", "trimmed"])
+@pytest.mark.parametrize("mode", ["off", "static"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_equals_diffusers_own_call_in_output_and_gradients(
+    route: attention.Route, kept: tuple[int, ...] | None, mode: str, rows: int
+) -> None:
+    batch = make_batch(SIZES[:rows], LENGTHS[:rows])
+    wanted = theirs(model_with_lora(EVERY_LAYER), batch)
+    assert len(wanted[1]) > 40
+    shapes = ShapeRuntime(mode, 32, kept, 24, route)
+    shapes.pad_fill = GARBAGE
+    for kind in ("off", "block"):
+        model = model_with_lora(EVERY_LAYER)
+        checkpointing.apply(model, kind)
+        assert_equal_runs(ours(model, batch, shapes), wanted)
+
+
+def test_without_the_mask_padding_leaks() -> None:
+    """The counter-proof: text of 9 tokens in 24 places."""
+
+    class Unmasked(attention.MaskedSdpa):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            return attention.plain_attention(q, k, v)
+
+    batch = make_batch(SIZES[:1], LENGTHS[:1])
+    wanted = ours(model_with_lora(), batch, ShapeRuntime())
+    found = ours(model_with_lora(), batch, ShapeRuntime("static", 16, None, 24, Unmasked()))
+    assert relative(found[0][0], wanted[0][0]) > 1e-3
+
+
+@pytest.mark.parametrize("size", [(8, 8), (6, 10), (14, 4), (2, 30)])
+def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int]) -> None:
+    """Bit for bit, text too: where it lies depends on the picture's height and width."""
+    model = make_tiny_denoiser()
+    rows, columns = size[0] // 2, size[1] // 2
+    image, text = model.pos_embed([[(1, rows, columns)]], device=torch.device("cpu"), max_txt_seq_len=5)
+    cos, sin = rope_of(model, positions([size], [5], 12, 40, torch.device("cpu")))
+    found = [part[0, 7 : 12 + rows * columns, ::2] for part in (cos, sin)]
+    whole = torch.cat([text, image])
+    assert torch.equal(found[0], whole.real) and torch.equal(found[1], whole.imag)
+
+
+def test_timesteps_stay_float32_and_half_precision_padding_finite() -> None:
+    """0.750 and 0.751 are the same number in bf16; their embeddings must differ."""
+    for dtype in (torch.bfloat16, torch.float16):
+        model = model_with_lora().to(dtype)
+        seen: list[Tensor] = []
+        model.time_text_embed.time_proj.register_forward_hook(lambda _m, _a, out, seen=seen: seen.append(out))
+        batch = make_batch(SIZES[:2], LENGTHS[:2])
+        shapes = ShapeRuntime("static", 32, (8, 16), 24)
+        shapes.pad_fill = GARBAGE
+        batch.sigma = torch.tensor([0.750, 0.751])
+        out, grads = ours(model, batch, shapes)
+        assert all(torch.isfinite(x).all() for x in [*out, *grads.values()])
+        assert not torch.equal(seen[0][0], seen[0][1]) and seen[0].dtype == torch.float32

@@ -1,0 +1,69 @@
+"""What Qwen-Image's blocks keep for the backward pass, held against what autograd keeps at full size on meta."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import QwenImageTransformer2DModel
+from torch import Tensor
+
+from backend.lora.inject import find_targets, inject
+from backend.models.base import Base
+from backend.models.qwen_image.denoise import predict
+from backend.models.qwen_image.facts import FACTS
+from backend.models.table import family
+from backend.plan.activations import Format, Way, Work, training_bytes
+from backend.plan.parts import denoiser_of, family_memory, place_of, trained_layers
+from backend.shapes.runtime import ShapeRuntime
+from tests.plan.kept import CudaAutocast, Flash
+
+TEXT = 512
+
+
+def full_size(layers: int) -> torch.nn.Module:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            config = Base(None).config(FACTS.part("transformer"))
+            model = QwenImageTransformer2DModel.from_config({**config, "num_layers": layers}).train()
+    finally:
+        torch.set_default_dtype(before)
+    # real tables: only their places are looked up
+    embed = model.pos_embed
+    for name in ("pos_freqs", "neg_freqs"):
+        setattr(embed, name, torch.zeros(4096, 64, dtype=torch.complex64))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("side", "batch", "targets"),
+    [(64, 1, FACTS.default_targets), (32, 2, FACTS.default_targets), (64, 1, ("attn.to_q", "txt_mlp.net.2"))],
+)
+def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tuple[str, ...]) -> None:
+    model = full_size(2)
+    denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, FACTS)
+    inject(model, find_targets(model, targets), rank=16, alpha=16, dropout=0.0, seed=0, cast=False)
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata
+        if place not in weights:
+            seen.setdefault(place, tensor)
+        return tensor
+
+    latents = [torch.empty(16, 2 * side, 2 * side, device="meta") for _ in range(batch)]
+    words = {"prompt_embeds": torch.empty(TEXT, 3584, device="meta", dtype=torch.bfloat16)}
+    shapes = ShapeRuntime("off", None, None, None, Flash())
+    with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, None, shapes)
+    paths: dict[str, set[str]] = {}
+    for name in trained_layers(denoiser, targets, ()):
+        place = place_of(name, FACTS)
+        assert place is not None
+        paths.setdefault(place[0], set()).add(place[3])
+    memory = family_memory(family("qwen_image"))
+    said = training_bytes(denoiser, memory, Work(batch, side**2, TEXT), 16, paths, Way(False, "off"), Format()).kept
+    found = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+    assert said == pytest.approx(found, rel=0.05)

@@ -1,0 +1,124 @@
+"""Whole runs of Qwen-Image: train, sample, validate, save, reload in diffusers' pipeline, stop and resume."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import QwenImagePipeline
+from PIL import Image
+
+from backend.config.schema import Config
+from backend.runs.folder import Run
+from tests.models import originals
+from tests.models.qwen_image.test_files import published_names
+from tests.tiny_anima import _tiny, autoencoder
+from tests.tiny_qwen_image import denoiser, text_encoder
+from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+
+PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
+PROMPT |= {"true_cfg_scale": 4.0}
+
+
+def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
+    sections: dict[str, dict] = {
+        "model": {"family": "qwen_image", "text_length": 64},
+        "dataset": {"validation_split": 0.25},
+        "compile": {"compile": False, "shape_mode": "off"},
+        "training": {"max_train_steps": 4},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+    }
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    return config(base, images, where, **sections)
+
+
+def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+    tiny_qwen_image: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    cfg = settings(
+        tiny_qwen_image, image_folder, tmp_path,
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [16, 64]},
+        sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+        validation={"validate_at_start": True},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
+    assert [event["step"] for event in events(run, "validation")] == [0, 4]
+    assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
+    samples = {(s.step, s.prompt_index): Image.open(s.path) for s in run.samples()}
+    assert samples[4, 1].tobytes() == samples[0, 1].tobytes() == samples[0, 0].tobytes()
+    # diffusers' pipeline and LoRA mixin draw the same picture from the kohya file: strength, names, levels, guidance
+    pipeline = QwenImagePipeline.from_pretrained(tiny_qwen_image)
+    pipeline.set_progress_bar_config(disable=True)
+
+    def draw() -> np.ndarray:
+        drawn = pipeline(
+            "a red circle", negative_prompt="a dog", true_cfg_scale=4.0, width=64, height=96, num_inference_steps=3,
+            max_sequence_length=64, generator=torch.Generator("cpu").manual_seed(5),
+        )  # fmt: skip
+        return np.asarray(drawn.images[0]).astype(int)
+
+    without = draw()
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    ours = np.asarray(samples[4, 0]).astype(int)
+    assert np.abs(ours - draw()).max() <= 1
+    assert np.abs(ours - without).max() > 3
+    assert np.abs(np.asarray(samples[0, 0]).astype(int) - without).max() <= 1
+
+
+def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
+    tiny_qwen_image: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    whole = {"compile": {"shape_mode": "static"}}
+    straight, code = train_here(settings(tiny_qwen_image, image_folder, tmp_path, **whole))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(settings(tiny_qwen_image, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(settings(tiny_qwen_image, image_folder, tmp_path, **whole), half, resume=True)
+    assert code == 0, events(half, "error")
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    trimmed_cfg = settings(
+        tiny_qwen_image, image_folder, tmp_path, compile={"shape_mode": "static", "caption_buckets": [16, 64]},
+        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 2},
+    )  # fmt: skip
+    trimmed, code = train_here(trimmed_cfg)
+    assert code == 0, events(trimmed, "error")
+    assert [event["blocks"] for event in events(trimmed, "swap")] == [2]
+    assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
+
+
+def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_folder: Path, tmp_path: Path) -> None:
+    """As ComfyUI's users have it: transformer, text encoder and VAE in a file each, and the tokenizer's folder."""
+    from tests.models.test_qwen_layouts import wan
+    from tests.models.test_single_files import words
+
+    where = tmp_path / "files"
+    shutil.copytree(tiny_qwen_image / "tokenizer", where / "tokenizer")
+    net = _tiny(lambda: denoiser(latent=16, text=128), 0)
+    text = _tiny(lambda: text_encoder(words(where / "tokenizer"), width=128, heads=1), 2)
+    files = {
+        "base_model": originals.write(
+            where / "qwen_image_bf16.safetensors", originals.behind("model.diffusion_model.", net.state_dict())
+        ),
+        "text_encoder": originals.write(where / "qwen_2.5_vl_7b.safetensors", published_names(text.state_dict())),
+        "vae": originals.write(
+            where / "qwen_image_vae.safetensors", wan(_tiny(lambda: autoencoder(16), 3).state_dict())
+        ),
+        "tokenizer": where / "tokenizer",
+    }
+    cfg = settings(
+        tiny_qwen_image, image_folder, tmp_path, model={name: str(path) for name, path in files.items()},
+        sampling={"prompts": [PROMPT]}, training={"max_train_steps": 2},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    assert len(rows(run)) == 2 and events(run, "sample")
+    assert len(lora_of(run)) == 3 * 2 * 12
