@@ -261,6 +261,8 @@ def arguments(value: Any) -> dict[str, Any]:
     words = re.findall(r"[^\s=]+=\"[^\"]*\"|[^\s=]+=\S+", value) if isinstance(value, str) else value
     if isinstance(value, str) and value.strip() and not words:
         raise Left("arguments are written as name=value")
+    if not isinstance(words, list | tuple | None):
+        raise Left("arguments are written as name=value")
     found: dict[str, Any] = {}
     for word in words or []:
         name, equals, text = str(word).partition("=")
