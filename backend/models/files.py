@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.compile.state_dict import clean_keys
 from backend.config.problems import Problem
 from backend.models.spec import Part
 
@@ -79,7 +80,10 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Header of the safetensors file at `path`; ValueError, in words, when it is none."""
+    """Header of the safetensors file at `path`, its names clean of torch.compile's wrappers.
+
+    ValueError, in words, when it is none, or when it holds a tensor under both its clean and its wrapped name.
+    """
     with path.open("rb") as file:
         start = file.read(8)
         if start[:8] == b"version ":
@@ -99,6 +103,10 @@ def read_header(path: Path) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         cut = len(raw) < length
         raise ValueError("is cut short" if cut else "is not a safetensors file") from None
+    try:
+        tensors, spans = clean_keys(tensors), clean_keys(spans)
+    except ValueError as error:
+        raise ValueError(f"holds tensors twice: {error}") from None
     return Header(tensors, max(0, end - path.stat().st_size), spans)
 
 

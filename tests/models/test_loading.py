@@ -86,6 +86,20 @@ def test_older_names_of_a_text_encoder_are_understood(tiny_flux: Path, copied: P
         assert all(torch.equal(one[key], other[key]) for key in other)
 
 
+def test_names_of_a_compiled_model_are_cleaned(tiny_flux: Path, copied: Path) -> None:
+    """As `torch.compile(model)` and `blocks[i] = torch.compile(block)` leave them in a saved file."""
+
+    def dirty(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {f"_orig_mod.{key.replace('.attn.', '._orig_mod.attn.')}": value for key, value in tensors.items()}
+
+    rewrite(copied, "transformer", dirty)
+    ours, theirs = load(copied, "transformer").state_dict(), load(tiny_flux, "transformer").state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    rewrite(copied, "transformer", lambda tensors: {**tensors, "x_embedder.bias": torch.zeros(3)})
+    with pytest.raises(Refused, match="holds tensors twice: .*x_embedder.bias"):
+        load(copied, "transformer")
+
+
 def test_missing_foreign_and_misshapen_weights_are_all_named_at_once(copied: Path) -> None:
     def spoil(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         del tensors["proj_out.bias"]
