@@ -8,7 +8,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import Base
-from backend.models.spec import FamilyFacts
+from backend.models.spec import FamilyFacts, Geometry
 
 Pair = tuple[str, int | None, str, int | None]
 """Name and value, twice; None where a config doesn't say."""
@@ -42,3 +42,12 @@ def differing(pairs: Iterable[Pair], title: str) -> list[Problem]:
         for left_name, left, right_name, right in pairs
         if left is not None and right is not None and left != right
     ]
+
+
+def video_vae_geometry(base: Base, facts: FamilyFacts, patch: int) -> Geometry:
+    """Geometry of a model with the VAE ``AutoencoderKLQwenImage``; ValueError when it can't be read."""
+    vae = config_of(base, facts, "vae")
+    levels, channels = vae.get("temperal_downsample"), whole(vae, "z_dim")
+    if not isinstance(levels, list) or not levels or channels is None:
+        raise ValueError(f"the config of the VAE of {base.path} gives no temperal_downsample and z_dim")
+    return Geometry(downscale=2 ** len(levels), patch=patch, latent_channels=channels)

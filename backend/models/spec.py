@@ -142,9 +142,9 @@ class FamilyFacts:
 class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
-    `facts_module` offers `check_base_model(base)`, `geometry(base)` and `sizes(base)`, of a `backend.models.base.Base`
-    or a path; `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`),
-    without the loaders.
+    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path;
+    `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
+    loaders.
     """
 
     facts: FamilyFacts
@@ -172,8 +172,12 @@ class Family:
         return self._torch_free().geometry(base)
 
     def sizes(self, base: Any, variant: str | None = None) -> dict[str, int]:
-        """Bytes on disk of each part's weights."""
-        return self._torch_free().sizes(*_with(base, variant))
+        """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
+        # Not at the top: the base module is made of this one's classes.
+        from backend.models.base import Base
+
+        given = Base.at(base, variant)
+        return {part.name: given.bytes(part) for part in self.facts.parts if part.weights}
 
 
 def _with(base: Any, variant: str | None) -> tuple[Any, ...]:

@@ -8,46 +8,24 @@ from backend.models.flux.kontext import FACTS as KONTEXT
 from backend.models.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.models.sd15.facts import FACTS as SD15
 from backend.models.sdxl.facts import FACTS as SDXL
-from backend.models.spec import Family
+from backend.models.spec import Family, FamilyFacts
 
-FAMILIES: dict[str, Family] = {
-    FLUX.name: Family(
-        facts=FLUX,
-        facts_module="backend.models.flux.facts",
-        code="backend.models.flux.code",
-        denoise="backend.models.flux.denoise",
-    ),
-    KONTEXT.name: Family(
-        facts=KONTEXT,
-        facts_module="backend.models.flux.kontext",
-        code="backend.models.flux.code",
-        denoise="backend.models.flux.denoise",
-    ),
-    SDXL.name: Family(
-        facts=SDXL,
-        facts_module="backend.models.sdxl.facts",
-        code="backend.models.sdxl.code",
-        denoise="backend.models.sdxl.denoise",
-    ),
-    SD15.name: Family(
-        facts=SD15,
-        facts_module="backend.models.sd15.facts",
-        code="backend.models.sd15.code",
-        denoise="backend.models.sd15.denoise",
-    ),
-    ANIMA.name: Family(
-        facts=ANIMA,
-        facts_module="backend.models.anima.facts",
-        code="backend.models.anima.code",
-        denoise="backend.models.anima.denoise",
-    ),
-    QWEN_IMAGE.name: Family(
-        facts=QWEN_IMAGE,
-        facts_module="backend.models.qwen_image.facts",
-        code="backend.models.qwen_image.code",
-        denoise="backend.models.qwen_image.denoise",
-    ),
-}
+
+def _row(facts: FamilyFacts, folder: str, facts_module: str = "facts") -> Family:
+    """The family whose modules lie in `folder` beside this file."""
+    place = f"backend.models.{folder}"
+    return Family(facts, f"{place}.{facts_module}", code=f"{place}.code", denoise=f"{place}.denoise")
+
+
+_ROWS = (
+    _row(FLUX, "flux"),
+    _row(KONTEXT, "flux", "kontext"),
+    _row(SDXL, "sdxl"),
+    _row(SD15, "sd15"),
+    _row(ANIMA, "anima"),
+    _row(QWEN_IMAGE, "qwen_image"),
+)
+FAMILIES: dict[str, Family] = {row.facts.name: row for row in _ROWS}
 
 
 def family(name: str) -> Family:

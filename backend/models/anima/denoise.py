@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from backend.compile.scene import Scene, set_scene
@@ -22,6 +21,7 @@ from backend.lora.fused import together
 from backend.models.anima import sinks
 from backend.models.anima.facts import FACTS, PATCH, scheduler_config
 from backend.models.base import Base
+from backend.models.tokens import flow_sigmas, pack_latent
 from backend.shapes import segments
 from backend.shapes.attention import Route
 from backend.shapes.borders import with_grad
@@ -92,13 +92,6 @@ def install(denoiser: nn.Module, route: Route, longest: int | None = None) -> No
         for block in blocks:
             block.attn1.set_processor(own)
             block.attn2.set_processor(text)
-
-
-def pack_latent(latent: Tensor) -> Tensor:
-    """(C, h, w) -> (h/2 * w/2, 4C): 2x2 cells a token, as `CosmosPatchEmbed` orders them."""
-    channels, height, width = latent.shape
-    cells = latent.reshape(channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(1, 3, 0, 2, 4).reshape(-1, channels * PATCH * PATCH)
 
 
 def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
@@ -209,8 +202,6 @@ def predict(
 def sampling_sigmas(steps: int, image_tokens: int, base: Base | Path) -> list[float]:
     """The model's own noise levels for `steps` sampling steps, `steps` + 1 of them, descending to 0.
 
-    As `AnimaModularPipeline` draws them; image_tokens: no effect, the shift is the same for every size.
+    As `AnimaModularPipeline` draws them, with one shift for every size.
     """
-    scheduler = FlowMatchEulerDiscreteScheduler.from_config(scheduler_config(base))
-    scheduler.set_timesteps(sigmas=torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist())
-    return scheduler.sigmas.tolist()
+    return flow_sigmas(steps, image_tokens, scheduler_config(base))

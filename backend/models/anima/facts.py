@@ -13,7 +13,7 @@ from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.check import check_files
 from backend.models.files import SETTING
-from backend.models.fit import config_of, differing, whole
+from backend.models.fit import config_of, differing, video_vae_geometry, whole
 from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
 
 PATCH = 2
@@ -169,18 +169,7 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
 
 def geometry(base: Base | Path) -> Geometry:
     """Geometry of the model, from the config of its VAE; ValueError when it can't be read."""
-    base = Base.at(base)
-    vae = config_of(base, FACTS, "vae")
-    levels, channels = vae.get("temperal_downsample"), whole(vae, "z_dim")
-    if not isinstance(levels, list) or not levels or channels is None:
-        raise ValueError(f"the config of the VAE of {base.path} gives no temperal_downsample and z_dim")
-    return Geometry(downscale=2 ** len(levels), patch=PATCH, latent_channels=channels)
-
-
-def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
-    """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-    base = Base.at(base, variant)
-    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
+    return video_vae_geometry(Base.at(base), FACTS, PATCH)
 
 
 def scheduler_config(base: Base | Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import SHIPPED, Base
 from backend.models.check import check_files
+from backend.models.fit import config_of, differing, whole
 from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
 
 # A FLUX token is 2x2 latent cells: the patch is packed outside the transformer (its own patch_size is 1).
@@ -135,55 +136,31 @@ FACTS = FamilyFacts(
 )
 
 
-def _number(config: dict[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _config(base: Base, part: str) -> dict[str, Any]:
-    """Config of a part, or {} where it is missing or can't be read: the check has said so already."""
-    if base.place(FACTS.part(part)) is None:
-        return {}
-    try:
-        return base.config(FACTS.part(part))
-    except (OSError, ValueError):
-        return {}
-
-
 def _check_fit(base: Base) -> list[Problem]:
     """Parts that are each whole but don't belong together: widths that must agree."""
-    transformer, vae = _config(base, "transformer"), _config(base, "vae")
-    clip, t5 = _config(base, "text_encoder"), _config(base, "text_encoder_2")
+    transformer, vae = config_of(base, FACTS, "transformer"), config_of(base, FACTS, "vae")
+    clip, t5 = config_of(base, FACTS, "text_encoder"), config_of(base, FACTS, "text_encoder_2")
     pairs = (
         (
             "T5's width",
-            _number(t5, "d_model"),
+            whole(t5, "d_model"),
             "the transformer's text width",
-            _number(transformer, "joint_attention_dim"),
+            whole(transformer, "joint_attention_dim"),
         ),
         (
             "CLIP's width",
-            _number(clip, "hidden_size"),
+            whole(clip, "hidden_size"),
             "the transformer's pooled width",
-            _number(transformer, "pooled_projection_dim"),
+            whole(transformer, "pooled_projection_dim"),
         ),
         (
             "the VAE's channels a token",
-            None if _number(vae, "latent_channels") is None else _number(vae, "latent_channels") * PATCH * PATCH,
+            None if whole(vae, "latent_channels") is None else whole(vae, "latent_channels") * PATCH * PATCH,
             "the transformer's input channels",
-            _number(transformer, "in_channels"),
+            whole(transformer, "in_channels"),
         ),
     )
-    return [
-        Problem(
-            files.SETTING,
-            None,
-            f"parts of different models: {left_name} is {left}, {right_name} is {right}",
-            "Take both parts from the same FLUX model.",
-        )
-        for left_name, left, right_name, right in pairs
-        if left is not None and right is not None and left != right
-    ]
+    return differing(pairs, "FLUX")
 
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
@@ -206,20 +183,14 @@ def geometry(base: Base | Path) -> Geometry:
     Raises ValueError when they can't be read or don't agree.
     """
     base = Base.at(base)
-    vae, transformer = _config(base, "vae"), _config(base, "transformer")
-    levels, channels = vae.get("block_out_channels"), _number(vae, "latent_channels")
+    vae, transformer = config_of(base, FACTS, "vae"), config_of(base, FACTS, "transformer")
+    levels, channels = vae.get("block_out_channels"), whole(vae, "latent_channels")
     if not isinstance(levels, list) or not levels or channels is None:
         raise ValueError(f"the config of the VAE of {base.path} gives no block_out_channels and latent_channels")
-    wanted = _number(transformer, "in_channels")
+    wanted = whole(transformer, "in_channels")
     if wanted is not None and wanted != channels * PATCH * PATCH:
         raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels * PATCH * PATCH}")
     return Geometry(downscale=2 ** (len(levels) - 1), patch=PATCH, latent_channels=channels)
-
-
-def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
-    """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-    base = Base.at(base, variant)
-    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
 
 
 def scheduler_config(base: Base | Path) -> dict[str, Any]:
@@ -228,6 +199,7 @@ def scheduler_config(base: Base | Path) -> dict[str, Any]:
     ValueError when the folder's can't be read.
     """
     base = Base.at(base)
-    if base.place(FACTS.part("scheduler")) is None and _config(base, "transformer").get("guidance_embeds") is False:
+    net = config_of(base, FACTS, "transformer")
+    if base.place(FACTS.part("scheduler")) is None and net.get("guidance_embeds") is False:
         return files.read_json(SHIPPED / "flux/configs/scheduler_schnell.json")
     return base.config(FACTS.part("scheduler"))

@@ -12,9 +12,9 @@ from pathlib import Path
 from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.flux import facts
-from backend.models.flux.facts import geometry, sizes
+from backend.models.flux.facts import geometry
 
-__all__ = ["FACTS", "check_base_model", "geometry", "sizes"]
+__all__ = ["FACTS", "check_base_model", "geometry"]
 
 FACTS = replace(
     facts.FACTS,

@@ -13,12 +13,12 @@ from types import MethodType
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from backend.lora.fused import together
 from backend.models.base import Base
 from backend.models.qwen_image.facts import FACTS, PATCH, scheduler_config
+from backend.models.tokens import flow_sigmas, pack_latent, unpack_latent
 from backend.shapes.attention import Route
 from backend.shapes.borders import with_grad
 from backend.shapes.rotary import Rope, rotate_neighbours
@@ -86,19 +86,6 @@ def install(denoiser: nn.Module, route: Route, longest: int | None = None) -> No
     for blocks in block_lists(denoiser).values():
         for block in blocks:
             block.attn.set_processor(processor)
-
-
-def pack_latent(latent: Tensor) -> Tensor:
-    """(C, h, w) -> (h/2 * w/2, 4C): 2x2 cells a token, as `QwenImagePipeline._pack_latents` orders them."""
-    channels, height, width = latent.shape
-    cells = latent.reshape(channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(1, 3, 0, 2, 4).reshape(-1, channels * PATCH * PATCH)
-
-
-def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
-    """Inverse of `pack_latent`: (h/2 * w/2, 4C) -> (C, h, w)."""
-    cells = tokens.reshape(height // PATCH, width // PATCH, -1, PATCH, PATCH)
-    return cells.permute(2, 0, 3, 1, 4).reshape(-1, height, width)
 
 
 def positions(
@@ -225,10 +212,4 @@ def sampling_sigmas(steps: int, image_tokens: int, base: Base | Path) -> list[fl
     """
     if steps == 1:
         return [1.0, 0.0]
-    scheduler = FlowMatchEulerDiscreteScheduler.from_config(scheduler_config(base))
-    config = scheduler.config
-    slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
-    mu = image_tokens * slope + config.base_shift - slope * config.base_image_seq_len
-    sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
-    scheduler.set_timesteps(sigmas=sigmas, mu=mu if config.use_dynamic_shifting else None)
-    return scheduler.sigmas.tolist()
+    return flow_sigmas(steps, image_tokens, scheduler_config(base))

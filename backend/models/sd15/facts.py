@@ -12,6 +12,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.check import check_files
+from backend.models.fit import config_of, differing, whole
 from backend.models.spec import BlockClass, FamilyFacts, Geometry
 from backend.models.unet import parts as unet
 
@@ -76,21 +77,21 @@ FACTS = FamilyFacts(
 
 def _check_fit(base: Base) -> list[Problem]:
     """Parts that are each whole but don't belong together."""
-    net, vae = unet.config_of(base, FACTS, "unet"), unet.config_of(base, FACTS, "vae")
-    clip = unet.config_of(base, FACTS, "text_encoder")
-    return unet.check_levels(net, LEVELS, FACTS.title) + unet.agree(
+    net, vae = config_of(base, FACTS, "unet"), config_of(base, FACTS, "vae")
+    clip = config_of(base, FACTS, "text_encoder")
+    return unet.check_levels(net, LEVELS, FACTS.title) + differing(
         (
             (
                 "the text encoder's width",
-                unet.whole(clip, "hidden_size"),
+                whole(clip, "hidden_size"),
                 "the UNet's text width",
-                unet.whole(net, "cross_attention_dim"),
+                whole(net, "cross_attention_dim"),
             ),
             (
                 "the VAE's channels",
-                unet.whole(vae, "latent_channels"),
+                whole(vae, "latent_channels"),
                 "the UNet's input channels",
-                unet.whole(net, "in_channels"),
+                whole(net, "in_channels"),
             ),
         ),
         FACTS.title,
@@ -107,12 +108,6 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
 def geometry(base: Base | Path) -> Geometry:
     """Geometry of the model, from the configs of its VAE and UNet; ValueError when they can't be read."""
     return unet.geometry(Base.at(base), FACTS)
-
-
-def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
-    """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-    base = Base.at(base, variant)
-    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
 
 
 def scheduler_config(base: Base | Path) -> dict[str, Any]:

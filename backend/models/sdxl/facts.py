@@ -11,6 +11,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.check import check_files
+from backend.models.fit import config_of, differing, whole
 from backend.models.spec import BlockClass, FamilyFacts, Geometry
 from backend.models.unet import parts as unet
 
@@ -91,15 +92,15 @@ FACTS = FamilyFacts(
 
 def _check_fit(base: Base) -> list[Problem]:
     """Parts that are each whole but don't belong together."""
-    net, vae = unet.config_of(base, FACTS, "unet"), unet.config_of(base, FACTS, "vae")
-    first, second = unet.config_of(base, FACTS, "text_encoder"), unet.config_of(base, FACTS, "text_encoder_2")
-    widths = unet.whole(first, "hidden_size"), unet.whole(second, "hidden_size")
+    net, vae = config_of(base, FACTS, "unet"), config_of(base, FACTS, "vae")
+    first, second = config_of(base, FACTS, "text_encoder"), config_of(base, FACTS, "text_encoder_2")
+    widths = whole(first, "hidden_size"), whole(second, "hidden_size")
     text = None if None in widths else widths[0] + widths[1]
-    pooled, added = unet.whole(second, "projection_dim"), unet.whole(net, "projection_class_embeddings_input_dim")
-    times = unet.whole(net, "addition_time_embed_dim") or _TIME_WIDTH
-    return unet.check_levels(net, LEVELS, FACTS.title) + unet.agree(
+    pooled, added = whole(second, "projection_dim"), whole(net, "projection_class_embeddings_input_dim")
+    times = whole(net, "addition_time_embed_dim") or _TIME_WIDTH
+    return unet.check_levels(net, LEVELS, FACTS.title) + differing(
         (
-            ("the width of both text encoders", text, "the UNet's text width", unet.whole(net, "cross_attention_dim")),
+            ("the width of both text encoders", text, "the UNet's text width", whole(net, "cross_attention_dim")),
             (
                 "the larger text encoder's pooled width",
                 pooled,
@@ -108,9 +109,9 @@ def _check_fit(base: Base) -> list[Problem]:
             ),
             (
                 "the VAE's channels",
-                unet.whole(vae, "latent_channels"),
+                whole(vae, "latent_channels"),
                 "the UNet's input channels",
-                unet.whole(net, "in_channels"),
+                whole(net, "in_channels"),
             ),
         ),
         FACTS.title,
@@ -127,12 +128,6 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
 def geometry(base: Base | Path) -> Geometry:
     """Geometry of the model, from the configs of its VAE and UNet; ValueError when they can't be read."""
     return unet.geometry(Base.at(base), FACTS)
-
-
-def sizes(base: Base | Path, variant: str | None = None) -> dict[str, int]:
-    """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-    base = Base.at(base, variant)
-    return {part.name: base.bytes(part) for part in FACTS.parts if part.weights}
 
 
 def scheduler_config(base: Base | Path) -> dict[str, Any]:

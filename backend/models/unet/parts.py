@@ -9,6 +9,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import Base
+from backend.models.fit import config_of, whole
 from backend.models.spec import DIFFUSION_OPTIONS, TEXT_OPTIONS, FamilyFacts, Geometry, Part
 
 NO_STATIC = {"static": "its convolutions see the edge of a picture, so that a padded one would not be exact"}
@@ -99,36 +100,6 @@ def level(number: int, levels: int) -> str:
     """The transformer blocks' lists of one level of a UNet of `levels`, as a pattern of their paths."""
     inside = r"attentions\.\d+\.transformer_blocks"
     return rf"(?:down_blocks\.{number}|up_blocks\.{levels - 1 - number})\.{inside}"
-
-
-def config_of(base: Base, facts: FamilyFacts, part: str) -> dict[str, Any]:
-    """Config of a part, or {} where it is missing or can't be read: the check has said so already."""
-    if base.place(facts.part(part)) is None:
-        return {}
-    try:
-        return base.config(facts.part(part))
-    except (OSError, ValueError):
-        return {}
-
-
-def whole(config: Mapping[str, Any], key: str) -> int | None:
-    """A whole number of a config; None when there is none."""
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def agree(pairs: tuple[tuple[str, int | None, str, int | None], ...], title: str) -> list[Problem]:
-    """Parts that are each whole but don't belong together: widths that must agree."""
-    return [
-        Problem(
-            files.SETTING,
-            None,
-            f"parts of different models: {left_name} is {left}, {right_name} is {right}",
-            f"Take both parts from the same {title} model.",
-        )
-        for left_name, left, right_name, right in pairs
-        if left is not None and right is not None and left != right
-    ]
 
 
 def check_levels(unet: Mapping[str, Any], levels: int, title: str) -> list[Problem]:
