@@ -12,6 +12,7 @@ from typing import Any
 from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.rule import Rule, When, longer_than_run, needs_pictures, no_effect
+from backend.config.rules_compile import COMPILE_RULES
 from backend.config.rules_weights import WEIGHT_RULES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
@@ -28,23 +29,6 @@ def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> 
     return [problem for rule in kept for problem in rule.problems(cfg)]
 
 
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
-
-
-def _cuda_graphs(compile_: bool, mode: str, backend: str, blocks: list[Any] | None) -> bool:
-    backends = [backend] + [row.backend for row in blocks or [] if row.compile]
-    return compile_ and ((mode in _CUDA_GRAPH_MODES and backend == "inductor") or "cudagraphs" in backends)
-
-
-_CUDA_GRAPH_PATHS = (
-    "compile.compile_mode",
-    "compile.compile",
-    "compile.compile_backend",
-    "compile.compile_blocks",
-    "training.gradient_accumulation_steps",
-)
-
-
 def _twice(keys: list[str]) -> list[int]:
     """Indexes of the keys that an earlier one equals."""
     return [index for index, key in enumerate(keys) if key in keys[:index]]
@@ -52,11 +36,6 @@ def _twice(keys: list[str]) -> list[int]:
 
 def _folder_keys(rows: list[Any]) -> list[str]:
     return [str(resolve(row.path)) for row in rows]
-
-
-def _classes(family: str) -> list[str]:
-    """Names of a family's block classes."""
-    return [block.name for block in FAMILIES[family].facts.block_classes]
 
 
 _OPTIONS = [row.facts.options for row in FAMILIES.values()]
@@ -218,110 +197,8 @@ RULES: tuple[Rule, ...] = (
         "Set prediction_type to v_prediction for a model that was trained so, or take zero_terminal_snr out",
     ),
     *(family_option(path) for path in by_path() if path.rsplit(".", 1)[1] in _FAMILY_OPTIONS),
-    # compile
-    Rule(
-        _CUDA_GRAPH_PATHS,
-        lambda mode, on, backend, blocks, accumulation: accumulation > 1 and _cuda_graphs(on, mode, backend, blocks),
-        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) can't run with gradient accumulation "
-        "({gradient_accumulation_steps}): the second backward pass overwrites what the first one still needs",
-        "Set compile_mode to max-autotune-no-cudagraphs or default with the backend inductor, or "
-        "gradient_accumulation_steps to 1",
-    ),
-    Rule(
-        _CUDA_GRAPH_PATHS,
-        lambda mode, on, backend, blocks, accumulation: accumulation == 1 and _cuda_graphs(on, mode, backend, blocks),
-        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) are not proven safe here: validation and "
-        "samples between steps may overwrite their memory",
-        "Set compile_mode to max-autotune-no-cudagraphs or default, with the backend inductor",
-        "warning",
-    ),
-    Rule(
-        ("compile.compile_mode", "compile.compile_backend"),
-        lambda mode, backend: mode != "default" and backend != "inductor",
-        "compile_mode {compile_mode} has no effect: only inductor has modes, not {compile_backend}",
-        "Set compile_backend to inductor, or compile_mode to default",
-        "warning",
-    ),
-    Rule(
-        ("compile.compile_scope", "compile.compile", "training.gradient_checkpointing"),
-        lambda scope, on, checkpointing: on and scope == "model" and checkpointing,
-        "compile_scope model can't be used with gradient checkpointing: torch skips the checkpointed blocks, and "
-        "nothing would be compiled",
-        "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
-    ),
-    Rule(
-        ("memory.blocks_to_swap", "compile.compile_scope", "compile.compile"),
-        lambda count, scope, on: on and scope == "model" and count > 0,
-        "blocks can't be swapped within one graph of the whole model, which needs all weights at once",
-        "Set compile.compile_scope to blocks, or memory.blocks_to_swap to 0",
-    ),
-    Rule(
-        ("compile.compile_fullgraph", "compile.compile", "compile.disable_linear", "memory.blocks_to_swap"),
-        lambda whole, on, linear, count: on and whole and (linear == "on" or (linear == "auto" and count > 0)),
-        "compile_fullgraph can't be kept: disable_linear {disable_linear} leaves linear layers out of the graphs, and "
-        "each is a break",
-        "Set compile.disable_linear to off, or compile_fullgraph to false",
-    ),
-    Rule(
-        ("memory.swap_ring", "memory.blocks_to_swap"),
-        lambda ring, count: ring != by_path()["memory.swap_ring"].default and not count,
-        "swap_ring has no effect: no blocks are swapped",
-        "Set blocks_to_swap above 0, or take swap_ring out",
-        "warning",
-    ),
-    Rule(
-        ("memory.swap_pinned_limit_gb", "memory.blocks_to_swap"),
-        lambda limit, count: limit is not None and not count,
-        "swap_pinned_limit_gb has no effect: no blocks are swapped",
-        "Set blocks_to_swap above 0, or take swap_pinned_limit_gb out",
-        "warning",
-    ),
-    no_effect("network.lokr_factor", "network.network_type", ("lokr",), "the network is no LoKr"),
-    Rule(
-        ("saving.save_layout", "network.network_type"),
-        lambda layout, kind: layout == "diffusers" and kind != "lora",
-        "diffusers has no layout for {network_type}",
-        "Set saving.save_layout to kohya, which LyCORIS' files have",
-    ),
-    Rule(
-        ("network.lora_fused", "network.network_type"),
-        lambda fused, kind: fused and kind != "lora",
-        "lora_fused joins the layers of a LoRA, which {network_type} has not",
-        "Set network.lora_fused to false",
-    ),
-    Rule(
-        ("network.network_weights", "network.network_type"),
-        lambda weights, kind: weights is not None and kind != "lora",
-        "a run can go on from a LoRA file only, and this one trains {network_type}",
-        "Set network.network_type to lora, or take network_weights out",
-    ),
-    no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
-    Rule(
-        ("compile.compile_blocks", "model.family"),
-        lambda rows, family: [
-            i for i, row in enumerate(rows or []) if row.blocks.split(":")[0] not in _classes(family)
-        ],
-        "the family {family} has no blocks of this name",
-        "Name one of its block classes, such as " + ", ".join(dict.fromkeys(c for f in FAMILIES for c in _classes(f))),
-        column="blocks",
-    ),
-    *(
-        Rule(
-            ("compile.shape_mode", "model.family"),
-            lambda chosen, family, row=row, mode=mode: FAMILIES[family] is row and chosen == mode,
-            f"{row.facts.title} can't have shape_mode {mode}: {reason}",
-            "Set compile.shape_mode to exact_buckets: one or two graphs for all sizes, without padding",
-        )
-        for row in FAMILIES.values()
-        for mode, reason in row.facts.lacks_modes.items()
-    ),
-    Rule(
-        ("compile.caption_buckets", "model.family"),
-        lambda buckets, family: bool(buckets) and FAMILIES[family].facts.fixed_text_length,
-        "caption_buckets has no effect: {family} always reads text of one length",
-        "Take caption_buckets out",
-        "warning",
-    ),
+    *COMPILE_RULES,
+    # samples
     Rule(
         ("sampling.prompts", "model.family"),
         lambda rows, family: (
@@ -334,24 +211,6 @@ RULES: tuple[Rule, ...] = (
         "warning",
         column="true_cfg_scale",
     ),
-    no_effect("compile.static_token_count", "compile.shape_mode", ("static",), "nothing is padded in this shape mode"),
-    Rule(
-        ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile"),
-        lambda dynamic, mode, profile: (
-            profile == "custom" and dynamic != "auto" and mode in ("dynamic", "exact_buckets")
-        ),
-        "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} says it for itself",
-        "Set compile_dynamic to auto, or shape_mode to static or off",
-        "warning",
-    ),
-    Rule(
-        ("compile.compile_profile", "compile.compile"),
-        lambda profile, on: profile != "custom" and not on,
-        "the profile {compile_profile} has no effect: compile is off",
-        "Turn compile on, or set compile_profile to custom",
-        "warning",
-    ),
-    # samples
     Rule(
         ("sampling.prompts",),
         lambda rows: [i for i, row in enumerate(rows) if row.negative_prompt.strip() and row.true_cfg_scale == 1],

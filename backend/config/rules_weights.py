@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.config.rule import Rule, no_effect
+from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE
 
 _OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
@@ -134,5 +135,39 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         lambda compute, kind: compute != "bf16" and kind not in ("none", compute),
         "{base_compute} products need weights kept as {base_compute}, not {base_quantization}",
         "Set base_quantization to {base_compute}, or base_compute to bf16",
+    ),
+    # swap, and kinds of networks
+    Rule(
+        ("memory.swap_ring", "memory.blocks_to_swap"),
+        lambda ring, count: ring != by_path()["memory.swap_ring"].default and not count,
+        "swap_ring has no effect: no blocks are swapped",
+        "Set blocks_to_swap above 0, or take swap_ring out",
+        "warning",
+    ),
+    Rule(
+        ("memory.swap_pinned_limit_gb", "memory.blocks_to_swap"),
+        lambda limit, count: limit is not None and not count,
+        "swap_pinned_limit_gb has no effect: no blocks are swapped",
+        "Set blocks_to_swap above 0, or take swap_pinned_limit_gb out",
+        "warning",
+    ),
+    no_effect("network.lokr_factor", "network.network_type", ("lokr",), "the network is no LoKr"),
+    Rule(
+        ("saving.save_layout", "network.network_type"),
+        lambda layout, kind: layout == "diffusers" and kind != "lora",
+        "diffusers has no layout for {network_type}",
+        "Set saving.save_layout to kohya, which LyCORIS' files have",
+    ),
+    Rule(
+        ("network.lora_fused", "network.network_type"),
+        lambda fused, kind: fused and kind != "lora",
+        "lora_fused joins the layers of a LoRA, which {network_type} has not",
+        "Set network.lora_fused to false",
+    ),
+    Rule(
+        ("network.network_weights", "network.network_type"),
+        lambda weights, kind: weights is not None and kind != "lora",
+        "a run can go on from a LoRA file only, and this one trains {network_type}",
+        "Set network.network_type to lora, or take network_weights out",
     ),
 )
