@@ -226,6 +226,21 @@ def _attention(found: dict[str, Any]) -> list[Check]:
     return checks
 
 
+_WITHOUT = {
+    "nf4": "Optional: pip install bitsandbytes",
+    "int8": "Leave base_compute at bf16.",
+    "fp8": "Leave base_compute at bf16.",
+}
+
+
+def _quantised(found: dict[str, Any]) -> list[Check]:
+    """NF4 weights and 8-bit products; weights in int8 and fp8 go everywhere."""
+    lacking = {name: why for name, why in found.get("quantised", {}).items() if why}
+    if not lacking:
+        return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products")]
+    return [Check("Quantised base", "warn", why, _WITHOUT[name]) for name, why in lacking.items()]
+
+
 _CAUSES = (
     ("Python.h", toolchain.header_remedy),
     ("triton", toolchain.triton_remedy),
@@ -266,6 +281,7 @@ def run(chosen: str | None = None) -> Iterator[Check]:
     yield from _toolchain(bool(found.get("gpu")))
     yield from disk
     yield from _attention(found)
+    yield from _quantised(found)
     if torch.state == "ok":
         yield _proof(folder)
 

@@ -19,6 +19,7 @@ def facts() -> dict[str, Any]:
     except Exception as error:
         # Whatever a broken binary raises is the finding.
         return {"error": f"{type(error).__name__}: {error}"}
+    from backend.memory import support
     from backend.shapes.attention import route_report
 
     found: dict[str, Any] = {
@@ -37,6 +38,7 @@ def facts() -> dict[str, Any]:
         found["routes"] = route_report(torch.device("cuda", 0), torch.bfloat16)
     else:
         found["routes"] = route_report(torch.device("cpu"), torch.float32)
+    found["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return found
 
 

@@ -32,6 +32,11 @@ def missing(kind: str | None, compute: str, device: torch.device) -> str:
     return f"{compute} matrix products need {words} (compute capability {wants}); {name} has {has}"
 
 
+def report(device: torch.device) -> dict[str, str]:
+    """Every format and 8-bit product -> why `device` or this installation can't do it, "" where it can."""
+    return {"nf4": missing("nf4", "bf16", device)} | {name: missing(None, name, device) for name in _NEEDS}
+
+
 def problems(memory: MemorySection, device: torch.device) -> list[Problem]:
     """An error for each of the quantisation settings that `device` or this installation can't do."""
     kind = stored_as(memory.base_quantization, memory.base_compute)

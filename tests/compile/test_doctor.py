@@ -28,7 +28,17 @@ def test_this_machine_is_proven_in_a_subprocess(tmp_path: Path) -> None:
     code = doctor.main(["--json", "--cache-dir", str(tmp_path)], lines.append)
     found = by_name([Check(**json.loads(line)) for line in lines])
     assert code == 0 and found["Compile"].state == "ok" and "forward and backward on" in found["Compile"].text
-    assert {"Python", "Packages", "torch", "GPU", "Triton", "Compile cache", "Disk", "Attention"} <= found.keys()
+    assert {
+        "Python",
+        "Packages",
+        "torch",
+        "GPU",
+        "Triton",
+        "Compile cache",
+        "Disk",
+        "Attention",
+        "Quantised base",
+    } <= found.keys()
     assert "usable here: sdpa" in found["Attention"].text
     assert list(tmp_path.iterdir()) == [], "the proof leaves nothing behind"
 
@@ -65,6 +75,14 @@ def test_each_unusable_attention_route_is_named() -> None:
     found = by_name(doctor._attention(GPU))
     assert found["Attention flash2"].remedy == "Optional: pip install flash-attn"
     assert found["Attention fa3"].state == "warn" and "Attention sdpa" not in found
+
+
+def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
+    said = {"nf4": "nf4 needs the package bitsandbytes, which is not installed", "int8": "", "fp8": "fp8 needs Ada"}
+    nf4, fp8 = doctor._quantised({"quantised": said})
+    assert (nf4.state, nf4.text, nf4.remedy) == ("warn", said["nf4"], "Optional: pip install bitsandbytes")
+    assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
+    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(said, "")})] == ["ok"]
 
 
 def test_missing_tools_are_named_with_their_mend(monkeypatch: pytest.MonkeyPatch) -> None:
