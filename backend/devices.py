@@ -17,11 +17,6 @@ def pick_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def device_name(device: torch.device) -> str:
-    """What people call it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-
-
 def weight_dtype(setting: str, device: torch.device) -> torch.dtype:
     """The format of the frozen weights: as set, or for auto bf16 where the card computes in it, else fp32."""
     if setting != "auto":

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from backend.compile.state_dict import is_clean
 from backend.lora.factors import Factored
 from backend.lora.inject import Lora
 from backend.lora.keys import Format, Names
@@ -137,7 +138,7 @@ def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
 
 def write_lora(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write the file whole or not at all (`backend.runs.files.write_atomic`), and read its header back."""
-    assert not any("_orig_mod" in key for key in tensors)
+    assert is_clean(tensors)
     data = lora_bytes(tensors, metadata)
     write_atomic(path, data)
     with path.open("rb") as stream:

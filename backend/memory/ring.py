@@ -40,7 +40,6 @@ class Ring:
         self.places = [_Place(torch.empty(nbytes, dtype=torch.uint8, device=device)) for _ in range(count)]
         self.stream = torch.cuda.Stream(device) if self.cuda else None
         self.loads = 0
-        self.bytes = 0
         self._waits: list[Any] = []
         self._seconds = 0.0
         if poison:
@@ -56,7 +55,6 @@ class Ring:
         assert block.flat is not None
         place.owner = block
         self.loads += 1
-        self.bytes += block.nbytes
         # selective checkpointing watches operators through a mode, and these are none of the block's own
         with _disable_current_modes():
             if self.stream is None:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -30,19 +31,19 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     return out.transpose(1, 2)
 
 
-class Route:
+class Route(ABC):
     """A way to compute attention over runs. `name` is the setting's value, `detail` says what runs underneath."""
 
     name: str
     detail: str
 
+    @abstractmethod
     def prepare(self, runs: Runs, device: torch.device) -> Any:
         """Mask of the batch in this route's form."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         """Attention of q, k, v (B, S, H, D) of one dtype -> (B, S, H, D); `mask` from `prepare`, None if unpadded."""
-        raise NotImplementedError
 
 
 class MaskedSdpa(Route):

@@ -16,6 +16,7 @@ The packages' private entries change from release to release, so they are called
 import functools
 import importlib
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -26,19 +27,21 @@ Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
 
 
-class Kernel:
+class Kernel(ABC):
     """What a flash package offers; q, k, v are (B, S, H, D), or (T, H, D) with `cu` (n + 1,) int32 and `longest`.
 
     forward -> (out like q, lse float32 (B, H, S) or (H, T)); backward -> (dq, dk, dv).
     """
 
+    @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
-        raise NotImplementedError
+        """Output and lse of attention."""
 
+    @abstractmethod
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
     ) -> Triple:
-        raise NotImplementedError
+        """Gradients of q, k and v from that of the output."""
 
 
 @functools.lru_cache(maxsize=32)
