@@ -12,14 +12,11 @@ from diffusers import AnimaTextConditioner
 from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen3Model, T5TokenizerFast
 
-from backend.models import qwen_vae
+from backend.models import load
 from backend.models.anima.facts import FACTS
 from backend.models.base import Base
 from backend.models.loading import Loading
-from backend.models.local import load_part
-from backend.models.qwen_vae import VaeStack
-from backend.models.sources import open_part, tokenizer_folder
-from backend.refused import Refused
+from backend.models.qwen_vae import QwenVaeStack
 
 
 @dataclass
@@ -57,29 +54,15 @@ class TextStack:
 
 def load_text(base: Base | Path, loading: Loading) -> TextStack:
     """Qwen3, the conditioner and both tokenizers. Refused when a part is missing or broken, named."""
-    base = Base.at(base, loading.variant)
-
-    def part(cls: Any, name: str, how: Loading) -> Any:
-        return load_part(cls, open_part(base, FACTS.part(name)), FACTS.part(name), how).eval()
-
+    base, part = Base.at(base, loading.variant), FACTS.part
     return TextStack(
-        part(Qwen3Model, "text_encoder", loading),
-        _tokenizer(Qwen2Tokenizer, base, "tokenizer"),
-        part(AnimaTextConditioner, "text_conditioner", loading.plain()),
-        _tokenizer(T5TokenizerFast, base, "tokenizer_2"),
+        load.encoder(Qwen3Model, base, loading, part("text_encoder")),
+        load.tokenizer(Qwen2Tokenizer, base, part("tokenizer")),
+        load.encoder(AnimaTextConditioner, base, loading.plain(), part("text_conditioner")),
+        load.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
     )
 
 
-def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
+def load_vae(base: Base | Path, loading: Loading) -> QwenVaeStack:
     """The VAE of the model. Refused when it is missing or broken, named."""
-    return qwen_vae.load(base, FACTS.part("vae"), loading)
-
-
-def _tokenizer(cls: Any, base: Base, name: str) -> Any:
-    part = FACTS.part(name)
-    folder = tokenizer_folder(base, part)
-    try:
-        return cls.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        text = f"{part.title} in {folder} can't be loaded: {error}"
-        raise Refused(text, f"Copy it again: {part.where}.", f"model.{part.setting}") from error
+    return QwenVaeStack.load(base, loading, FACTS.part("vae"))

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from diffusers import CosmosTransformer3DModel
 
-from backend.models import files
+from backend.models import load
 from backend.models.anima.facts import FACTS
 from backend.models.base import Base
 from backend.models.loading import Loading
-from backend.models.local import load_part
-from backend.models.sources import open_part
-from backend.refused import Refused
 
 
 def load_denoiser(base: Base | Path, loading: Loading) -> CosmosTransformer3DModel:
-    """The transformer of the model, frozen, in train mode, in the format and place that `loading` says.
-
-    Refused when files are missing or broken, all of them named.
-    """
-    part = FACTS.part("transformer")
-    return load_part(CosmosTransformer3DModel, open_part(Base.at(base, loading.variant), part), part, loading).train()
+    """The transformer of the model, as `backend.models.load.denoiser`."""
+    return load.denoiser(CosmosTransformer3DModel, base, loading, FACTS.part("transformer"))
 
 
 def empty_denoiser(base: Base | Path) -> CosmosTransformer3DModel:
-    """The transformer of the model without weights (on torch's meta device), for names and sizes.
-
-    Refused when its config can't be used.
-    """
-    base = Base.at(base)
-    try:
-        config = base.config(FACTS.part("transformer"))
-        with torch.device("meta"):
-            return CosmosTransformer3DModel.from_config(config)
-    except (OSError, ValueError, TypeError) as error:
-        text = f"The config of the transformer of {base.path} can't be used: {error}"
-        raise Refused(text, "Copy the model again from where it came from.", files.SETTING) from error
+    """The transformer of the model without weights, as `backend.models.load.without_weights`."""
+    return load.without_weights(CosmosTransformer3DModel, base, FACTS.part("transformer"))

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5TokenizerFast
 
+from backend.models import load
 from backend.models.base import Base
 from backend.models.flux import facts
 from backend.models.loading import Loading
-from backend.models.local import load_part
-from backend.models.sources import open_part, tokenizer_folder
-from backend.refused import Refused
+from backend.models.vae import VaeStack
 
 log = logging.getLogger(__name__)
 
@@ -60,81 +58,17 @@ class TextStack:
         return out.to(self.clip.dtype)
 
 
-@dataclass
-class VaeStack:
-    """The autoencoder, with FLUX's shift and scale of the latent."""
-
-    vae: AutoencoderKL
-
-    @torch.no_grad()
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Latents (B, C, h, w) float32 of pixels (B, 3, H, W) in [-1, 1]: the posterior's mode, shifted and scaled.
-
-        The mode and not a sample, so that the same picture always gives the same latent.
-        """
-        posterior = self.vae.encode(pixels.to(self.vae.device, self.vae.dtype)).latent_dist
-        return (posterior.mode().float() - self._shift) * self._scale
-
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) float32 in about [-1, 1] of latents (B, C, h, w) as `encode` gives them."""
-        raw = latents.float() / self._scale + self._shift
-        return self.vae.decode(raw.to(self.vae.device, self.vae.dtype), return_dict=False)[0].float()
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> VaeStack:
-        """Move the weights; returns itself."""
-        # diffusers warns at every call that names a dtype, None included
-        wanted = {"device": device, "dtype": dtype}
-        self.vae.to(**{name: value for name, value in wanted.items() if value is not None})
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.vae.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the weights are kept in."""
-        return self.vae.dtype
-
-    @property
-    def _shift(self) -> float:
-        return self.vae.config.shift_factor or 0.0
-
-    @property
-    def _scale(self) -> float:
-        return self.vae.config.scaling_factor
-
-
 def load_text(base: Base | Path, loading: Loading) -> TextStack:
     """T5 and CLIP of the model with their tokenizers. Refused when a part is missing or broken, named."""
-    base = Base.at(base, loading.variant)
-
-    def encoder(cls: Any, name: str) -> Any:
-        part = facts.FACTS.part(name)
-        return load_part(cls, open_part(base, part), part, loading).eval()
-
+    base, part = Base.at(base, loading.variant), facts.FACTS.part
     return TextStack(
-        encoder(CLIPTextModel, "text_encoder"),
-        _tokenizer(CLIPTokenizer, base, "tokenizer"),
-        encoder(T5EncoderModel, "text_encoder_2"),
-        _tokenizer(T5TokenizerFast, base, "tokenizer_2"),
+        load.encoder(CLIPTextModel, base, loading, part("text_encoder")),
+        load.tokenizer(CLIPTokenizer, base, part("tokenizer")),
+        load.encoder(T5EncoderModel, base, loading, part("text_encoder_2")),
+        load.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
     )
 
 
 def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
     """The VAE of the model. Refused when it is missing or broken, named."""
-    part = facts.FACTS.part("vae")
-    source = open_part(Base.at(base, loading.variant), part)
-    return VaeStack(load_part(AutoencoderKL, source, part, loading.plain()).eval())
-
-
-def _tokenizer(cls: Any, base: Base, name: str) -> Any:
-    part = facts.FACTS.part(name)
-    folder = tokenizer_folder(base, part)
-    try:
-        return cls.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        text = f"{part.title} in {folder} can't be loaded: {error}"
-        raise Refused(text, f"Copy it again: {part.where}.", f"model.{part.setting}") from error
+    return VaeStack.load(base, loading, facts.FACTS.part("vae"))

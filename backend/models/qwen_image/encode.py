@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
-from backend.models import qwen_vae
+from backend.models import load
 from backend.models.base import Base
 from backend.models.loading import Loading
-from backend.models.local import load_part
 from backend.models.qwen_image.facts import FACTS, MOST_TOKENS, TEMPLATE, TEMPLATE_TOKENS
-from backend.models.qwen_vae import VaeStack
-from backend.models.sources import open_part, tokenizer_folder
-from backend.refused import Refused
+from backend.models.qwen_vae import QwenVaeStack
 
 
 @dataclass
@@ -51,21 +48,10 @@ class TextStack:
 def load_text(base: Base | Path, loading: Loading) -> TextStack:
     """Qwen2.5-VL and its tokenizer. Refused when a part is missing or broken, named."""
     base = Base.at(base, loading.variant)
-    part = FACTS.part("text_encoder")
-    model = load_part(Qwen2_5_VLForConditionalGeneration, open_part(base, part), part, loading).eval()
-    return TextStack(model, _tokenizer(base))
+    model = load.encoder(Qwen2_5_VLForConditionalGeneration, base, loading, FACTS.part("text_encoder"))
+    return TextStack(model, load.tokenizer(Qwen2Tokenizer, base, FACTS.part("tokenizer")))
 
 
-def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
+def load_vae(base: Base | Path, loading: Loading) -> QwenVaeStack:
     """The VAE of the model. Refused when it is missing or broken, named."""
-    return qwen_vae.load(base, FACTS.part("vae"), loading)
-
-
-def _tokenizer(base: Base) -> Any:
-    part = FACTS.part("tokenizer")
-    folder = tokenizer_folder(base, part)
-    try:
-        return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        text = f"{part.title} in {folder} can't be loaded: {error}"
-        raise Refused(text, f"Copy it again: {part.where}.", f"model.{part.setting}") from error
+    return QwenVaeStack.load(base, loading, FACTS.part("vae"))

@@ -11,11 +11,13 @@ from diffusers import UNet2DConditionModel
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTokenizer
 
+from backend.models import load
 from backend.models.base import Base
+from backend.models.fit import config_of
 from backend.models.loading import Loading
 from backend.models.sd15.facts import FACTS
-from backend.models.unet import load, parts, vae
 from backend.models.unet.texts import as_in_files, joined, token_ids
+from backend.models.vae import VaeStack
 
 BASE_MODEL_VERSION = "sd_v1"
 """``ss_base_model_version``, as sd-scripts writes it."""
@@ -50,27 +52,27 @@ class TextStack:
 
 def load_denoiser(base: Base | Path, loading: Loading) -> UNet2DConditionModel:
     """The UNet, frozen, in train mode. Refused when files are missing or broken, all of them named."""
-    return load.denoiser(base, loading, FACTS)
+    return load.denoiser(UNet2DConditionModel, base, loading, FACTS.part("unet"))
 
 
 def empty_denoiser(base: Base | Path) -> UNet2DConditionModel:
     """The UNet without weights. Refused when its config can't be used."""
-    return load.empty(base, FACTS)
+    return load.without_weights(UNet2DConditionModel, base, FACTS.part("unet"))
 
 
-def load_vae(base: Base | Path, loading: Loading) -> vae.VaeStack:
+def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
     """The VAE. Refused when it is missing or broken, named."""
-    return vae.load(base, loading, FACTS)
+    return VaeStack.load(base, loading, FACTS.part("vae"))
 
 
 def load_text(base: Base | Path, loading: Loading) -> TextStack:
     """The encoder with its tokenizer. Refused when a part is missing or broken, named."""
     base = Base.at(base, loading.variant)
-    clip = load.encoder(CLIPTextModel, base, loading, FACTS, "text_encoder")
-    return TextStack(clip, load.tokenizer(base, FACTS, "tokenizer"))
+    clip = load.encoder(CLIPTextModel, base, loading, FACTS.part("text_encoder"))
+    return TextStack(clip, load.tokenizer(CLIPTokenizer, base, FACTS.part("tokenizer")))
 
 
 def architecture(base: Base | Path) -> str:
     """``modelspec.architecture`` of a LoRA for the model, as sd-scripts writes it; version 2 is told by its width."""
-    width = parts.config_of(Base.at(base), FACTS, "text_encoder").get("hidden_size")
+    width = config_of(Base.at(base), FACTS, "text_encoder").get("hidden_size")
     return "stable-diffusion-v2-512/lora" if width == _WIDTH_V2 else "stable-diffusion-v1/lora"

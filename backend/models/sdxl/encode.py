@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
+from backend.models import load
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.sdxl.facts import FACTS
-from backend.models.unet.load import encoder, tokenizer
 from backend.models.unet.texts import as_in_files, joined, layers_of, token_ids
 
 
@@ -70,8 +70,8 @@ def load_text(base: Base | Path, loading: Loading) -> TextStack:
     """Both encoders with their tokenizers. Refused when a part is missing or broken, named."""
     base = Base.at(base, loading.variant)
     return TextStack(
-        encoder(CLIPTextModel, base, loading, FACTS, "text_encoder"),
-        tokenizer(base, FACTS, "tokenizer"),
-        encoder(CLIPTextModelWithProjection, base, loading, FACTS, "text_encoder_2"),
-        tokenizer(base, FACTS, "tokenizer_2"),
+        load.encoder(CLIPTextModel, base, loading, FACTS.part("text_encoder")),
+        load.tokenizer(CLIPTokenizer, base, FACTS.part("tokenizer")),
+        load.encoder(CLIPTextModelWithProjection, base, loading, FACTS.part("text_encoder_2")),
+        load.tokenizer(CLIPTokenizer, base, FACTS.part("tokenizer_2")),
     )

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from diffusers import UNet2DConditionModel
 
+from backend.models import load
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.sdxl.facts import FACTS, scheduler_config
-from backend.models.unet import load, vae
+from backend.models.vae import VaeStack
 
 BASE_MODEL_VERSION = "sdxl_base_v1-0"
 """``ss_base_model_version``, as sd-scripts writes it."""
@@ -17,17 +18,17 @@ BASE_MODEL_VERSION = "sdxl_base_v1-0"
 
 def load_denoiser(base: Base | Path, loading: Loading) -> UNet2DConditionModel:
     """The UNet, frozen, in train mode. Refused when files are missing or broken, all of them named."""
-    return load.denoiser(base, loading, FACTS)
+    return load.denoiser(UNet2DConditionModel, base, loading, FACTS.part("unet"))
 
 
 def empty_denoiser(base: Base | Path) -> UNet2DConditionModel:
     """The UNet without weights. Refused when its config can't be used."""
-    return load.empty(base, FACTS)
+    return load.without_weights(UNet2DConditionModel, base, FACTS.part("unet"))
 
 
-def load_vae(base: Base | Path, loading: Loading) -> vae.VaeStack:
+def load_vae(base: Base | Path, loading: Loading) -> VaeStack:
     """The VAE. Refused when it is missing or broken, named."""
-    return vae.load(base, loading, FACTS)
+    return VaeStack.load(base, loading, FACTS.part("vae"))
 
 
 def architecture(base: Base | Path) -> str:
