@@ -25,7 +25,7 @@ class NotFinite(Exception):
         self.what = what
 
 
-Told = float | int | Callable[[], float] | None
+Measure = float | int | Callable[[], float] | None
 """A column's value, or what gives it once the device has done with the step."""
 
 
@@ -34,7 +34,7 @@ class _Late:
     """Two numbers on their way from the device; `ready` waits for them and for nothing that was queued later."""
 
     step: int
-    row: dict[str, Told]
+    row: dict[str, Measure]
     host: Tensor
     copied: torch.cuda.Event | None
 
@@ -58,7 +58,7 @@ class StepRecords:
         self,
         position: Position,
         write: Callable[[int, Mapping[str, float | int | None]], None],
-        measures: Callable[[], Mapping[str, Told]],
+        measures: Callable[[], Mapping[str, Measure]],
         scaled: bool = False,
     ) -> None:
         self._position = position

@@ -12,7 +12,7 @@ from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
 from backend.memory.meter import Meter
 from backend.memory.swap import Swap
-from backend.records import Told
+from backend.records import Measure
 from backend.refused import Failed
 from backend.runs.events import EventWriter
 
@@ -66,9 +66,9 @@ class Watch:
         self._compile_state()
         self._phase("compile" if compiling else "train")
 
-    def measure(self) -> Mapping[str, Told]:
+    def measure(self) -> Mapping[str, Measure]:
         """Columns of a step's row that the host knows: memory, the counts of compiling so far, the wait for swap."""
-        row: dict[str, Told] = {**self._meter.read(), "syncs": self._syncs.end()}
+        row: dict[str, Measure] = {**self._meter.read(), "syncs": self._syncs.end()}
         if self._swap is not None:
             row["swap_wait"] = self._swap.take_waits()
         if self._telemetry is None:
