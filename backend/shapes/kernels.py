@@ -16,12 +16,14 @@ The packages' private entries change from release to release, so they are called
 import functools
 import importlib
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
@@ -222,6 +224,14 @@ def _dense(*tensors: Tensor) -> list[Tensor]:
     return [t.contiguous() for t in tensors]
 
 
+def _tell_flops(operator: str, count: Callable[..., int]) -> None:
+    """Tell torch what `monotile::<operator>` costs: an operator of unknown cost is free to repeat to the partitioner.
+
+    `count` gets the operator's arguments, tensors as their shapes, and `out_shape`.
+    """
+    register_flop_formula(getattr(torch.ops.monotile, operator))(count)
+
+
 def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
     """Register `monotile::<name>_segments` and return attend(q, k, v (T, H, D), cu (n + 1,) int32, longest) -> out.
 
@@ -261,6 +271,8 @@ def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor,
         return (*backward(dout, q, k, v, out, lse, cu, ctx.longest), None, None)
 
     forward.register_autograd(differentiate, setup_context=keep)
+    # Segments' lengths are not known from shapes: the most it can be.
+    _tell_flops(f"{name}_segments", lambda q, k, v, cu, longest, **_: 4 * longest * math.prod(q))
 
     def attend(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> Tensor:
         return forward(q, k, v, cu, longest)[0]
@@ -320,6 +332,7 @@ def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Te
         return (*backward(dout, q, k, v, out, lse), None)
 
     forward.register_autograd(differentiate, setup_context=keep)
+    _tell_flops(f"{name}_sink", lambda q, k, v, pads, **_: 4 * q[1] * math.prod(q))
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> Tensor:
         return forward(q, k, v, pads)[0]

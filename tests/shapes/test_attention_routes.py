@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from backend.shapes import attention, kernels, segments
 from backend.shapes.segments import Runs, joint_runs, pad_rows
@@ -138,6 +140,21 @@ def test_operators_are_well_formed(style: str) -> None:
         cu = segments.cu_seqlens(RUNS, CPU)
         flat = [x.detach().reshape(-1, 2, 16).requires_grad_() for x in (q, k, v)]
         torch.library.opcheck(torch.ops.monotile.byhand_segments.default, (*flat, cu, RUNS.length))
+
+
+@pytest.mark.parametrize("style", ["sink", "segments"])
+def test_operators_cost_what_attention_costs(style: str) -> None:
+    """The partitioner weighs what to compute twice by these: torch's own attention is the measure."""
+    attention.sink_route("sdpa", "aten", "dense")
+    q, k, v = (torch.empty(1, 20, 2, 16, dtype=torch.bfloat16, device="meta") for _ in range(3))
+    with FlopCounterMode(display=False) as plain:
+        F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+    with FlopCounterMode(display=False) as ours:
+        if style == "sink":
+            torch.ops.monotile.aten_sink(q, k, v, torch.empty(1, device="meta"))
+        else:
+            torch.ops.monotile.byhand_segments(q[0], k[0], v[0], torch.empty(2, device="meta"), 20)
+    assert ours.get_total_flops() == plain.get_total_flops() > 0
 
 
 def test_package_entries_are_called_by_name() -> None:
