@@ -106,22 +106,31 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_loads_in_diffuser
     assert np.abs(ours - without).max() > 3
 
 
-def test_a_resumed_run_is_the_straight_one_and_compile_changes_nothing(
-    tiny_sdxl: Path, pictures: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ["sdxl", "sd15"])
+def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
+    name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path
 ) -> None:
+    base = request.getfixturevalue(f"tiny_{name}")
     few = {"network": {"network_dim": 4, "network_alpha": 2.0, "targets_include": ["attn2.to_k", "attn1.to_v"]}}
-    straight, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, **few))
+    straight, code = train_here(settings(name, base, pictures, tmp_path, **few))
     assert code == 0, events(straight, "error")
-    half, _ = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, training={"max_train_steps": 2}, **few))
+    half, _ = train_here(settings(name, base, pictures, tmp_path, training={"max_train_steps": 2}, **few))
     longer = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
     half.config_path.write_text(longer)
-    _, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, **few), half, resume=True)
+    _, code = train_here(settings(name, base, pictures, tmp_path, **few), half, resume=True)
     assert code == 0, events(half, "error")
     losses = [row["loss"] for row in rows(straight)]
     assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    swapping = {"memory": {"blocks_to_swap": 3}, "training": {"max_train_steps": 4, "gradient_checkpointing": True}}
+    swapped, code = train_here(settings(name, base, pictures, tmp_path, **few, **swapping))
+    assert code == 0, events(swapped, "error")
+    assert [event["blocks"] for event in events(swapped, "swap")] == [3]
+    assert [row["loss"] for row in rows(swapped)] == losses and same(lora_of(swapped), lora_of(straight))
+    if name == "sd15":
+        return
     compiled = {"compile": True, "compile_backend": "aot_eager", "shape_mode": "off"}
-    traced, code = train_here(settings("sdxl", tiny_sdxl, pictures, tmp_path, compile=compiled, **few))
+    traced, code = train_here(settings(name, base, pictures, tmp_path, compile=compiled, **few))
     assert code == 0, events(traced, "error")
     assert [row["loss"] for row in rows(traced)] == pytest.approx(losses, rel=1e-5)
 
