@@ -273,6 +273,7 @@ class Actions:
             said = f"The run {busy} is still at work, and two at once would share one card. Stop it first, or wait."
             return Reply(self.state(problems) | {"refused": True, "notice": messages.notice(said, "error")})
         run = supervise.start(loaded.config)
+        self.places.started_in(run.path.parent)
         return Reply(self.state(problems) | {"started": {"run": run.name}})
 
     # ---- helpers ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def make_app(
         raise ValueError("a page that other machines reach needs a password")
     home = home or Home()
     desk = Desk(home.desk)
-    places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")))
+    places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")), home.desk / "places.json")
     actions = Actions(desk, places, presets.Shelf(user=home.presets))
     checks = Checks(desk, places, actions.shelf)
     if home.first:

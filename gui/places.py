@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from backend.config.paths import resolve
 from backend.config.schema import by_path
 from backend.runs.errors import RunError, RunNotFound
+from backend.runs.files import write_atomic
 from backend.runs.folder import Run, is_run, list_runs
 
 log = logging.getLogger(__name__)
@@ -20,19 +22,34 @@ PICTURES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".
 _BIN = ".bin"
 # Long enough to think better of it, short enough not to fill a disk.
 _KEPT_IN_BIN_S = 7 * 24 * 3600
+_ROOTS_KEPT = 20
 
 
 class Places:
-    """The folders that hold runs: the default one, and the one that the form names now."""
+    """The folders that hold runs: the one that the form names now, the default one, and those that were started in.
 
-    def __init__(self, chosen: Callable[[], str]) -> None:
-        """chosen: gives the form's runs folder, as typed."""
+    The last are kept in a file: a run goes on, and must be seen and stopped, whatever the form names meanwhile.
+    """
+
+    def __init__(self, chosen: Callable[[], str], kept: Path) -> None:
+        """chosen: gives the form's runs folder, as typed. kept: the file of the folders that were started in."""
         self._chosen = chosen
+        self._kept = kept
+        self._started = _read_kept(kept)
 
     def roots(self) -> list[Path]:
         """Folders that may hold runs, each once."""
-        names = [self._chosen(), by_path()["saving.output_dir"].default]
+        names = [self._chosen(), by_path()["saving.output_dir"].default, *self._started]
         return list(dict.fromkeys(resolve(name) for name in names if str(name).strip()))
+
+    def started_in(self, root: Path) -> None:
+        """Keep in mind that a run was started in this folder, also beyond a restart of the page."""
+        self._started = list(dict.fromkeys([str(root), *self._started]))[:_ROOTS_KEPT]
+        try:
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._kept, json.dumps(self._started, ensure_ascii=False))
+        except OSError as wrong:
+            log.warning("The folders of earlier runs could not be kept in %s: %s", self._kept, wrong)
 
     def runs(self) -> list[Run]:
         """All runs of all roots, newest first within a root; of two with one name the first root's counts."""
@@ -99,6 +116,16 @@ class Places:
                 when = path.name.partition("-")[0]
                 if when.isdigit() and time.time() - int(when) > _KEPT_IN_BIN_S:
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_kept(path: Path) -> list[str]:
+    try:
+        return [str(root) for root in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as wrong:
+        log.warning("The folders of earlier runs in %s can't be read: %s", path, wrong)
+        return []
 
 
 def _entries(folder: Path) -> list[Path]:

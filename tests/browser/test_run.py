@@ -131,6 +131,11 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
         page.locator("#run-files").get_by_text("Download").first.click()
     assert Path(download.value.path()).read_bytes() == lora.read_bytes()
     tab(page, "Library")
+    # Another folder in the form hides no run that was started here.
+    held.start_over()
+    page.reload()
+    held.ready()
+    tab(page, "Library")
     expect(page.locator(f".run-card[data-run='{run.name}']")).to_contain_text("finished")
     assert held.said == [] and other.said == []
 

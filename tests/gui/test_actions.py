@@ -25,7 +25,7 @@ def actions(tmp_path: Path) -> Actions:
     (builtin / "broken.toml").write_text("[network]\nnetwork_dimm = 4\n", encoding="utf-8")
     shelf = presets.Shelf(builtin, tmp_path / "user")
     desk = Desk(tmp_path / "desk")
-    return Actions(desk, Places(lambda: str(tmp_path / "runs")), shelf)
+    return Actions(desk, Places(lambda: str(tmp_path / "runs"), tmp_path / "places.json"), shelf)
 
 
 def ask(actions: Actions, what: str, values: form.Values | None = None, **more: Any) -> Any:
@@ -184,6 +184,17 @@ def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -
     file = image_folder / "picture_0.png"
     wrong = parse(whole | {"dataset": {"folders": [{"path": str(file)}]}}).config
     assert wrong is not None and "not a folder" in start_problems(wrong)[0].text
+
+
+def test_a_run_stays_in_sight_when_the_form_names_another_folder(tmp_path: Path) -> None:
+    kept, started = tmp_path / "page" / "places.json", tmp_path / "elsewhere"
+    run = make_run(started)
+    assert run.name not in [found.name for found in Places(lambda: str(tmp_path / "new"), kept).runs()]
+    Places(lambda: str(started), kept).started_in(started)
+    later = Places(lambda: str(tmp_path / "new"), kept)
+    assert run.name in [found.name for found in later.runs()] and later.run(run.name).path == run.path
+    kept.write_text("{", encoding="utf-8")
+    assert Places(lambda: str(started), kept).run(run.name).path == run.path
 
 
 def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_path: Path) -> None:

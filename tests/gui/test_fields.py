@@ -17,8 +17,8 @@ from gui.places import Places
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> gr.Blocks:
-    desk = Desk(tmp_path_factory.mktemp("desk"))
-    return build(Actions(desk, Places(lambda: "runs")))
+    folder = tmp_path_factory.mktemp("desk")
+    return build(Actions(Desk(folder), Places(lambda: "runs", folder / "places.json")))
 
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda s: s.path)
