@@ -48,8 +48,8 @@ class Asks:
         def handle(number: int, _: FrameType | None) -> None:
             if self._signalled:
                 raise KeyboardInterrupt
-            log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
             self._signalled = True
+            log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
 
         # BREAK is how a console group is told to end on Windows
         kinds = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
 import re
 import shutil
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from backend.lora.inject import Lora
 from backend.refused import Refused
-from backend.runs.files import atomic_path, flush_folder, unused_path, write_atomic
+from backend.runs.files import atomic_folder, atomic_path, unused_path, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class Fingerprint:
 
     targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
     in and multiplied in. layers: digest of the sizes and rates of layers that have their own; "" where none has.
+    batches: pictures of a batch, batches of a step, batches of an epoch.
     """
 
     rank: int
@@ -76,6 +77,7 @@ class Fingerprint:
     data: str
     base: str = "none bf16"
     layers: str = ""
+    batches: tuple[int, int, int] | None = None
 
 
 def save_state(
@@ -88,17 +90,8 @@ def save_state(
     """
     name = f"step-{position.step:08d}" + (f"+{position.micro}" if position.micro else "")
     target = unused_path(folder / name)
-    temporary = folder / f".{target.name}.{os.getpid()}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+    with atomic_folder(target) as temporary:
         _write(temporary, position, lora, parts, fingerprint)
-        flush_folder(temporary)
-        temporary.rename(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    flush_folder(folder)
     write_atomic(folder / "latest", target.name)
     for old in _states(folder):
         if old != target:
@@ -125,13 +118,21 @@ def read_position(state: Path) -> Position:
     return _read_json(state)[0]
 
 
-def load_state(state: Path, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint) -> Position:
+def load_state(
+    state: Path,
+    lora: Lora,
+    parts: dict[str, Stateful],
+    fingerprint: Fingerprint,
+    warn: Callable[[str], object] = log.warning,
+) -> Position:
     """Set everything to what `state` holds, random number generators included; return the position.
 
-    Refused when the LoRA or the optimizer is another one; changed pictures are a warning.
+    Refused when the LoRA or the optimizer is another one. What else changed, such as the pictures, `warn` is told;
+    where batches are counted in another way now, the run goes on with the next epoch.
     """
     position, saved = _read_json(state)
-    _compare(saved, fingerprint)
+    _compare(saved, fingerprint, warn)
+    position = _counted_anew(position, saved.get("batches"), fingerprint.batches, warn)
     try:
         lora.restore(safetensors.torch.load_file(state / "lora.safetensors"))
         kept = torch.load(state / "optimizer.pt", map_location="cpu", weights_only=True)
@@ -189,7 +190,24 @@ def _read_json(state: Path) -> tuple[Position, dict[str, Any]]:
         raise Refused(f"The state {state} can't be read: {error}", "Start a new run.") from error
 
 
-def _compare(saved: dict[str, Any], now: Fingerprint) -> None:
+def _counted_anew(
+    position: Position, before: list[int] | None, now: tuple[int, int, int] | None, warn: Callable[[str], object]
+) -> Position:
+    """The position where batches are counted as `now`: their numbers in the epoch mean others than those of `before`.
+
+    States of before this was kept have no `before`: only a number beyond the epoch tells there.
+    """
+    if now is None or (position.batch < now[2] if before is None else tuple(before) == now):
+        return position
+    warn(
+        "Batch size, accumulation or the number of batches in an epoch changed since the run stopped: it goes on with "
+        f"the next epoch after step {position.step}, and not as if it had not stopped."
+    )
+    epoch = position.epoch + bool(position.batch)
+    return replace(position, micro=0, loss_sum=0.0, epoch=epoch, step_epoch=epoch, batch=0)
+
+
+def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], object]) -> None:
     current = json.loads(json.dumps(asdict(now)))
     for key, setting in (
         ("rank", "network.network_dim"),
@@ -199,19 +217,17 @@ def _compare(saved: dict[str, Any], now: Fingerprint) -> None:
         ("optimizer", "optimizer.optimizer"),
     ):
         if saved.get(key, "" if key == "layers" else None) != current[key]:
-            before, after = (f" ({saved.get(key)}, now {current[key]})" if key != "targets" else ""), setting
-            text = f"The state to resume from was made with another {key}{before}"
-            raise Refused(text, f"Set {after} back, or start a new run with network_weights.", setting)
+            both = "" if key in ("targets", "layers") else f" ({saved.get(key)}, now {current[key]})"
+            text = f"The state to resume from was made with other values of {setting}{both}"
+            raise Refused(text, f"Set {setting} back, or start a new run with network_weights.", setting)
     if saved.get("data") != current["data"]:
-        log.warning(
-            "The training pictures changed since the run stopped: it goes on, but not as if it had not stopped."
-        )
+        warn("The training pictures changed since the run stopped: it goes on, but not as if it had not stopped.")
     # states of before there was a choice have none
     if saved.get("base", current["base"]) != current["base"]:
-        log.warning(
-            "The base model was kept as %s when the run stopped, and is kept as %s now: it goes on, but not as if it "
-            "had not stopped.",
-            *(said.replace(" ", ", multiplied in ") for said in (saved["base"], current["base"])),
+        then, here = (said.replace(" ", ", multiplied in ") for said in (saved["base"], current["base"]))
+        warn(
+            f"The base model was kept as {then} when the run stopped, and is kept as {here} now: it goes on, but not "
+            "as if it had not stopped."
         )
 
 

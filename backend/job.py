@@ -72,7 +72,8 @@ class Snapshot:
 class Job:
     """A run that is ready to train. The methods are the parts of a step, in the order in which the loop calls them.
 
-    whole: the position after the last whole step. in_hand: the batch that is being worked on.
+    whole: the position after the last whole step, the present one between two steps. in_hand: the batch that is being
+    worked on.
     """
 
     cfg: Config
@@ -201,6 +202,8 @@ class Job:
         )
         self._loss_sum = torch.zeros_like(self._loss_sum)
         self._note_good()
+        # LoRA and optimizer have moved on: what samples or validation lose from here on is not this step
+        self.whole = position
         self.watch.after_step()
 
     def stop(self) -> str:

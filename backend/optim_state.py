@@ -9,25 +9,37 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+_CHOSEN = "chosen"
+"""Where a state holds what the optimizer was made with."""
+
+_PLAIN = (bool, int, float, str, tuple, list)
 
 
 class ExactState:
     """An optimizer as the resume state sees it: what was saved comes back in the format it was saved in.
 
     torch casts state to the format of its weight while loading, which is not what an optimizer that keeps bf16 or 8-bit
-    numbers beside float32 weights had.
+    numbers beside float32 weights had. What was set anew since then stays so; rates are the schedule's.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
+        self._chosen = {k: v for k, v in optimizer.defaults.items() if k != "lr" and isinstance(v, _PLAIN)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's own."""
-        return self.optimizer.state_dict()
+        """The optimizer's own, and what the settings gave."""
+        return {**self.optimizer.state_dict(), _CHOSEN: self._chosen}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the optimizer to what `state_dict` gave. ValueError or KeyError when it belongs to other weights."""
+        state_dict = dict(state_dict)
+        before = state_dict.pop(_CHOSEN, self._chosen)
         self.optimizer.load_state_dict(state_dict)
+        changed = {name: value for name, value in self._chosen.items() if before.get(name, value) != value}
+        for group in self.optimizer.param_groups:
+            group.update(changed)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         for parameter, number in zip(parameters, saved, strict=True):
@@ -37,6 +49,35 @@ class ExactState:
                     live[name] = value.to(live[name].device, copy=True)
         if getattr(self.optimizer, "is_paged", False):
             _page_again(self.optimizer, parameters)
+
+
+class ExactSchedule:
+    """A schedule as the resume state sees it: at the saved step, with the rates that the settings say now.
+
+    So a learning rate or a length that was changed before the resume holds from the first step on.
+    """
+
+    def __init__(self, scheduler: LRScheduler) -> None:
+        self.scheduler = scheduler
+
+    def state_dict(self) -> dict[str, Any]:
+        """The schedule's own."""
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to the step of `state_dict`; the optimizer's state must be loaded before."""
+        scheduler = self.scheduler
+        chosen = list(scheduler.base_lrs)
+        scheduler.load_state_dict(state_dict)
+        saved = list(scheduler.base_lrs)
+        scheduler.base_lrs = chosen
+        for number, group in enumerate(scheduler.optimizer.param_groups):
+            if isinstance(scheduler, LambdaLR):
+                group["lr"] = chosen[number] * scheduler.lr_lambdas[number](scheduler.last_epoch)
+            elif chosen[number] != saved[number]:
+                # other classes go on from the rate before, step by step
+                group["lr"] *= chosen[number] / saved[number] if saved[number] else 0.0
+            group["initial_lr"] = chosen[number]
 
 
 def _page_again(optimizer: Any, parameters: Sequence[Tensor]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,11 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         inputs.data_digest,
         " ".join([inputs.denoiser_loading.quantize or "none", inputs.denoiser_loading.compute]),
         layers_digest(inputs.sizes, cfg.network),
+        (cfg.dataset.batch_size, cfg.training.gradient_accumulation_steps, inputs.plan.steps.batches_per_epoch),
     )
     position = Position()
     if state:
-        position = load_state(state, trained.lora, trained.parts(accelerator), fingerprint)
+        position = load_state(state, trained.lora, trained.parts(accelerator), fingerprint, partial(_warn, events))
     generation = run.begin_generation(position.step)
     if state:
         events.write("resumed", step=position.step, generation=generation)
@@ -107,6 +109,11 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
     watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned, trained.swap)
     return _assemble(around, inputs, trained, accelerator, position, fingerprint, metrics, watch)
+
+
+def _warn(events: EventWriter, text: str) -> None:
+    events.write("warning", text=text, remedy="")
+    log.warning(text)
 
 
 def _assemble(

@@ -176,6 +176,7 @@ def _change(run: Run, overrides: dict[str, str]) -> None:
     """Settings replaced for the rest of a resumed run, such as a later end; its config.toml is written anew."""
     from backend.config.toml_io import dump
 
+    run.refuse_second(run.record())
     loaded = load(run.config_path, overrides)
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))

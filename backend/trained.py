@@ -21,7 +21,7 @@ from backend.lora.patterns import by_rate
 from backend.memory import checkpointing
 from backend.memory.swap import Swap
 from backend.memory.swap_run import swap_blocks
-from backend.optim_state import ExactState, weights_to_use
+from backend.optim_state import ExactSchedule, ExactState, weights_to_use
 from backend.runs.events import EventWriter
 from backend.text_training import TrainedText, load_trained_text
 
@@ -43,7 +43,8 @@ class Trained:
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
-        found = {"optimizer": ExactState(self.optimizer.optimizer), "scheduler": self.scheduler.scheduler}
+        optimizer, schedule = self.optimizer.optimizer, self.scheduler.scheduler
+        found = {"optimizer": ExactState(optimizer), "scheduler": ExactSchedule(schedule)}
         return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:

@@ -74,10 +74,32 @@ def atomic_path(path: str | Path, expected_bytes: int | None = None) -> Iterator
         # Measured before the half-written file goes, since its removal makes room again.
         free = free_bytes(target.parent)
         temporary.unlink(missing_ok=True)
-        if isinstance(error, Exception) and not isinstance(error, WriteFailed):
-            failure = _explain(error, target, expected_bytes, free)
-            if failure is not None:
-                raise failure from error
+        _raise_explained(error, target, expected_bytes, free)
+        raise
+    flush_folder(target.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Give a temporary folder to fill; on leaving, flush it and rename it to ``path``, which must not exist.
+
+    The files in it are flushed by whoever writes them. If the body raises, the folder is removed. Folders above are
+    made.
+
+    Raises:
+        DiskFull, WriteFailed: as `atomic_path`.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        flush_folder(temporary)
+        _rename(temporary, target)
+    except BaseException as error:
+        free = free_bytes(target.parent)
+        shutil.rmtree(temporary, ignore_errors=True)
+        _raise_explained(error, target, None, free)
         raise
     flush_folder(target.parent)
 
@@ -117,14 +139,17 @@ def unused_path(path: str | Path) -> Path:
 
 
 def remove_abandoned(folder: str | Path) -> list[Path]:
-    """Remove temporary files below ``folder`` whose writer is no longer alive; return what was removed."""
+    """Remove temporary files and folders below ``folder`` whose writer is no longer alive; return what was removed."""
     removed = []
-    for path in Path(folder).rglob(".*.part"):
+    for path in list(Path(folder).rglob(".*.part")):
         match = _TEMPORARY.match(path.name)
         if match is None or psutil.pid_exists(int(match.group(1))):
             continue
         with contextlib.suppress(OSError):
-            path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
             removed.append(path)
     return removed
 
@@ -182,15 +207,23 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+    _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+
     def _try_lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            # Some network and FUSE disks know no locks; who writes there has to be one at a time.
+            if error.errno not in _NO_LOCKS:
+                raise
+            log.debug("this disk knows no locks: %s", error)
         return True
 
     def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _flush(path: Path) -> None:
@@ -211,6 +244,14 @@ def _rename(temporary: Path, target: Path) -> None:
         except PermissionError:
             time.sleep(wait_s)
     os.replace(temporary, target)
+
+
+def _raise_explained(error: BaseException, target: Path, expected: int | None, free: int | None) -> None:
+    """Raise the same failure in words, where it has to do with the disk and is not in words yet."""
+    if isinstance(error, Exception) and not isinstance(error, WriteFailed):
+        failure = _explain(error, target, expected, free)
+        if failure is not None:
+            raise failure from error
 
 
 def _explain(error: Exception, target: Path, expected: int | None, free: int | None) -> WriteFailed | None:

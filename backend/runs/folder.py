@@ -157,7 +157,7 @@ class Run:
         """
 
         def change(current: dict) -> dict:
-            self._refuse_second(current)
+            self.refuse_second(current)
             return record.without_process(current) | {
                 "started": time.time(),
                 "command": redact_value(command),
@@ -189,7 +189,7 @@ class Run:
         own = ProcessId.of(os.getpid())
 
         def change(current: dict) -> dict:
-            self._refuse_second(current)
+            self.refuse_second(current)
             return current | own.to_record()
 
         record.update(self.record_path, change)
@@ -263,7 +263,8 @@ class Run:
         events, _ = read_events(self.events_path)
         return {Path(str(event.get("file"))).name: event for event in events if event["kind"] == kind}
 
-    def _refuse_second(self, current: dict) -> None:
+    def refuse_second(self, current: dict) -> None:
+        """RunBusy when another process than this one works on the run, by its record `current`."""
         process = ProcessId.from_record(current)
         if process is not None and process.pid != os.getpid() and process.is_alive():
             raise RunBusy(

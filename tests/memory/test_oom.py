@@ -111,6 +111,30 @@ def test_the_last_whole_step_is_kept_and_can_be_resumed(
     assert code == 0 and same(lora_of(run), lora_of(plain))
 
 
+def test_what_samples_or_validation_lose_is_not_the_step_before_them(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import backend.prepare
+
+    cfg = config(
+        tiny_flux, image_folder, tmp_path, training={"max_train_steps": 4}, dataset={"validation_split": 0.25},
+        validation={"validate_every_n_steps": 2, "validate_at_end": False},
+    )  # fmt: skip
+    straight, code = train_here(cfg)
+    assert code == 0
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError(MESSAGE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.prepare, "validate", full)
+        run, code = train_here(cfg)
+    assert code == 1 and "The LoRA of step 2 is kept" in events(run, "error")[0]["text"]
+    assert run.status().state_step == 2
+    run, code = train_here(cfg, run=run, resume=True)
+    assert code == 0 and same(lora_of(run), lora_of(straight)) and same(state_of(run), state_of(straight))
+
+
 def test_three_settings_are_offered_with_what_they_save(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,8 +71,11 @@ def test_files_that_a_living_process_writes_are_not_abandoned(tmp_path):
     other.touch()
     gone = next(pid for pid in range(2**22, 2, -1) if not psutil.pid_exists(pid))
     (tmp_path / f".x.{gone}-0123abcd.part").touch()
-    assert remove_abandoned(tmp_path) == [tmp_path / f".x.{gone}-0123abcd.part"]
-    assert mine.exists() and other.exists()
+    folder = tmp_path / "state" / f".step-00000007.{gone}-0123abcd.part"
+    folder.mkdir(parents=True)
+    (folder / "lora.safetensors").touch()
+    assert set(remove_abandoned(tmp_path)) == {tmp_path / f".x.{gone}-0123abcd.part", folder}
+    assert mine.exists() and other.exists() and not folder.exists()
 
 
 def test_data_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
@@ -205,3 +208,14 @@ def test_a_lock_that_is_held_is_given_up_on(tmp_path):
 
 def test_sizes_for_people():
     assert [human_bytes(n) for n in (0, 999, 24_000_000, 3.2e12)] == ["0 bytes", "999 bytes", "24.0 MB", "3.2 TB"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="flock")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_a_disk_without_locks_is_used_without(tmp_path, monkeypatch, number):
+    import fcntl
+
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+    with locked(tmp_path / "run.json.lock", timeout_s=0.1):
+        write_atomic(tmp_path / "run.json", "{}")
+    assert (tmp_path / "run.json").read_text() == "{}"

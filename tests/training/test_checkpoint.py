@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_a_torn_pointer_costs_nothing(tmp_path: Path, torn: str | None) -> None:
     (tmp_path / "step-00000008").mkdir()
     assert latest_state(tmp_path) == state
     assert not list(tmp_path.glob(".step-*"))
+
+
+@pytest.mark.parametrize("call", ["mkdir", "replace"])
+def test_a_full_disk_is_told_wherever_it_shows(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Small()
+    state = save_state(tmp_path, Position(step=1), small.lora, small.parts, PRINT)
+    real = getattr(os, call)
+
+    def full(path: object, *more: object, **named: object) -> object:
+        if "step-00000002" in Path(str(path)).name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(DiskFull, match="step-00000002"):
+        save_state(tmp_path, Position(step=2), small.lora, small.parts, PRINT)
+    assert latest_state(tmp_path) == state
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", state.name]
 
 
 def test_a_full_disk_leaves_the_state_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

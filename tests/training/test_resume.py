@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from backend.asks import Asks
 from backend.config.schema import Config
+from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from tests.training.runs import config, events, lora_of, rows, same, start, state_of, train_here
@@ -102,6 +104,31 @@ def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
     assert code == 0 and straight.status().step == STEPS + 2
     assert (straight.checkpoints_dir / "tiny.safetensors").read_bytes() == first
     assert not same(lora_of(straight, "tiny-2.safetensors"), lora_of(straight))
+
+
+def test_settings_changed_before_a_resume_hold_from_its_first_step(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """A rate, a decay and a later end; then a batch size at which the epoch has fewer batches than are done."""
+    changed = {"learning_rate": 0.002, "lr_scheduler": "cosine", "lr_warmup": 0.0, "weight_decay": 0.5}
+    cfg = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 3}, optimizer={
+        "learning_rate": 0.01, "lr_scheduler": "cosine", "lr_warmup": 0.0})  # fmt: skip
+    run, code = train_here(cfg)
+    later = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 6}, optimizer=changed)
+    dump(later, run.config_path, whole=True)
+    _, code = train_here(later, run, resume=True)
+    assert code == 0, events(run, "error")
+    rates = [row["lr"] for row in rows(run)]
+    assert rates[:3] == pytest.approx([0.01, 0.0075, 0.0025])
+    assert rates[3:] == pytest.approx([0.002 * (0.5 + 0.5 * math.cos(math.pi * step / 6)) for step in (3, 4, 5)])
+    assert state_of(run)["optimizer"]["param_groups"][0]["weight_decay"] == 0.5
+
+    wider = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 8}, dataset={"batch_size": 4})
+    dump(wider, run.config_path, whole=True)
+    _, code = train_here(wider, run, resume=True)
+    assert code == 0, events(run, "error")
+    assert [(row["step"], row["epoch"]) for row in rows(run)[-2:]] == [(7, 1), (8, 2)]
+    assert any("goes on with the next epoch after step 6" in event["text"] for event in events(run, "warning"))
 
 
 def test_without_a_state_there_is_nothing_to_resume(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
