@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from backend.runs.files import write_atomic
+from backend.runs.files import atomic_path, write_atomic
 
 _KEY_FILE = "key.json"
 # Inductor's file names take some 90 characters, and Windows ends at 260.
@@ -67,9 +67,9 @@ def candidates() -> list[Path]:
 def _writable(path: Path) -> bool:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".write"
-        probe.write_bytes(b"")
-        probe.unlink()
+        # A name of its own: two runs may look at the same moment.
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError:
         return False
     return True
@@ -180,18 +180,13 @@ def export(folder: Path, file: Path) -> CacheSize:
     """Write one key's folder (as `prepare` returned it) to the zip `file`, whole or not at all."""
     if not (folder / _KEY_FILE).is_file():
         raise ValueError(f"{folder} is no compile cache of ours: it holds no {_KEY_FILE}")
-    part = file.with_name(f".{file.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            archive.write(folder / _KEY_FILE, _MANIFEST)
-            for path in sorted(folder.rglob("*")):
-                inner = path.relative_to(folder)
-                # Locks and half-written files belong to a running compile.
-                if path.is_file() and "locks" not in inner.parts and path.suffix not in {".lock", ".tmp"}:
-                    archive.write(path, inner.as_posix())
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_path(file) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.write(folder / _KEY_FILE, _MANIFEST)
+        for path in sorted(folder.rglob("*")):
+            inner = path.relative_to(folder)
+            # Locks and half-written files belong to a running compile.
+            if path.is_file() and "locks" not in inner.parts and path.suffix not in {".lock", ".tmp"}:
+                archive.write(path, inner.as_posix())
     return size(folder)
 
 

@@ -29,6 +29,8 @@ PYTHON_FLOOR = (3, 11)
 PACKAGES = ("diffusers", "transformers", "peft", "accelerate", "safetensors", "pydantic", "gradio")
 _LOW_DISK, _NO_DISK = 10e9, 1e9
 _PROOF_SECONDS = 300
+# Whatever a compiler says in whatever code page, the doctor reads on.
+_WORDS: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _ask(what: str, seconds: float, folder: Path | None = None) -> _Answer:
     command = [sys.executable, "-m", "backend.compile.probe", what]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, cwd=root, env=environment, check=False
+            command, capture_output=True, timeout=seconds, cwd=root, env=environment, check=False, **_WORDS
         )
     except subprocess.TimeoutExpired:
         return _Answer(None, f"no answer within {seconds:.0f} s")
@@ -115,7 +117,7 @@ def _driver() -> str | None:
         return None
     command = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False, **_WORDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.split()

@@ -49,12 +49,12 @@ def msvc() -> str | None:
     if not locator.is_file():
         return None
     needs = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
-    command = [str(locator), "-latest", "-products", "*", "-requires", needs, "-property", "installationPath"]
+    command = [str(locator), "-utf8", "-latest", "-products", "*", "-requires", needs, "-property", "installationPath"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found or None
+    return done.stdout.strip() or None
 
 
 def python_header() -> Path | None:
