@@ -28,8 +28,9 @@ from typing import Any
 
 from backend.bench import seed000
 from backend.bench.record import Record
+from backend.bench.sizes import SIZES
 from backend.bench.table import render
-from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, SIZES, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, Spec, variant
 from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
@@ -80,8 +81,15 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
         replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind)
         for checkpointing, kind in settings
         for name in names
-        if not (checkpointing and variant(name).compile == "model")
+        if not (checkpointing and variant(name).compile == "model") and not SIZES[given.size].lacks(variant(name).mode)
     ]
+
+
+def left_out(given: argparse.Namespace) -> list[str]:
+    """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
+    size = SIZES[given.size]
+    modes = dict.fromkeys(variant(name.strip()).mode for name in given.variants.split(",") if name.strip())
+    return [f"left out: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
 
 
 def _reading(each: Any) -> dict[str, Any]:
@@ -159,6 +167,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     record = Record.open(given.out / name, kind, argv if argv is not None else sys.argv[1:], given.commit)
     repeats = 1 if given.exactness or given.protocol else given.repeats
     clock = _Clock(given.budget_s)
+    write("".join(f"{line}\n" for line in left_out(given)))
     # Not the record's folder: compilers want a short path, and a cache is no record.
     caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
     for repeat in range(repeats):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from backend.bench.variants import SIZES, Spec, variant
+from backend.bench.sizes import SIZES
+from backend.bench.variants import Spec, variant
 
 
 def measure_exactness(spec: Spec) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
             parameter.copy_(values)
     lora.publish()
     stream = Stream(spec, device, exact=False)
-    tokens = [width * height // 256 for width, height in stream.buckets]
+    tokens = [stream.geometry.image_tokens(*bucket) for bucket in stream.buckets]
     batch = stream.batch(tokens.index(min(tokens)))
     dtype = DTYPES[size.dtype]
 
@@ -55,7 +56,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
         return ((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()).item()
 
     return {
-        "padding": size.tokens - min(tokens),
+        "padding": (size.tokens - min(tokens)) * size.pictures,
         "output_error": error(padded[0], exact[0]),
         "output_error_unpadded": error(bare[0], exact[0]),
         "gradient_error": error(padded[1], exact[1]),

@@ -34,6 +34,7 @@ COLUMNS = (
     "h2d_gb_s",
     "swap_limit_ms",
     "graphs",
+    "planned_graphs",
     "recompiles",
     "breaks",
     "limit_hits",

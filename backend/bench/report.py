@@ -17,7 +17,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from backend.bench.record import read_losses, read_rows
-from backend.bench.table import common, groups, loss_curves, loss_table, render, shared
+from backend.bench.table import common, groups, lacking, loss_curves, loss_table, render, shared
 from backend.runs.files import write_atomic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -25,8 +25,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 _TITLES = {"compile": "Steps", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
 _ABOUT = {
     "compile": "Median of the repetitions. Every variant trains the same stream of batches, one bucket after another; "
-    "the first pass over the buckets warms up and is not timed. Recompiles are graphs made after it. Cold is the first "
-    "process, with an empty cache; warm are the later ones. Graph GB is device memory outside of torch's allocator.",
+    "the first pass over the buckets warms up and is not timed. Recompiles are graphs made after it that the shape "
+    "plan does not count; what it counts stands behind the graphs made, as in 2 of 2. Cold is the first process, with "
+    "an empty cache; warm are the later ones. Graph GB is device memory outside of torch's allocator.",
     "exactness": "Root mean square error against an unpadded float32 run, relative to that run's size. Padding is "
     "exact when the padded error is no larger than that of the unpadded bf16 run beside it.",
     "seed000": "r 32, learning rate 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing, random weights and "
@@ -64,6 +65,7 @@ def page(folder: Path) -> str:
         parts.append("\n".join(f"    {command}" for command in meta["commands"]) + "\n")
         if meta["kind"] == "compile" and rows:
             parts.append(f"{shared(rows)}.\n")
+            parts += [f"{line}.\n" for line in lacking(rows)]
         parts.append(render(rows, meta["kind"]))
         compared = loss_table(rows, read_losses(folder / name)) if meta["kind"] == "compile" else ""
         if compared:

@@ -22,7 +22,7 @@ TITLES = {
 
 def specs(general: Spec) -> list[Spec]:
     """The protocol's four runs and our default route, from the sizes of `general`."""
-    from backend.bench.variants import SIZES
+    from backend.bench.sizes import SIZES
     from backend.bench.work import buckets_of
 
     warm = len(buckets_of(SIZES[general.size], exact=False))

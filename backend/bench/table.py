@@ -9,7 +9,8 @@ from typing import Any
 
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
-from backend.bench.variants import SETTINGS, SIZES, VARIANTS
+from backend.bench.sizes import SIZES
+from backend.bench.variants import SETTINGS, VARIANTS
 
 Row = dict[str, str]
 
@@ -84,6 +85,13 @@ def shared(rows: Sequence[Row]) -> str:
     return ", ".join([*said, left] if left else said)
 
 
+def lacking(rows: Sequence[Row]) -> list[str]:
+    """Why the families of the rows' sizes have no row of some shape mode, a line each."""
+    sizes = [SIZES[name] for name in dict.fromkeys(row["size"] for row in rows) if name in SIZES]
+    modes = dict.fromkeys(each.mode for each in VARIANTS.values())
+    return [size.lacks(mode) for size in sizes for mode in modes if size.lacks(mode)]
+
+
 _ALWAYS = {"rank": "rank", "batch": "batch"}
 
 
@@ -147,12 +155,19 @@ def _compile_table(rows: list[Row]) -> str:
                 _shown(group.median("step_100_s"), 1),
                 _shown(group.median("peak_gb"), 2),
                 _shown(group.median("graph_gb"), 2),
-                *(_shown(group.median(column)) for column in ("graphs", "recompiles", "breaks", "syncs")),
+                _graphs(group),
+                *(_shown(group.median(column)) for column in ("recompiles", "breaks", "syncs")),
                 _shown(group.median("loss"), 4),
                 str(len(group.good)),
             ]
         )
     return markdown(_HEADER, lines) + swap_table(found, same) + musubi(found)
+
+
+def _graphs(group: Group) -> str:
+    """Observed graphs, and the planned ones where they were counted."""
+    planned = group.median("planned_graphs")
+    return _shown(group.median("graphs")) + ("" if planned is None else f" of {planned:.0f}")
 
 
 def swap_table(found: Sequence[Group], same: Sequence[str]) -> str:

@@ -1,90 +1,14 @@
-"""What the bench can measure: variants by name, sizes, and the spec of one measurement."""
+"""What the bench can measure: variants by name, and the spec of one measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from backend.bench.sizes import SIZES
+
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model size, as data: what the family's denoiser is made with, and what a step holds.
-
-    layers: blocks of each stack, replaced by `--layers`; each number goes to the config entry of `layer_names` at its
-    place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
-    caption, "text" standing for `text_length`. tokens: image tokens of a step; divisor: of the bucket sizes, in px.
-    """
-
-    family: str
-    layers: tuple[int, ...]
-    layer_names: tuple[str, ...]
-    config: Mapping[str, Any]
-    text: Mapping[str, tuple[int | str, ...]]
-    tokens: int
-    divisor: int
-    text_length: int
-    dtype: str
-
-
-def _flux(layers: tuple[int, int]) -> Size:
-    config = {
-        "in_channels": 64,
-        "attention_head_dim": 128,
-        "num_attention_heads": 24,
-        "joint_attention_dim": 4096,
-        "pooled_projection_dim": 768,
-        "guidance_embeds": True,
-        "axes_dims_rope": (16, 56, 56),
-    }
-    text = {"prompt_embeds": ("text", 4096), "pooled": (768,)}
-    return Size("flux", layers, _FLUX_LAYERS, config, text, 4096, 64, 512, "bf16")
-
-
-def _sdxl(layers: tuple[int, ...], width: int, heads: tuple[int, ...], joint: int, tokens: int, dtype: str) -> Size:
-    pooled, times = joint * 5 // 8, 256 * width // 320
-    config = {
-        "sample_size": 128,
-        "in_channels": 4,
-        "out_channels": 4,
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        "block_out_channels": (width, 2 * width, 4 * width),
-        "attention_head_dim": heads,
-        "cross_attention_dim": joint,
-        "use_linear_projection": True,
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": times,
-        "projection_class_embeddings_input_dim": pooled + 6 * times,
-    }
-    text = {"prompt_embeds": ("text", joint), "pooled": (pooled,), "time_ids": (6,)}
-    return Size("sdxl", layers, ("transformer_layers_per_block",), config, text, tokens, 64, 77, dtype)
-
-
-_FLUX_LAYERS = ("num_layers", "num_single_layers")
-_TINY = {
-    "in_channels": 64,
-    "attention_head_dim": 16,
-    "num_attention_heads": 2,
-    "joint_attention_dim": 32,
-    "pooled_projection_dim": 24,
-    "guidance_embeds": True,
-    "axes_dims_rope": (4, 6, 6),
-}
-SIZES = {
-    # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any card and a bench its time.
-    "flux": _flux((4, 8)),
-    "flux-whole": _flux((19, 38)),
-    # SDXL whole: 1024 x 1024 px is 1024 tokens of its lowest level.
-    "sdxl": _sdxl((1, 2, 10), 320, (5, 10, 20), 2048, 1024, "bf16"),
-    # For tests on a CPU.
-    "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
-    "tiny": Size(
-        "flux", (1, 1), _FLUX_LAYERS, _TINY, {"prompt_embeds": ("text", 32), "pooled": (24,)}, 64, 16, 16, "fp32"
-    ),
-}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from backend import flow
-from backend.bench.variants import SIZES, Size, Spec
+from backend.bench.sizes import SIZES, Size
+from backend.bench.variants import Spec
 from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
@@ -112,7 +113,10 @@ class Batch:
 
 
 class Stream:
-    """Batches in a fixed order: bucket after bucket, `spec.images` random images in all, the same in every variant."""
+    """Batches in a fixed order: bucket after bucket, `spec.images` random images in all, the same in every variant.
+
+    Captions vary in length where the spec trims them, and where the family's text has no padding of its own.
+    """
 
     def __init__(self, spec: Spec, device: torch.device, exact: bool) -> None:
         self.spec, self.device = spec, device
@@ -129,27 +133,42 @@ class Stream:
         rows_columns = self.geometry.latent_size(width, height)
         return nn.functional.interpolate(coarse[None], rows_columns, mode="bicubic")[0].to(self.device)
 
-    def _text(self, index: int) -> dict[str, Tensor]:
+    def image_tokens(self, index: int) -> int:
+        """Image tokens of a row, those of its control picture included."""
+        return self.geometry.image_tokens(*self.buckets[index % len(self.buckets)]) * self.size.pictures
+
+    def caption_tokens(self, index: int) -> int:
+        """Real text tokens of a row."""
+        longest = self.size.text_length
+        if not self.spec.captions and not self.size.masked_text:
+            return longest
+        lengths = (longest // 16, longest // 6, longest // 3, longest)
+        return lengths[int(torch.randint(4, (1,), generator=flow.generator(self.spec.seed, "length", index)))]
+
+    def _text(self, index: int, kind: str) -> dict[str, Tensor]:
         source = flow.generator(self.spec.seed, "text", index)
-        size, row = self.size, {}
+        size, row, real = self.size, {}, self.caption_tokens(index)
         for name, axes in size.text.items():
             shape = [size.text_length if axis == "text" else axis for axis in axes]
             # Encoders give tokens smaller than pooled vectors.
             tensor = torch.randn(shape, generator=source) * (0.2 if len(shape) > 1 else 1.0)
-            row[name] = tensor.to(self.device, DTYPES[size.dtype])
-        if self.spec.captions:
-            longest = size.text_length
-            lengths = torch.tensor([longest // 16, longest // 6, longest // 3, longest])
-            row["length"] = lengths[torch.randint(4, (1,), generator=source)][0]
+            kept = tensor[:real] if size.masked_text and "text" in axes else tensor
+            row[name] = kept.to(self.device, DTYPES[size.dtype])
+        if self.spec.captions and not size.masked_text:
+            row["length"] = torch.tensor(real)
+        if size.pictures > 1:
+            row["control"] = self._latent(index, f"control {kind}")
         return row
 
+    def rows(self, step: int) -> list[int]:
+        """The images of a step's batch; all come from one bucket, as a bucketed loader makes them."""
+        bucket, rounds = step % len(self.buckets), step // len(self.buckets)
+        most = max(1, self.spec.images // len(self.buckets))
+        return [bucket + (rounds + row) % most * len(self.buckets) for row in range(self.spec.batch)]
+
     def batch(self, step: int, kind: str = "train", sigma: float | None = None) -> Batch:
-        """Batch of a step; all its rows come from one bucket, as a bucketed loader makes them."""
-        rows = []
-        bucket = step % len(self.buckets)
-        for row in range(self.spec.batch):
-            rounds = (step // len(self.buckets) + row) % max(1, self.spec.images // len(self.buckets))
-            rows.append(bucket + rounds * len(self.buckets))
+        """Batch of a step."""
+        rows = self.rows(step)
         latents = [self._latent(index, kind) for index in rows]
         noise = [
             flow.noise(latent.shape, flow.generator(self.spec.seed, kind, "noise", step, row)).to(self.device)
@@ -157,7 +176,8 @@ class Stream:
         ]
         drawn = torch.rand(len(rows), generator=flow.generator(self.spec.seed, kind, "sigma", step))
         levels = self.objective.fixed(drawn.tolist() if sigma is None else [sigma] * len(rows))
-        return Batch(latents, [self._text(index) for index in rows], noise, levels.to(self.device), self.objective)
+        text = [self._text(index, kind) for index in rows]
+        return Batch(latents, text, noise, levels.to(self.device), self.objective)
 
     def batches(self) -> Iterator[Batch]:
         step = 0

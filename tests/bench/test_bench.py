@@ -12,8 +12,9 @@ import torch
 from backend.bench import __main__ as bench
 from backend.bench import report
 from backend.bench.record import COLUMNS, Record, read_losses
+from backend.bench.sizes import SIZES
 from backend.bench.table import groups, loss_table, render, shared
-from backend.bench.variants import OPTIONS, SIZES, VARIANTS, Spec
+from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _Step, measure
 from backend.lora.fused import is_fused
@@ -74,6 +75,46 @@ def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -
         assert swapped["losses"] == without["losses"] and swapped["graphs"] == without["graphs"] == 2
         assert 0 < swapped["swap_wait_ms"] < 1000 * swapped["total_s"] and "swap_wait_ms" not in without
         assert swapped["swap_limit_ms"] > 0 and swapped["h2d_gb_s"] > 0 and swapped["swap_gb"] > 0
+
+
+@pytest.mark.parametrize(("size", "classes"), [("tiny-kontext", 2), ("tiny-qwen", 1)])
+def test_families_make_the_planned_graphs_and_eagers_loss(size: str, classes: int, tmp_path: Path) -> None:
+    """Static: one graph a class and caption bucket, over all sizes, with twice the tokens beside a control picture."""
+    rows = {}
+    for name, captions in (("eager", ()), ("dynamic", ()), ("static:sdpa", (16, 32))):
+        torch._dynamo.reset()
+        spec = Spec(name, size=size, steps=4, backend="eager", checkpointing=name == "dynamic", captions=captions)
+        rows[name] = measure(replace(spec, cache_dir=str(tmp_path / "c")))
+    found = {name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()}
+    # FLUX's texts of 16 places are the smallest bucket; Qwen-Image's are longer and come in both.
+    buckets = 2 if size == "tiny-qwen" else 1
+    static = classes * buckets
+    assert found == {"eager": [0, 0, 0, 0], "dynamic": [classes, classes, 0, 0], "static:sdpa": [static, static, 0, 0]}
+    assert all(row["losses"] == pytest.approx(rows["eager"]["losses"], rel=1e-4) for row in rows.values())
+
+
+def test_rows_are_as_the_family_trains() -> None:
+    """Kontext: a control picture of the same size. Qwen-Image: a caption's real tokens alone, of varying number."""
+    kontext, qwen = (Stream(Spec("eager", size=s), torch.device("cpu"), exact=False) for s in ("kontext", "tiny-qwen"))
+    batch, square = kontext.batch(0), kontext.buckets.index((1024, 1024))
+    assert batch.text[0]["control"].shape == batch.latents[0].shape and not batch.text[0]["control"].allclose(
+        batch.latents[0]
+    )
+    assert kontext.image_tokens(square) == 2 * 4096
+    lengths = {len(qwen.batch(step).text[0]["prompt_embeds"]) for step in range(len(qwen.buckets))}
+    assert len(lengths) > 2 and max(lengths) == 32
+    assert SIZES["qwen"].config["num_attention_heads"] * SIZES["qwen"].config["attention_head_dim"] == 3072
+
+
+def test_shape_modes_a_family_lacks_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = bench._parser().parse_args(["--size", "sdxl", "--variants", "eager,static:sdpa,static:fa4,exact"])
+    assert [spec.variant for spec in bench.specs_of(given)] == ["eager", "exact"] * 2
+    (line,) = bench.left_out(given)
+    assert "SDXL has no shape mode static: its convolutions" in line
+    record = Record.open(tmp_path / "benchmarks" / "sdxl-compile", "compile", [], "abc")
+    record.add(Spec("eager", size="sdxl"), 0, answer(0.2, planned_graphs=2))
+    assert "SDXL has no shape mode static" in report.page(tmp_path / "benchmarks")
+    assert "| 2 of 2 |" in render(record.rows, "compile")
 
 
 def answer(seconds: float, **more: float | str) -> dict:

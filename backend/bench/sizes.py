@@ -1,0 +1,133 @@
+"""Model sizes that the bench knows, as data: the denoiser's widths, and what a step holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.models.table import family
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model size, as data: what the family's denoiser is made with, and what a step holds.
+
+    layers: blocks of each stack, replaced by `--layers`; each number goes to the config entry of `layer_names` at its
+    place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
+    caption, "text" standing for `text_length`. tokens: of a picture of a step; divisor: of the bucket sizes, in px.
+    """
+
+    family: str
+    layers: tuple[int, ...]
+    layer_names: tuple[str, ...]
+    config: Mapping[str, Any]
+    text: Mapping[str, tuple[int | str, ...]]
+    tokens: int
+    divisor: int
+    text_length: int
+    dtype: str
+
+    @property
+    def pictures(self) -> int:
+        """Pictures of a row: two where a control picture of the same size stands behind its own."""
+        return 2 if family(self.family).facts.control else 1
+
+    @property
+    def masked_text(self) -> bool:
+        """Whether text has no padding of its own: rows then hold a caption's real tokens alone."""
+        return family(self.family).facts.text_rule == "masked"
+
+    def lacks(self, mode: str) -> str:
+        """Why this size's family can't have the shape mode `mode`; empty when it can."""
+        facts = family(self.family).facts
+        reason = facts.lacks_modes.get(mode)
+        return f"{facts.title} has no shape mode {mode}: {reason}" if reason else ""
+
+
+_FLUX_LAYERS = ("num_layers", "num_single_layers")
+_FLUX = {
+    "in_channels": 64,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "guidance_embeds": True,
+    "axes_dims_rope": (16, 56, 56),
+}
+_TINY_FLUX = _FLUX | {
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 32,
+    "pooled_projection_dim": 24,
+    "axes_dims_rope": (4, 6, 6),
+}
+_QWEN = {
+    "in_channels": 64,
+    "out_channels": 16,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 3584,
+    "axes_dims_rope": (16, 56, 56),
+}
+_TINY_QWEN = _QWEN | {
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 32,
+    "axes_dims_rope": (4, 6, 6),
+}
+
+
+def _flux(layers: tuple[int, int], family: str = "flux") -> Size:
+    text = {"prompt_embeds": ("text", 4096), "pooled": (768,)}
+    return Size(family, layers, _FLUX_LAYERS, _FLUX, text, 4096, 64, 512, "bf16")
+
+
+def _tiny_flux(family: str = "flux") -> Size:
+    text = {"prompt_embeds": ("text", 32), "pooled": (24,)}
+    return Size(family, (1, 1), _FLUX_LAYERS, _TINY_FLUX, text, 64, 16, 16, "fp32")
+
+
+def _qwen(layers: int) -> Size:
+    text = {"prompt_embeds": ("text", 3584)}
+    return Size("qwen_image", (layers,), ("num_layers",), _QWEN, text, 4096, 64, 512, "bf16")
+
+
+def _sdxl(layers: tuple[int, ...], width: int, heads: tuple[int, ...], joint: int, tokens: int, dtype: str) -> Size:
+    pooled, times = joint * 5 // 8, 256 * width // 320
+    config = {
+        "sample_size": 128,
+        "in_channels": 4,
+        "out_channels": 4,
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        "block_out_channels": (width, 2 * width, 4 * width),
+        "attention_head_dim": heads,
+        "cross_attention_dim": joint,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": times,
+        "projection_class_embeddings_input_dim": pooled + 6 * times,
+    }
+    text = {"prompt_embeds": ("text", joint), "pooled": (pooled,), "time_ids": (6,)}
+    return Size("sdxl", layers, ("transformer_layers_per_block",), config, text, tokens, 64, 77, dtype)
+
+
+SIZES = {
+    # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any card and a bench its time.
+    "flux": _flux((4, 8)),
+    "flux-whole": _flux((19, 38)),
+    # FLUX.1 Kontext is FLUX.1-dev with a control picture in the row: twice the tokens.
+    "kontext": _flux((4, 8), "flux_kontext"),
+    # 12 of Qwen-Image's 60 blocks: 4 of its 20 billion weights.
+    "qwen": _qwen(12),
+    # SDXL whole: 1024 x 1024 px is 1024 tokens of its lowest level.
+    "sdxl": _sdxl((1, 2, 10), 320, (5, 10, 20), 2048, 1024, "bf16"),
+    # For tests on a CPU.
+    "tiny": _tiny_flux(),
+    "tiny-kontext": _tiny_flux("flux_kontext"),
+    "tiny-qwen": Size(
+        "qwen_image", (1,), ("num_layers",), _TINY_QWEN, {"prompt_embeds": ("text", 32)}, 64, 16, 32, "fp32"
+    ),
+    "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
+}
