@@ -17,12 +17,11 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.schema import Config, by_path
 from backend.data.images import EXTENSIONS
-from backend.models.base import Base
-from backend.models.table import family
+from backend.models.table import FAMILIES
 from backend.refused import Refused
 from backend.runs import supervise
 from backend.runs.errors import RunError, WriteFailed
-from gui import fields, form, imports, messages
+from gui import base_model, fields, form, imports, messages
 from gui.desk import Desk
 from gui.places import Places
 
@@ -79,11 +78,27 @@ class Actions:
 
     def kept(self, values: Mapping[str, Any]) -> Message:
         """Take the form as it is; the answer says what is wrong with it. Called after every edit."""
+        before = self.desk.now.values
         self.desk.keep(values)
+        advice = self._of_new_family(before, self.desk.now.values)
         return {
             "desk": self.desk.facts(),
             "problems": messages.all_problem_facts(form.read(self.desk.now.values).problems),
+            **({"notice": advice} if advice else {}),
         }
+
+    @staticmethod
+    def _of_new_family(before: form.Values, now: form.Values) -> Message | None:
+        """What else has to change with a family that was just chosen."""
+        row = FAMILIES.get(str(now["model.family"]))
+        if row is None or now["model.family"] == before["model.family"]:
+            return None
+        change = base_model.change_to(row.facts, str(now["compile.shape_mode"]))
+        if len(change) == 1:
+            return None
+        mode = change["compile.shape_mode"]
+        text = f"{row.facts.title} can't have the shape mode {now['compile.shape_mode']}."
+        return messages.notice(text, "info", f"Set {mode}", {"what": "apply", "change": change})
 
     def state(self, problems: list[Problem]) -> Message:
         """The bar, the presets and these problems."""
@@ -300,7 +315,7 @@ def start_problems(config: Config) -> list[Problem]:
     """What a run needs beside a valid config: a whole base model, folders with pictures. Nothing heavy is loaded."""
     problems = [*load.ready(config)]
     if config.model.base_model is not None:
-        problems += family(config.model.family).check_base_model(Base.of(config.model))
+        problems += base_model.problems(config)
     for index, folder in enumerate(config.dataset.folders):
         problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
         if folder.control_path is not None:

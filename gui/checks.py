@@ -17,15 +17,13 @@ from backend.config.paths import resolve
 from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
-from backend.models.base import Base, Place
 from backend.models.table import FAMILIES, family
 from backend.plan.machine import cards
 from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import memory_dict
-from backend.plan.texts import text_length_of
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
-from gui import fields, form, messages, pictures
+from gui import base_model, fields, form, messages, pictures
 from gui.desk import Desk
 from gui.jobs import Job
 from gui.live import answer
@@ -63,7 +61,7 @@ class Checks:
         @router.get("/model")
         def model() -> Response:
             """What is in the base model's folder."""
-            return answer(model_facts(self.config()))
+            return answer(base_model.facts(self.config()))
 
         @router.get("/machine")
         def machine() -> Response:
@@ -195,62 +193,6 @@ def profile_words(config: Config) -> str:
     return f"The profile {name} rules over the fields below it: {', '.join(shown)}."
 
 
-def model_facts(config: Config | None) -> dict[str, Any]:
-    """What the base model's folder holds and lacks: checked as soon as it is typed, without loading anything."""
-    empty: dict[str, Any] = {"path": "", "title": "", "problems": [], "parts": [], "facts": [], "total": 0}
-    if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
-        return empty
-    chosen = family(config.model.family)
-    base = Base.of(config.model)
-    problems = chosen.check_base_model(base)
-    sizes = _sizes(config)
-    parts = [
-        {
-            "name": part.title,
-            "folder": _lies(base.place(part), part.folder),
-            "bytes": sizes.get(part.name) or None,
-        }
-        for part in chosen.facts.parts
-        if part.weights
-    ]
-    facts = []
-    if not any(problem.severity == "error" for problem in problems):
-        geometry = chosen.geometry(base)
-        facts = [
-            f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
-            f"text of {text_length_of(config, chosen.facts)} tokens",
-        ]
-    return {
-        "path": str(base.path),
-        "title": chosen.facts.title,
-        "problems": messages.all_problem_facts(problems),
-        "parts": parts if base.path is not None and base.path.exists() else [],
-        "facts": facts,
-        "total": sum(sizes.values()),
-    }
-
-
-def _lies(place: Place | None, folder: str) -> str:
-    """Where a part lies, for the list of parts: its folder's or file's name."""
-    return folder if place is None else place.path.name
-
-
-def _sizes(config: Config) -> dict[str, int]:
-    if config.model.base_model is None:
-        return {}
-    try:
-        return family(config.model.family).sizes(Base.of(config.model))
-    except (OSError, ValueError, KeyError):
-        # A folder that is no model yet: the check beside it says why.
-        return {}
-
-
-def _denoiser(config: Config) -> str:
-    """Name of the part that is trained."""
-    facts = family(config.model.family).facts
-    return next(part.name for part in facts.parts if facts.denoiser_class in part.class_names)
-
-
 def machine_facts(config: Config | None) -> dict[str, Any]:
     """Memory and disk of this machine beside what the model and the run need of them."""
     memory = psutil.virtual_memory()
@@ -264,8 +206,8 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
         tiles.append({"value": memory_words(card.free), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
-        sizes = _sizes(config)
-        denoiser = _denoiser(config)
+        sizes = base_model.sizes(config)
+        denoiser = base_model.denoiser(config)
         if denoiser in sizes:
             rows.append(["Base model weights on disk", human_bytes(sizes[denoiser])])
         others = sum(size for name, size in sizes.items() if name != denoiser)

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import settings
-from backend.models.table import lacking
+from backend.models.table import FAMILIES, lacking
 from backend.runs.files import write_atomic
-from gui import form
+from gui import fields, form
 
 log = logging.getLogger(__name__)
 
 _DRAFT_VERSION = 1
 _STEPS_BACK = 20
+# Columns for families that edit.
+_CONTROL = ("control_path", "control_image")
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Desk:
                 "preset": self.now.preset,
                 "changed": form.changed(self.now.values, self.now.base),
                 "changedFromDefault": form.changed(self.now.values, form.defaults()),
-                "lacking": _lacking(str(self.now.values.get("model.family"))),
+                **_of_family(str(self.now.values.get("model.family"))),
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),
             }
@@ -138,10 +140,21 @@ class Desk:
             log.warning("The draft in %s can't be read and is left aside: %s", self.path, wrong)
 
 
-def _lacking(family: str) -> list[str]:
-    """Settings that the chosen model family does not have."""
-    names = lacking(family)
-    return [setting.path for setting in settings() if setting.name in names]
+def _of_family(name: str) -> dict[str, Any]:
+    """What the chosen model family lacks, by path of settings and by name of columns, and what its parts are called.
+
+    parts: what a person gives for a part that the base model lacks, by path of its setting.
+    """
+    gone = lacking(name)
+    facts = FAMILIES[name].facts if name in FAMILIES else None
+    parts = {f"model.{part.setting}": part.where for part in facts.parts if part.setting} if facts else {}
+    others = fields.part_settings() - parts.keys() if facts else frozenset()
+    columns = [column.name for setting in settings() for column in setting.columns if column.name in gone]
+    return {
+        "lacking": [s.path for s in settings() if s.name in gone or s.path in others],
+        "lackingColumns": columns + (list(_CONTROL) if facts and not facts.control else []),
+        "parts": parts,
+    }
 
 
 def _snapshot(content: Mapping[str, Any]) -> Snapshot:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import gradio as gr
@@ -17,6 +18,7 @@ import gradio as gr
 from backend.config.declare import Setting
 from backend.config.schema import settings
 from backend.config.toml_io import dumps_value
+from backend.models.table import FAMILIES
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,13 @@ TABS = {
 
 _GROUPS = (
     Group("model", "model", "Base model", "The checkpoint that the LoRA is trained on. It is read, never changed."),
+    Group("parts", "model", "Parts in files of their own", "For a base model in a single file, or another VAE.", False),
     Group("network", "model", "LoRA network", "How much the LoRA can learn, and which layers it touches."),
     Group("dataset", "dataset", "Images and captions", "Folders of pictures, each with a caption file beside it."),
     Group("training", "training", "Length"),
     Group("optimizer", "training", "Optimizer and learning rate"),
     Group("timesteps", "training", "Timesteps and loss", "Which noise levels are practised, and how often."),
-    Group("loss", "training", "Loss", "Most of it is for SDXL and SD 1.5; what a family lacks is said.", open=False),
+    Group("loss", "training", "Loss", "How far off a prediction was.", open=False),
     Group("saving", "training", "Saving"),
     Group("metadata", "training", "Written into the file", "Shown by tools that list LoRA files.", open=False),
     Group("logging", "training", "Logging", open=False),
@@ -75,25 +78,16 @@ _GROUPS = (
 GROUPS = {group.key: group for group in _GROUPS}
 
 EXCEPTIONS: dict[str, Placed] = {
-    "model.base_model": Placed(first=True, wide=True, placeholder="/path/to/FLUX.1-dev"),
-    "model.text_encoder": Placed(wide=True, placeholder="clip_l.safetensors, only if the base model lacks it"),
-    "model.text_encoder_2": Placed(wide=True, placeholder="t5xxl_fp16.safetensors, only if the base model lacks it"),
-    "model.tokenizer": Placed(wide=True, placeholder="the folder tokenizer, for single files"),
-    "model.tokenizer_2": Placed(wide=True, placeholder="the folder tokenizer_2, for single files"),
-    "model.vae": Placed(wide=True, placeholder="ae.safetensors, only if the base model lacks it"),
+    "model.base_model": Placed(first=True, placeholder="/path/to/FLUX.1-dev"),
     "model.weight_dtype": Placed(group="memory"),
-    "network.network_weights": Placed(wide=True),
     "network.targets_include": Placed(wide=True, lines=3),
     "network.targets_exclude": Placed(wide=True, lines=2),
     "network.layer_settings": Placed(wide=True),
-    "dataset.cache_dir": Placed(wide=True),
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
     "training.mixed_precision": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
     # Gradio takes a value "blocks" for the key of a translation, and complains.
     "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),
-    "compile.compile_cache_dir": Placed(wide=True),
-    "saving.output_dir": Placed(wide=True),
     "saving.metadata_title": Placed(group="metadata"),
     "saving.metadata_author": Placed(group="metadata"),
     "saving.metadata_description": Placed(group="metadata", wide=True, lines=2),
@@ -104,6 +98,7 @@ EXCEPTIONS: dict[str, Placed] = {
 Widgets = dict[str, gr.components.Component]
 
 _PLAIN = Placed()
+_WIDE = ("tables", "text", "path")
 _NUMBERS = {"int": "numeric", "float": "decimal"}
 _ONE_A_LINE = {"table": "one a line, name = value", "str_list": "one a line"}
 
@@ -115,7 +110,14 @@ def elem_id(path: str) -> str:
 
 def group_of(setting: Setting) -> Group:
     """The panel that a setting belongs to. KeyError names a section that no panel takes."""
-    return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or setting.section]
+    own = "parts" if setting.path in part_settings() else setting.section
+    return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or own]
+
+
+@cache
+def part_settings() -> frozenset[str]:
+    """Paths of the settings that give a part of the base model alone, of all families."""
+    return frozenset(f"model.{part.setting}" for row in FAMILIES.values() for part in row.facts.parts if part.setting)
 
 
 def members(key: str) -> list[Setting]:
@@ -206,7 +208,7 @@ def _draw_grid(chosen: Iterable[Setting], widgets: Widgets) -> None:
 def widget(setting: Setting) -> gr.components.Component:
     """The widget of one setting, showing its default."""
     how = EXCEPTIONS.get(setting.path, _PLAIN)
-    classes = [f"k-{setting.kind}", *(["wide"] if how.wide or setting.kind in ("tables", "text") else [])]
+    classes = [f"k-{setting.kind}", *(["wide"] if how.wide or setting.kind in _WIDE else [])]
     shared: dict[str, Any] = {
         "label": _label(setting),
         "elem_id": elem_id(setting.path),

@@ -34,21 +34,28 @@
       if (event.target.closest?.("#tabs button[role=tab]")?.textContent.trim() === title) update();
     });
 
+  const problem = (p) => {
+    const elsewhere = p.id && p.path !== "model.base_model";
+    return el("li", { class: p.severity }, el("strong", {}, p.text), p.remedy ? ` ${p.remedy}` : "", elsewhere ? [" ", el("button", { class: "link", onclick: () => m.goToField(p.id, p.tab) }, `Go to ${p.label}`)] : null);
+  };
   follow("#model-root", "/model", (node, answer) => {
-    if (!answer.path) return fill(node, el("p", { class: "note" }, "Give the base model's folder, and what is in it is checked at once."));
+    if (!answer.path) return fill(node, el("p", { class: "note" }, "Give the base model's folder or file, and what is in it is checked at once."));
     const good = !answer.problems.some((p) => p.severity === "error");
+    const { fits } = answer;
     fill(
       node,
-      el("div", { class: `verdict ${good ? "good" : "bad"}`, id: "model-verdict" }, good ? `${answer.title} found, ${m.bytes(answer.total)} on disk.` : "This folder can't be trained on yet."),
-      answer.problems.length
-        ? el("ul", { class: "problem-list" }, answer.problems.map((p) => el("li", { class: p.severity }, el("strong", {}, p.text), p.remedy ? ` ${p.remedy}` : "")))
-        : null,
+      el("div", { class: `verdict ${good ? "good" : "bad"}`, id: "model-verdict" }, good ? `${answer.title} found, ${m.bytes(answer.total)} on disk.` : fits ? `This is ${fits.title}, and the family is set to ${answer.title}.` : "This base model can't be trained on yet."),
+      fits
+        ? el("div", { class: "buttons" }, el("button", { class: "primary", id: "take-family", onclick: () => m.act("apply", { change: fits.change }) }, `Set the family to ${fits.title}`))
+        : answer.problems.length
+          ? el("ul", { class: "problem-list" }, answer.problems.map(problem))
+          : null,
       answer.parts.length
         ? el(
             "table",
             { class: "facts" },
-            el("thead", {}, el("tr", {}, el("th", {}, "Part"), el("th", {}, "Folder"), el("th", {}, "On disk"))),
-            el("tbody", {}, answer.parts.map((p) => el("tr", {}, el("td", {}, p.name), el("td", {}, el("code", {}, p.folder)), el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : m.bytes(p.bytes))))),
+            el("thead", {}, el("tr", {}, el("th", {}, "Part"), el("th", {}, "Folder or file"), el("th", {}, "On disk"))),
+            el("tbody", {}, answer.parts.map((p) => el("tr", {}, el("td", {}, p.name), el("td", {}, el("code", {}, p.place)), el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : m.bytes(p.bytes))))),
           )
         : null,
       answer.facts.length ? el("p", { class: "note" }, answer.facts.join(" · ")) : null,

@@ -80,11 +80,17 @@
     const lacking = m.state.desk.lacking || [];
     field.classList.toggle("is-lacking", lacking.some((path) => idOf(path) === field.id));
   };
-  m.on("desk", () => fieldsHere().forEach((field) => (markChanged(field), markLacking(field))));
+  // What a part is called differs by family: clip_l.safetensors for FLUX, another file for Qwen-Image.
+  const hint = (field) => {
+    const [, where] = Object.entries(m.state.desk.parts || {}).find(([path]) => idOf(path) === field.id) || [];
+    if (where && input(field)) input(field).placeholder = where;
+  };
+  m.on("desk", () => fieldsHere().forEach((field) => (markChanged(field), markLacking(field), hint(field))));
   m.whenPresent("[id^='f-'].block, .k-tables[id^='f-']", (field) => {
     mark(field, m.state.problems);
     markChanged(field);
     markLacking(field);
+    hint(field);
   });
 
   // A list under an input, used by the search box and by every path field.

@@ -63,9 +63,10 @@
         box.value = value ?? "";
         if (column.kind === "path") m.pathInput(box, "folder");
       }
+      const untouched = value === undefined || value === null || String(value) === String(column.default ?? "");
       return el(
         "label",
-        { class: `cell ${isLong(column, index) ? "long" : ""} cell-${column.kind}`, for: id, title: column.help, "data-column": column.name },
+        { class: `cell ${isLong(column, index) ? "long" : ""} cell-${column.kind} ${untouched ? "is-untouched" : ""}`, for: id, title: column.help, "data-column": column.name },
         el("span", {}, column.label),
         box,
       );
@@ -107,6 +108,12 @@
         el("button", { type: "button", class: "small add", onclick: () => (rows.push(fresh()), publish(true), focusLast()) }, `+ Add ${rows.length ? "another" : "one"}`),
       );
       markProblems(m.state.problems);
+      markLacking();
+    };
+    // What the chosen family lacks is not shown, unless somebody set it.
+    const markLacking = () => {
+      const lacking = m.state.desk.lackingColumns || [];
+      root.querySelectorAll("[data-column]").forEach((node) => node.classList.toggle("is-lacking", lacking.includes(node.dataset.column)));
     };
     const focusLast = () => root.querySelector(".row-card:last-of-type textarea, .row-card:last-of-type input")?.focus();
 
@@ -130,6 +137,7 @@
     };
     watch("value", take);
     m.on("problems", markProblems);
+    m.on("desk", markLacking);
     m.on("settings", take);
     take();
   };

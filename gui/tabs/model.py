@@ -1,4 +1,4 @@
-"""The Model tab: what the LoRA is trained on, what is in that folder, and how large the LoRA is."""
+"""The Model tab: what the LoRA is trained on, what was found there, and how large the LoRA is."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from gui.fields import Widgets, draw_group, panel
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings of the model and of the network."""
     draw_group("model", widgets)
-    panel("What is in the folder", "model-root")
+    panel("What was found", "model-root")
+    draw_group("parts", widgets)
     draw_group("network", widgets)

@@ -11,7 +11,7 @@ import pytest
 
 from backend.config.load import parse
 from backend.plan.machine import Card, cards
-from gui import checks, form
+from gui import base_model, checks, form
 from gui.jobs import Job
 from gui.look import Look
 from tests.gui.conftest import ADDRESS, Page, make_run
@@ -20,7 +20,7 @@ from tests.gui.conftest import ADDRESS, Page, make_run
 def config(base: Path | None = None, folder: Path | None = None, **sections: Any) -> Any:
     data = dict(sections)
     if base:
-        data["model"] = {"base_model": str(base)}
+        data["model"] = {"base_model": str(base), **data.get("model", {})}
     data["dataset"] = {"resolution": 256, "min_bucket_size": 64, **data.get("dataset", {})}
     if folder:
         data["dataset"]["folders"] = [{"path": str(folder)}]
@@ -36,9 +36,9 @@ def wait(job: Job, seconds: float = 60) -> None:
 
 
 def test_a_whole_base_model_is_named_with_its_parts(tiny_flux: Path) -> None:
-    facts = checks.model_facts(config(tiny_flux))
+    facts = base_model.facts(config(tiny_flux))
     assert facts["title"] == "FLUX.1" and facts["problems"] == []
-    assert {part["folder"] for part in facts["parts"]} == {"transformer", "vae", "text_encoder", "text_encoder_2"}
+    assert {part["place"] for part in facts["parts"]} == {"transformer", "vae", "text_encoder", "text_encoder_2"}
     assert all(part["bytes"] > 0 for part in facts["parts"])
     assert facts["total"] == sum(part["bytes"] for part in facts["parts"])
 
@@ -49,11 +49,24 @@ def test_a_base_model_that_lacks_a_part_says_which(tiny_flux: Path, tmp_path: Pa
     copy = tmp_path / "model"
     shutil.copytree(tiny_flux, copy)
     shutil.rmtree(copy / "vae")
-    facts = checks.model_facts(config(copy))
+    facts = base_model.facts(config(copy))
     assert any("VAE" in problem["text"] for problem in facts["problems"])
-    assert next(part for part in facts["parts"] if part["folder"] == "vae")["bytes"] is None
-    assert checks.model_facts(config(tmp_path / "nothing"))["problems"]
-    assert checks.model_facts(config())["path"] == ""
+    assert next(part for part in facts["parts"] if part["place"] == "vae")["bytes"] is None
+    assert base_model.facts(config(tmp_path / "nothing"))["problems"]
+    assert base_model.facts(config())["path"] == ""
+
+
+def test_a_base_model_of_another_family_is_told_in_one_line(tiny_flux: Path) -> None:
+    wrong = config(tiny_flux, model={"family": "sdxl"}, compile={"shape_mode": "off"})
+    facts = base_model.facts(wrong)
+    assert facts["fits"] == {"title": "FLUX.1", "change": {"model.family": "flux"}} and facts["parts"] == []
+    assert [(p.path, p.text) for p in base_model.problems(wrong)] == [
+        ("model.family", "the base model is FLUX.1, but the chosen family is SDXL")
+    ]
+    assert base_model.facts(config(tiny_flux))["fits"] is None
+    # Belongs to no family: its own problems are told.
+    assert base_model.facts(config(tiny_flux / "vae"))["fits"] is None
+    assert base_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
 
 
 def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:

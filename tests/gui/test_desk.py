@@ -24,6 +24,19 @@ def test_the_page_is_told_what_the_family_lacks(tmp_path: Path) -> None:
     assert desk.facts()["lacking"] == []
 
 
+def test_parts_and_columns_are_those_of_the_family(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    facts = desk.facts()
+    assert "clip_l.safetensors" in facts["parts"]["model.text_encoder"]
+    assert "model.text_encoder_2" not in facts["lacking"] and "control_path" in facts["lackingColumns"]
+    desk.keep(form.defaults() | {"model.family": "sd15"})
+    facts = desk.facts()
+    assert "model.text_encoder_2" in facts["lacking"] and "model.text_encoder" not in facts["lacking"]
+    assert {"guidance_scale", "text_length", "control_image"} <= set(facts["lackingColumns"])
+    desk.keep(form.defaults() | {"model.family": "flux_kontext"})
+    assert "control_path" not in desk.facts()["lackingColumns"]
+
+
 def test_a_draft_survives_the_server(tmp_path: Path) -> None:
     Desk(tmp_path).keep(with_rank("not yet a number"))
     assert Desk(tmp_path).now.values == with_rank("not yet a number")
