@@ -1,4 +1,4 @@
-"""Says what is being compiled while it is: the main thread can't, since it is the one that compiles."""
+"""Says what is being compiled while it is, and what was: the main thread can't, since it is the one that compiles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from backend.runs.events import EventWriter
 class CompilePulse:
     """A context in which a thread writes a ``compile`` event whenever another block is being compiled, or none is.
 
-    The event is ``{"compiling": "double block 0 (took 12 s last time)"}``, with None at the end. The page and the
-    terminal show it; nothing in training depends on it.
+    The event is ``{"compiling": "double block 0 (took 12 s last time)"}``, with None at the end. Each finished graph is
+    told too: validation and samples before the first step may take minutes. The page and the terminal show it; nothing
+    in training depends on it.
     """
 
     def __init__(self, telemetry: Telemetry, events: EventWriter, every_s: float = 0.5) -> None:
@@ -39,3 +40,5 @@ class CompilePulse:
             if now != told:
                 told = now
                 self._events.write("compile", compiling=now)
+            for event in self._telemetry.new_events():
+                self._events.write(**event)

@@ -11,6 +11,7 @@ from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.status import StatusReader
+from gui import messages
 
 # Enough for any chart and table; a run with thousands of samples shows the newest.
 _MOST = 400
@@ -71,7 +72,7 @@ class RunWatch:
         elif kind == "graph_break":
             facts["breaks"] = [*facts["breaks"], _without_frame(event)][-_MOST:]
         elif kind == "warning":
-            facts["warnings"] = [*facts["warnings"], _without_frame(event)][-20:]
+            facts["warnings"] = [*facts["warnings"], _warning(event)][-20:]
         elif kind in ("sample", "checkpoint"):
             facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
         elif kind == "memory_estimate":
@@ -148,6 +149,10 @@ def _changed_at(path: Path) -> int | None:
         return path.stat().st_mtime_ns
     except OSError:
         return None
+
+
+def _warning(event: dict[str, Any]) -> dict[str, str]:
+    return {key: messages.sentence(str(event.get(key) or "")) for key in ("text", "remedy")}
 
 
 def _without_frame(event: dict[str, Any]) -> dict[str, Any]:

@@ -284,7 +284,7 @@
     const phase = live ? PHASES[s.phase] || "Starting" : word;
     const amount = total ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
     text(ui.phase, phase + amount);
-    text(ui.eta, live ? (s.eta_s !== null && s.eta_s !== undefined ? `${m.duration(s.eta_s)} left` : "") : s.elapsed_s ? `took ${m.duration(s.elapsed_s)}` : "");
+    text(ui.eta, live ? (s.eta_s >= 1 ? `${m.duration(s.eta_s)} left` : "") : s.elapsed_s ? `took ${m.duration(s.elapsed_s)}` : "");
     ui.bar.firstChild.style.width = `${100 * (share ?? (live ? 0.02 : 0))}%`;
     ui.bar.setAttribute("aria-valuenow", Math.round(100 * (share ?? 0)));
     ui.bar.setAttribute("aria-label", phase);

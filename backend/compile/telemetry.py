@@ -379,5 +379,6 @@ def _counters() -> dict[str, int]:
     hit, miss = joint["autograd_cache_hit"], joint["autograd_cache_miss"]
     if not through:
         hit, miss = single["fxgraph_cache_hit"], single["fxgraph_cache_miss"]
-    limit = _named(counters["unimplemented"].items(), "recompile_limit", "recompile limit", "cache_size_limit")
+    # A copy: another thread may be compiling, and count.
+    limit = _named(tuple(counters["unimplemented"].items()), "recompile_limit", "recompile limit", "cache_size_limit")
     return {"hit": hit, "miss": miss, "limit": limit}

@@ -262,9 +262,10 @@ def _eta(
 ) -> float | None:
     if state != "running":
         return None
-    if training:
-        return (total - step) * seconds if total is not None and seconds is not None and step <= total else None
-    return phase_eta
+    # Samples before the first step have a time of their own; no step has one yet.
+    if not training or seconds is None:
+        return phase_eta
+    return (total - step) * seconds if total is not None and step <= total else None
 
 
 def _elapsed(record: dict, active: bool) -> float | None:

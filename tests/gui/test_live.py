@@ -87,6 +87,13 @@ def test_compile_facts_are_folded(page: Page) -> None:
     assert live(page, run)["facts"]["compile"] == {}
 
 
+def test_warnings_are_whole_sentences(page: Page) -> None:
+    run = make_run(page.runs)
+    EventWriter(run).write("warning", text="the run ends early", remedy="Set max_train_steps to 240")
+    facts = page.client.get("/live", params={"run": run.name}).json()["facts"]
+    assert facts["warnings"] == [{"text": "The run ends early.", "remedy": "Set max_train_steps to 240."}]
+
+
 def test_runs_are_listed_whoever_made_them(page: Page) -> None:
     assert page.client.get("/runs").json() == {"runs": []}
     names = [make_run(page.runs, name).name for name in ("fox", "hare")]

@@ -70,6 +70,8 @@ def test_phases_before_training_tell_their_own_progress(live):
     assert status.text == "Encoding images: 120 of 400, about 1 min 10 s left."
     events.write("phase", phase="compile", done=None, total=None, eta_s=None)
     assert reader.read().text == "Compiling."
+    events.write("phase", phase="sample", done=1, total=4, eta_s=8.0)
+    assert reader.read().eta_s == 8.0
 
 
 def test_training_tells_steps_and_what_is_left_and_so_do_the_pauses_in_it(live):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,15 +26,27 @@ def test_the_events_name_what_is_being_compiled(tmp_path: Path) -> None:
     try:
         with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
             torch.compile(block.forward, backend=slow_backend)(torch.ones(2, 4))
+            # Nothing polls the telemetry before the first step, and still the graph is told.
+            wait_until(lambda: any("graph" in event for event in read_events(path)[0]))
     finally:
         telemetry.stop()
         torch._dynamo.reset()
-    told = [event["compiling"] for event in read_events(path)[0] if event["kind"] == "compile"]
+    events = read_events(path)[0]
+    told = [event["compiling"] for event in events if "compiling" in event]
     assert told[0] is not None and told[-1] is None
+    assert [event["graph"] for event in events if "graph" in event] == [1]
+
+
+def wait_until(so: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not so() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def test_nothing_is_said_while_nothing_compiles(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    with CompilePulse(Telemetry(), EventWriter(path), every_s=0.02):
+    telemetry = Telemetry().start()
+    with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
         time.sleep(0.1)
+    telemetry.stop()
     assert read_events(path) == ([], 0)
