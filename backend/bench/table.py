@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.bench.beside import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
 from backend.bench.sizes import SIZES
@@ -161,7 +162,7 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + swap_table(found, same) + musubi(found)
+    return markdown(_HEADER, lines) + swap_table(found, same) + others(found)
 
 
 def _graphs(group: Group) -> str:
@@ -210,41 +211,6 @@ _SWAP_HEADER = (
     "times unswapped",
     "peak GB",
 )
-
-
-# Milliseconds a step of musubi-tuner's compiled FLUX on this work (4 + 8 blocks at FLUX's widths, rank 32, batch 1,
-# 4096 image and 512 text tokens, one H100), with and without checkpointing; and how much faster we aim to be.
-MUSUBI = {True: 137.0, False: 102.0}
-AIM = 1.25
-
-
-def musubi(found: Sequence[Group]) -> str:
-    """Our best exact variant beside musubi-tuner's compiled FLUX, a line for checkpointing on and off; else empty."""
-    lines = []
-    for checkpointing, theirs in MUSUBI.items():
-        ours = [
-            (seconds, group)
-            for group in found
-            if group.checkpointing is checkpointing
-            and _on_their_work(group)
-            and (seconds := group.median("s_per_step"))
-        ]
-        if ours:
-            seconds, best = min(ours, key=lambda pair: pair[0])
-            kind = "on" if checkpointing else "off"
-            lines.append(
-                f"vs musubi, checkpointing {kind}: {best.name()} takes {1000 * seconds:.1f} ms "
-                f"a step, musubi-tuner's compiled FLUX {theirs:.0f} ms: {theirs / 1000 / seconds:.2f} x "
-                f"(the aim is {AIM} x).\n"
-            )
-    return "".join(f"\n{line}" for line in lines)
-
-
-def _on_their_work(group: Group) -> bool:
-    row, chosen = group.rows[0], VARIANTS.get(group.variant)
-    plain = all((row[name] or default_of(name)) == default_of(name) for name in ("layers", "rank", "batch", "captions"))
-    exact = chosen is not None and chosen.exact and chosen.compile is not None
-    return row["size"] == "flux" and plain and exact and "H100" in row["device"]
 
 
 _CURVE_STEPS = 100

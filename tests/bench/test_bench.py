@@ -267,6 +267,18 @@ def test_our_best_exact_row_stands_beside_musubi_tuners(tmp_path: Path) -> None:
     assert "checkpointing off" not in text
 
 
+def test_what_seed_002_reports_stands_beside_the_families_own_eager(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "r", "compile", [])
+    trimmed = {"size": "qwen", "captions": (64, 512)}
+    record.add(Spec("eager", size="qwen"), 0, answer(0.5))
+    record.add(Spec("eager", **trimmed), 0, answer(0.3))
+    record.add(Spec("static:sdpa", **trimmed), 0, answer(0.2))
+    record.add(Spec("unmasked", **trimmed), 0, answer(0.1))
+    text = render(record.rows, "compile")
+    assert "static:sdpa (captions 64, 512) is 50 % faster than eager (200.0 against 300.0 ms a step)" in text
+    assert "the seed says 15-30 % faster" in text and "checkpointing off" not in text and "musubi" not in text
+
+
 def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
     given = bench._parser().parse_args(
         ["--size", "tiny", "--variants", "eager", "--checkpointing", "on,off,offload, selective", "--fused-lora"]

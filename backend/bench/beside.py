@@ -1,0 +1,86 @@
+"""What others report of compiled training, beside what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from backend.bench.record import default_of
+from backend.bench.variants import VARIANTS
+
+if TYPE_CHECKING:
+    from backend.bench.table import Group
+
+# Milliseconds a step of musubi-tuner's compiled FLUX on this work (4 + 8 blocks at FLUX's widths, rank 32, batch 1,
+# 4096 image and 512 text tokens, one H100), with and without checkpointing; and how much faster we aim to be.
+MUSUBI = {True: 137.0, False: 102.0}
+AIM = 1.25
+
+# What seed 002 says of musubi-tuner's users (Kontext, Qwen-Image) and expects of sd-scripts (SDXL), by size of ours.
+SEED_002 = {
+    "kontext": "25-40 % faster, with max-autotune",
+    "qwen": "15-30 % faster",
+    "sdxl": "10-40 % faster, expected",
+}
+
+
+def others(found: Sequence[Group]) -> str:
+    """Lines of text, each a paragraph; empty where nothing of this work is known of others."""
+    return "".join(f"\n{line}\n" for line in (*_musubi(found), *_seed_002(found)))
+
+
+def _musubi(found: Sequence[Group]) -> Iterator[str]:
+    """Our best exact variant beside musubi-tuner's compiled FLUX, a line for checkpointing on and off."""
+    for checkpointing, theirs in MUSUBI.items():
+        ours = [group for group in found if group.checkpointing is checkpointing and _on_their_work(group)]
+        measured = _fastest(ours)
+        if measured:
+            seconds, best = measured
+            yield (
+                f"vs musubi, checkpointing {_on(checkpointing)}: {best.name()} takes {1000 * seconds:.1f} ms "
+                f"a step, musubi-tuner's compiled FLUX {theirs:.0f} ms: {theirs / 1000 / seconds:.2f} x "
+                f"(the aim is {AIM} x)."
+            )
+
+
+def _on_their_work(group: Group) -> bool:
+    row = group.rows[0]
+    plain = all((row[name] or default_of(name)) == default_of(name) for name in ("layers", "rank", "batch", "captions"))
+    return row["size"] == "flux" and plain and _offered(group) and "H100" in row["device"]
+
+
+def _seed_002(found: Sequence[Group]) -> Iterator[str]:
+    """What our best exact variant gains over eager on the same work, beside what seed 002 reports of the family."""
+    for (size, checkpointing), told in {(s, c): told for s, told in SEED_002.items() for c in (True, False)}.items():
+        here = [g for g in found if g.checkpointing is checkpointing and g.rows[0]["size"] == size]
+        measured = _fastest([group for group in here if _offered(group)])
+        base = measured and _fastest([g for g in here if g.variant == "eager" and _work(g) == _work(measured[1])])
+        if measured and base:
+            seconds, best = measured
+            yield (
+                f"Seed 002 beside it, checkpointing {_on(checkpointing)}: {best.name()} is "
+                f"{100 * (base[0] / seconds - 1):.0f} % faster than eager ({1000 * seconds:.1f} against "
+                f"{1000 * base[0]:.1f} ms a step); the seed says {told}, of other cards and programs."
+            )
+
+
+def _work(group: Group) -> list[str]:
+    return [group.rows[0][name] or default_of(name) for name in _WORK]
+
+
+_WORK = ("layers", "rank", "batch", "captions", "base_quantization", "swap")
+
+
+def _fastest(groups: Sequence[Group]) -> tuple[float, Group] | None:
+    measured = [(seconds, group) for group in groups if (seconds := group.median("s_per_step"))]
+    return min(measured, key=lambda pair: pair[0], default=None)
+
+
+def _offered(group: Group) -> bool:
+    """Compiled and exact: what a person would train with."""
+    chosen = VARIANTS.get(group.variant)
+    return chosen is not None and chosen.exact and chosen.compile is not None
+
+
+def _on(checkpointing: bool) -> str:
+    return "on" if checkpointing else "off"
