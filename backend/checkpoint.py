@@ -113,11 +113,6 @@ def latest_state(folder: Path) -> Path | None:
     return max(whole, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def read_position(state: Path) -> Position:
-    """How far the run was when `state` was written. Refused when it can't be read."""
-    return _read_json(state)[0]
-
-
 def load_state(
     state: Path,
     lora: Lora,

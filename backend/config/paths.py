@@ -25,12 +25,3 @@ def resolve(path: str | Path) -> Path:
             # There is no such user: the folder may really be called so.
             expanded = Path(path)
     return expanded if expanded.is_absolute() else PROJECT_ROOT / expanded
-
-
-def portable(path: str | Path) -> str:
-    """A path as it is best written into settings: relative to the project where it lies inside, with ``/`` between."""
-    absolute = resolve(path)
-    try:
-        return absolute.relative_to(PROJECT_ROOT).as_posix() or "."
-    except ValueError:
-        return str(absolute)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from PIL import Image, UnidentifiedImageError, features
 
 log = logging.getLogger(__name__)
 
-Transparency = Literal["white", "black", "grey"]
 BACKING: dict[str, tuple[int, int, int]] = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 
 EXTENSIONS = frozenset(

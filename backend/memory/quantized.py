@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.memory.bytes import quantises
-from backend.memory.formats import dequantize, quantize
+from backend.memory.formats import quantize
 from backend.memory.products import product
 
 
@@ -39,10 +39,6 @@ class QuantizedLinear(nn.Linear):
         rows = x.reshape(-1, self.in_features)
         out = product(rows, self.weight, self.scale, self.kind, self.compute).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias.to(out.dtype)
-
-    def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight (out, in) as the layer sees it."""
-        return dequantize(self.weight, self.scale, self.kind, dtype)
 
     def extra_repr(self) -> str:
         """The layer's sizes and format."""

@@ -29,6 +29,8 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
     if chosen.impossible is not None:
         yield Finding("no_buckets", "error", chosen.impossible, "", (), "dataset.resolution")
         return
+    if plan.geometry.most_side is not None:
+        yield from _too_long(cfg, plan, plan.geometry.most_side * plan.geometry.pixels_per_token)
     if scan.train.items:
         yield from _steps(cfg, plan)
         yield from _left_out(cfg, plan)
@@ -57,14 +59,14 @@ def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
         )
     reason = (
         f"{count_of(sizes, 'different token count')} become one, with {static.padding:.1%} padding, masked exactly: "
-        f"{static.graphs.per_class} graphs a block class instead of {_fixed_graphs(plan)} at fixed sizes"
+        f"{count_of(static.graphs.per_class, 'graph')} a block class instead of {_fixed_graphs(plan)} at fixed sizes"
     )
     if plan.batch_size > 1 and len(off.never) + off.steps.left_per_epoch > static.steps.left_per_epoch:
         reason += "; pictures of all sizes share batches, so fewer are left out"
     if exact.impossible is None and exact.crop <= static.crop + 0.01:
         reason += (
-            f". exact_buckets would pad nothing, for {exact.graphs.per_class} graphs and {exact.crop:.1%} mean "
-            f"cropping (static: {static.crop:.1%})"
+            f". exact_buckets would pad nothing, for {count_of(exact.graphs.per_class, 'graph')} and {exact.crop:.1%} "
+            f"mean cropping (static: {static.crop:.1%})"
         )
     return "static", reason + "."
 
@@ -77,8 +79,9 @@ def _without_static(plan: Plan) -> tuple[ShapeMode, str]:
     if off.impossible is None and off.graphs.per_class <= exact.graphs.per_class:
         return "off", f"The pictures make {count_of(off.graphs.per_class, 'graph')} a block class as they are."
     return "exact_buckets", (
-        f"{exact.graphs.per_class} graphs a block class for all sizes, without padding and with {exact.crop:.1%} mean "
-        f"cropping (off: {off.graphs.per_class} graphs, {off.crop:.1%}). No static: {_static_reason(plan)}."
+        f"{count_of(exact.graphs.per_class, 'graph')} a block class for all sizes, without padding and with "
+        f"{exact.crop:.1%} mean cropping (off: {count_of(off.graphs.per_class, 'graph')}, {off.crop:.1%}). "
+        f"No static: {_static_reason(plan)}."
     )
 
 
@@ -112,6 +115,25 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
         text = f"The run ends after {steps.epochs:.0%} of the first epoch: not every picture is trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
+
+
+def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:
+    """Sizes with a side above `most` px, where the model's positions end."""
+    pairs = [*zip(plan.items, plan.fits, strict=True)]
+    for name, fits in plan.validation_fits.items():
+        pairs += zip(plan.validation[name], fits, strict=True)
+    longer = [item.path for item, fit in pairs if max(fit.bucket.width, fit.bucket.height) > most]
+    end = f"and this model's positions end at {most} px"
+    if longer:
+        names = name_files([path.name for path in longer])
+        text = f"{count_of(len(longer), 'picture')} would have a longer side than the model knows, {end}: {names}"
+        remedy = f"Set max_bucket_size to {most} or less."
+        yield Finding("too_long", "error", text, remedy, tuple(map(str, longer)), "dataset.max_bucket_size")
+    for index, prompt in enumerate(cfg.sampling.prompts if sampling_is_on(cfg) else ()):
+        size = fitting_size(prompt.width, prompt.height, plan.geometry)
+        if max(size) > most:
+            text = f"Sample {index + 1} is {size[0]}x{size[1]} px, {end}"
+            yield Finding("too_long", "error", text, "Draw it smaller.", (), f"sampling.prompts[{index}].width")
 
 
 def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:

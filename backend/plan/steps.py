@@ -67,15 +67,6 @@ class StepPlan:
         """Passes over the data set."""
         return self.batches / self.batches_per_epoch if self.batches_per_epoch else 0.0
 
-    def position(self, step: int, micro: int = 0) -> tuple[int, int]:
-        """(epoch, index of the batch in it), both from 0, of the `micro`-th batch of `step` (from 0)."""
-        return divmod(step * self.accumulation + micro, self.batches_per_epoch)
-
-    def epoch_ends(self, step: int) -> int | None:
-        """Number (from 1) of the epoch whose last batch is among those of `step` (from 0); None if none ends there."""
-        done, before = ((step + more) * self.accumulation // max(1, self.batches_per_epoch) for more in (1, 0))
-        return done if done > before else None
-
     def sentence(self) -> str:
         """The whole sum in one line."""
         repeats = self.entries / self.images if self.images else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.config.diff import Change, diff
-from backend.config.paths import PROJECT_ROOT, portable, resolve
+from backend.config.paths import PROJECT_ROOT, resolve
 from backend.config.schema import Config, Setting, settings, with_values
 from tests.config.values import other_value
 
@@ -31,13 +31,6 @@ def test_an_empty_path_is_no_place(empty: str) -> None:
     """CASES C6."""
     with pytest.raises(ValueError, match="empty"):
         resolve(empty)
-
-
-def test_portable_paths() -> None:
-    assert portable(PROJECT_ROOT / "assets" / "demo") == "assets/demo"
-    assert portable("runs") == "runs"
-    outside = Path(PROJECT_ROOT.anchor) / "elsewhere" / "x"
-    assert portable(outside) == str(outside)
 
 
 @pytest.mark.parametrize("declared", [s for s in settings() if s.path != "model.family"], ids=lambda s: s.path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
-from backend.config.schema import by_path
+from backend.config.schema import by_path, settings
 from backend.data.images import BACKING
+from backend.models.table import FAMILIES
 
 
 def choices(path: str) -> tuple[str, ...]:
@@ -51,3 +55,20 @@ def test_every_timestep_draw_and_weighting() -> None:
     for name in TimestepDraw.__dataclass_fields__:
         if name != "kind":
             assert getattr(draw, name) == by_path()[f"timesteps.{name}"].default
+
+
+def test_formats_of_a_quantised_base() -> None:
+    from backend.memory.bytes import FORMATS
+
+    assert choices("memory.base_quantization") == ("none", *FORMATS)
+    assert set(choices("memory.text_encoder_quantization")) <= {"none", *FORMATS}
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """A setting of the form that no code asks for would do nothing, in silence. Settings that name a part of the model
+    are asked for by the part's own name."""
+    names: set[str] = set()
+    for path in (Path(__file__).parents[2] / "backend").rglob("*.py"):
+        names |= {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
+    parts = {part.name for row in FAMILIES.values() for part in row.facts.parts}
+    assert [setting.path for setting in settings() if setting.name not in names | parts] == []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from backend.lora.inject import inject
 from backend.memory import bytes as sizes
-from backend.memory.formats import quantize
+from backend.memory.formats import dequantize, quantize
 from backend.memory.products import MIN_ROWS
 from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
 
@@ -62,7 +62,8 @@ def test_8_bit_products_are_those_of_the_dequantised_numbers() -> None:
     layer = quantized(linear(), "int8", "int8")
     x = torch.randint(-127, 128, (40, 64)).float()
     x[:, 0] = 127  # a scale of exactly one
-    assert error(layer(x) - layer.bias, x.double() @ layer.dequantized(torch.float64).T) < 1e-6
+    weight = dequantize(layer.weight, layer.scale, layer.kind, torch.float64)
+    assert error(layer(x) - layer.bias, x.double() @ weight.T) < 1e-6
 
 
 @pytest.mark.parametrize(("kind", "compute"), [("fp8", "fp8"), ("int8", "int8")])

@@ -69,7 +69,6 @@ def test_accumulation_runs_on_over_epochs_and_the_rest_is_said() -> None:
     found = steps([12], max_epochs=5, accumulation=4)
     assert (found.steps, found.batches_over) == (3, 3)
     assert "(3 left over)" in found.sentence()
-    assert [found.position(1, micro) for micro in range(4)] == [(1, 1), (1, 2), (2, 0), (2, 1)]
 
 
 @settings(deadline=None)
@@ -86,13 +85,6 @@ def test_counts_are_those_of_the_real_batches(counts: list[int], size: int, accu
         assert sum(map(len, batches)) == found.entries - found.left_per_epoch
     assert found.steps * accumulation + found.batches_over == 3 * found.batches_per_epoch
     assert found.batches_over < accumulation or not found.steps
-
-
-def test_positions_and_epoch_ends_walk_through_the_run() -> None:
-    found = steps([12], max_epochs=4, accumulation=2)
-    places = [found.position(step, micro) for step in range(found.steps) for micro in range(2)]
-    assert places == [(epoch, index) for epoch in range(4) for index in range(3)]
-    assert [found.epoch_ends(step) for step in range(6)] == [None, 1, 2, None, 3, 4]
 
 
 def test_what_makes_no_step_is_an_error_with_a_mend() -> None:
