@@ -23,6 +23,7 @@ from backend.asks import Asks
 from backend.checkpoint import Fingerprint, Position, latest_state, load_state
 from backend.compile import cache as compile_cache
 from backend.compile.helper import compile_model
+from backend.compile.recompute import within_graphs
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
@@ -243,7 +244,9 @@ def _compile(
     stack.callback(telemetry.stop)
     # the shape mode rules over compile_dynamic where it decides by itself which axes change
     dynamic = {"exact_buckets": "false", "dynamic": "auto"}.get(chosen.shape_mode, chosen.compile_dynamic)
-    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget)
+    recompute = within_graphs(inputs.cfg)
+    budget = inputs.cfg.memory.activation_memory_budget
+    checkpointing.set_activation_budget(0.0 if recompute and budget is None else budget)
     rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
     try:
         report = compile_model(
@@ -259,6 +262,7 @@ def _compile(
             scope=chosen.compile_scope,
             selection=rows or None,
             checkpointing=inputs.cfg.training.gradient_checkpointing,
+            recompute=recompute,
         )
     except ValueError as error:
         raise Refused.from_error(error, "compile.compile") from error

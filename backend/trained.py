@@ -63,7 +63,7 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
     checkpointing.apply(denoiser, kind)
     if kind == "offload" and inputs.device.type == "cpu":
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
-        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to block.")
+        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to auto.")
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--variants", default=",".join(DEFAULT), help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact"
     )
-    add("--checkpointing", default="on,off", help="by comma: on, off, offload, selective")
+    add("--checkpointing", default="on,off", help="by comma: on (block), off, auto, offload, selective")
     add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
     for name, each in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))

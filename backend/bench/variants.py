@@ -124,6 +124,11 @@ class Spec:
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
 
     @property
+    def recomputes(self) -> bool:
+        """Whether checkpointing is left to the compiled blocks' own graphs where they can."""
+        return self.checkpointing and self.checkpointing_kind == "auto"
+
+    @property
     def stacks(self) -> tuple[int, ...]:
         """Blocks of each stack."""
         return self.layers or SIZES[self.size].layers

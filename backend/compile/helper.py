@@ -20,6 +20,7 @@ from torch import nn
 
 from backend.compile import share, telemetry, toolchain
 from backend.compile.everywhere import set_everywhere
+from backend.compile.recompute import PARTITIONING
 from backend.compile.report import CompileReport
 from backend.compile.scene import Running, running
 from backend.compile.selection import Choice, decide
@@ -64,10 +65,22 @@ class BlockForward:
     """A block's forward: the compiled one, and the eager one from the moment that its compile fails."""
 
     def __init__(
-        self, kind: str, name: str, eager: Callable[..., Any], compiled: Callable[..., Any], report: Any
+        self,
+        kind: str,
+        name: str,
+        eager: Callable[..., Any],
+        compiled: Callable[..., Any],
+        report: Any,
+        recompute: bool = False,
     ) -> None:
         self.kind, self.name = kind, name
         self.eager, self.compiled, self.report = eager, compiled, report
+        self._recompute = recompute
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether its backward graph computes again what it needs, so that nothing outside has to."""
+        return self._recompute and self.compiled is not None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.compiled is None:
@@ -174,6 +187,7 @@ def compile_model(
     scope: str = "blocks",
     selection: Iterable[Choice] | None = None,
     checkpointing: bool = False,
+    recompute: bool = False,
     cuda_graphs: bool = False,
 ) -> CompileReport:
     """Compile the blocks of `model` in place and say what was done. Call it last: after LoRA, checkpointing, prepare.
@@ -181,7 +195,8 @@ def compile_model(
     block_lists: the stacks by class name, from the family's `block_lists`; each class is one graph a shape. dynamic:
     auto, true or false in any letter case. cache_size_limit: graphs a class may have (None: torch's own limit).
     disable_linear: auto, on or off; auto is on while `swapping`. scope: "model" compiles the whole stack as one and
-    excludes checkpointing. selection: exceptions for single blocks. cuda_graphs: the caller has proven the CUDA-graph
+    excludes checkpointing. selection: exceptions for single blocks. recompute: the caller has set the activation budget
+    so that backward graphs recompute (`backend.compile.recompute`). cuda_graphs: the caller has proven the CUDA-graph
     modes safe for its loop.
 
     Never raises for a machine that can't compile: the report's state is then "fallback" and its reason says why.
@@ -211,6 +226,7 @@ def compile_model(
         if scope == "model":
             _compile_whole(inner, backend, options, checkpointing, linear, report)
         else:
+            report.recompute = recompute and not linear
             _compile_blocks(block_lists, decisions, options, backend, linear, report)
     log.info("%s", report.line())
     return report
@@ -239,7 +255,8 @@ def _compile_blocks(
             telemetry.register(eager, kind)
             mode = options["mode"] if decision.backend == backend else None
             compiled = torch.compile(eager, backend=decision.backend, **(options | {"mode": mode}))
-            block.forward = BlockForward(kind, name, eager, compiled, report)
+            recompute = report.recompute and decision.backend in PARTITIONING
+            block.forward = BlockForward(kind, name, eager, compiled, report, recompute)
             report.blocks[kind] += 1
 
 

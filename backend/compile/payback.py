@@ -92,11 +92,18 @@ def steps_to_pay(compile_seconds: float, s_per_step: float, speedup: float) -> i
     return math.ceil(compile_seconds / saved) if saved > 0 else None
 
 
-def measured_speedup(checkpointing: bool, record: Path = RECORDS / "flux-compile") -> float | None:
-    """How many times faster than eager our default (static, auto attention) ran in the bench; None without a record."""
+def measured_speedup(checkpointing: bool, record: Path = RECORDS / "flux-compile", kind: str = "") -> float | None:
+    """How many times faster than eager our default (static, auto attention) ran in the bench; None without a record.
+
+    kind: of checkpointing, as the bench writes it, empty for block.
+    """
     if not (record / "results.csv").is_file():
         return None
-    found = {g.variant: g.median("s_per_step") for g in groups(read_rows(record)) if g.checkpointing is checkpointing}
+    found = {
+        g.variant: g.median("s_per_step")
+        for g in groups(read_rows(record))
+        if g.checkpointing is checkpointing and (g.variant == "eager" or g.rows[0]["checkpointing_kind"] == kind)
+    }
     eager, ours = found.get("eager"), found.get("static:sdpa")
     return eager / ours if eager and ours else None
 
@@ -139,7 +146,9 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
     if eager is not None:
         return Payback(compiled.s_per_step, eager.s_per_step, longest, "an earlier run of the same settings")
     lends = config.model.family == "flux" and compiled.on_card
-    ratio = measured_speedup(config.training.gradient_checkpointing, bench) if lends else None
+    checkpointed = config.training.gradient_checkpointing
+    kind = config.memory.checkpointing_kind if checkpointed else ""
+    ratio = measured_speedup(checkpointed, bench, kind.replace("block", "")) if lends else None
     if ratio is None:
         return Payback(compiled.s_per_step, None, longest)
     return Payback(compiled.s_per_step, compiled.s_per_step * ratio, longest, "reckoned by the ratio in the benchmarks")

@@ -12,7 +12,8 @@ class CompileReport:
     state: "off" (not asked for), "compiled", "fallback" (asked for, but everything runs eagerly; `reason` says why) or
     "partly" (some blocks failed and run eagerly). `blocks` counts compiled blocks by class, `eager` names those left
     out by choice, `failed` maps a block that failed to compile to the reason. `share`: of the blocks' forward time that
-    runs compiled, timed in one step where linear layers are left out; None before, and where they are not.
+    runs compiled, timed in one step where linear layers are left out; None before, and where they are not. `recompute`:
+    checkpointing happens within the backward graphs.
     """
 
     asked: bool = True
@@ -24,6 +25,7 @@ class CompileReport:
     fullgraph: bool = False
     limit: int | None = None
     disable_linear: bool = False
+    recompute: bool = False
     blocks: dict[str, int] = field(default_factory=dict)
     eager: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -74,6 +76,8 @@ class CompileReport:
             f"fullgraph {str(self.fullgraph).lower()}",
             f"recompile limit {self.limit if self.limit is not None else 'torch default'}",
         ]
+        if self.recompute:
+            parts.append("checkpointing within the graphs")
         if self.disable_linear:
             timed = "" if self.share is None else f" ({100 * self.share:.0f} % of the blocks' time compiled)"
             parts.append(f"linear layers eager{timed}")

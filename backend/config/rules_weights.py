@@ -116,10 +116,15 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "Take activation_memory_budget out and turn training.gradient_checkpointing on, or set network_dropout to 0",
     ),
     Rule(
-        ("memory.activation_memory_budget", "compile.compile", "training.gradient_checkpointing"),
-        lambda budget, on, checkpointing: budget is not None and on and checkpointing,
-        "activation_memory_budget saves next to nothing under gradient checkpointing, which keeps no activations",
-        "Turn training.gradient_checkpointing off, or take activation_memory_budget out",
+        (
+            "memory.activation_memory_budget",
+            "compile.compile",
+            "training.gradient_checkpointing",
+            "memory.checkpointing_kind",
+        ),
+        lambda budget, on, checkpointing, kind: budget is not None and on and checkpointing and kind != "auto",
+        "activation_memory_budget saves next to nothing under checkpointing_kind {checkpointing_kind}",
+        "Set memory.checkpointing_kind to auto, or take activation_memory_budget out",
         "warning",
     ),
     Rule(

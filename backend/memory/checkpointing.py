@@ -11,7 +11,8 @@ family's core must do three things:
 - let go of the tensors it passed in: what it keeps a name for stays on the device.
 
 The hook sits outside of the compiled block, so that forward and recompute run the graph that training without
-checkpointing runs: no kind costs a graph. Random numbers (LoRA dropout) are the same in both.
+checkpointing runs: no kind costs a graph. Random numbers (LoRA dropout) are the same in both. `auto` leaves the second
+forward out where a compiled block recomputes in its own backward graph: the same memory for less time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from backend.memory.activation_offload import Offload
 
 log = logging.getLogger(__name__)
 
-KINDS = ("block", "offload", "selective")
+KINDS = ("auto", "block", "offload", "selective")
 """What `training.gradient_checkpointing` can mean; off is its absence."""
 
 Hook = Callable[..., Any]
@@ -38,7 +39,8 @@ Hook = Callable[..., Any]
 def apply(denoiser: nn.Module, kind: str) -> Offload | None:
     """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
 
-    block: every block is recomputed from its input. offload: as block, with the inputs on the host. selective: every
+    block: every block is recomputed from its input. auto: as block, but compiled blocks do it in their backward graphs
+    where they can (`backend.compile.recompute`). offload: as block, with the inputs on the host. selective: every
     second block is recomputed, the others keep their insides: half of the saving for half of the time. ValueError for
     an unknown kind, and for a model that has no checkpointing.
     """
@@ -48,7 +50,7 @@ def apply(denoiser: nn.Module, kind: str) -> Offload | None:
         denoiser.disable_gradient_checkpointing()
         return None
     offload = Offload() if kind == "offload" else None
-    hook: Hook = {"block": recomputed, "selective": Selective()}.get(kind) or offload
+    hook: Hook = {"auto": within, "block": recomputed, "selective": Selective()}.get(kind) or offload
     denoiser.enable_gradient_checkpointing(hook)
     return offload
 
@@ -56,6 +58,22 @@ def apply(denoiser: nn.Module, kind: str) -> Offload | None:
 def recomputed(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """`function` of its arguments, of which only these are kept; the rest is computed again in the backward pass."""
     return checkpoint(function, *arguments, use_reentrant=False, **named)
+
+
+def within(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """As `recomputed`, but a block whose compiled backward recomputes by itself is called plainly.
+
+    Asked at every call: a block that fails to compile, or was never compiled, is recomputed from outside.
+    """
+    block = _block(function, arguments)
+    if block is not None and getattr(block.forward, "recomputes", False):
+        return function(*arguments, **named)
+    return recomputed(function, *arguments, **named)
+
+
+def _block(function: Callable[..., Any], arguments: tuple[Any, ...]) -> nn.Module | None:
+    """The block that a hook was called for."""
+    return next((each for each in (function, *arguments) if isinstance(each, nn.Module)), None)
 
 
 class Selective:
@@ -70,7 +88,7 @@ class Selective:
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         # Blocks are numbered as they first come: the order of a forward never changes.
-        key = next((id(each) for each in (function, *arguments) if isinstance(each, nn.Module)), id(function))
+        key = id(_block(function, arguments) or function)
         if self._numbers.setdefault(key, len(self._numbers)) % 2:
             return function(*arguments, **named)
         return recomputed(function, *arguments, **named)
@@ -79,8 +97,8 @@ class Selective:
 def set_activation_budget(share: float | None) -> None:
     """Share of a compiled block's activations that may be kept, 0 to 1; None keeps what torch finds fastest.
 
-    The partitioner of torch.compile then recomputes the cheapest operators. It counts for blocks compiled afterwards,
-    in all threads. Not for models with dropout: it takes random operators for recomputable ones (seen with
-    torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
+    The partitioner of torch.compile then recomputes the cheapest operators; at 0 all of them, from the block's input.
+    It counts for blocks compiled afterwards, in all threads. Not for models with dropout: it takes random operators for
+    recomputable ones (seen with torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
     """
     set_everywhere(torch._functorch.config, "activation_memory_budget", 1.0 if share is None else share)

@@ -23,7 +23,7 @@ RECOMPUTED, RECOMPUTED_COMPILED = 0.03, 0.31
 """What a block's second forward holds beside what it keeps, as the same share; a compiled one frees less on its way."""
 
 LEAST_BUDGET = 0.28
-"""Share of a compiled block's activations that an activation memory budget of 0 leaves."""
+"""Share of a compiled block's activations that the smallest activation memory budget leaves; 0 leaves its inputs."""
 
 AROUND_RECOMPUTED = 0.3
 """What checkpointing leaves of what lies around the blocks: their inputs, and the skips of a UNet. Not yet measured."""
@@ -104,7 +104,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Way:
-    """How the blocks are run. checkpointing: off, block, offload (inputs on the host), or selective."""
+    """How the blocks are run.
+
+    checkpointing: off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward).
+    budget: share of its activations that a compiled block may keep.
+    """
 
     compiled: bool
     checkpointing: str = "block"
@@ -133,20 +137,28 @@ def training_bytes(
         eager = sizes[key]
         largest = max(largest, eager)
         border = border_bytes(block, said.get(block.kind), work, number)
-        if way.checkpointing == "off" or (way.checkpointing == "selective" and index % 2):
-            kept += int(eager * share)
-        else:
+        if _recomputed(way, index):
             borders += border
+        else:
+            kept += int(eager * share)
     around = work.tokens("image") * memory.around if memory else 0
     kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
         return Held(kept, working)
-    passing = working + int(largest * (share + (RECOMPUTED_COMPILED if way.compiled else RECOMPUTED)))
+    again = COMPILED + RECOMPUTED_COMPILED if way.compiled else 1 + RECOMPUTED
+    passing = working + int(largest * again)
     if way.checkpointing == "offload":
         # two inputs are on the card while they are on their way
         return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, borders)
     return Held(kept + borders, passing)
+
+
+def _recomputed(way: Way, index: int) -> bool:
+    """Whether the block of this number keeps its input alone."""
+    if way.checkpointing in ("off", "graph"):
+        return way.compiled and way.budget == 0
+    return way.checkpointing != "selective" or index % 2 == 0
 
 
 def forward_bytes(denoiser: Denoiser, memory: FamilyMemory | None, work: Work, number: Format, compiled: bool) -> int:

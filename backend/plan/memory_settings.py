@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backend.compile.recompute import within_graphs
 from backend.memory.bytes import stored_as, total_bytes
 from backend.memory.swap_choice import device_bytes, swapped_blocks
 from backend.models.activations import VaeActivations
@@ -96,10 +97,18 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
 
 
 def _checkpointing(cfg: Config) -> str:
-    return cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
+    """As `Way` has it."""
+    if not cfg.training.gradient_checkpointing:
+        return "off"
+    kind = cfg.memory.checkpointing_kind
+    if kind == "auto":
+        return "graph" if within_graphs(cfg) else "block"
+    return kind
 
 
 def _budget(cfg: Config) -> float:
     """Share of its activations that a compiled block may keep."""
     share = cfg.memory.activation_memory_budget
-    return 1.0 if share is None or cfg.compile.compile_backend != "inductor" else share
+    if share is None:
+        return 0.0 if within_graphs(cfg) else 1.0
+    return 1.0 if cfg.compile.compile_backend != "inductor" else share

@@ -196,7 +196,7 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
-        yield Change({"memory.checkpointing_kind": "block"}, "checkpoint every block", "some time a step")
+        yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":
         words = "keep the blocks' inputs in RAM (checkpointing_kind offload)"
         yield Change({"memory.checkpointing_kind": "offload"}, words, "a little time a step")

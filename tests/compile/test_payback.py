@@ -66,8 +66,14 @@ def test_payback_comes_from_runs_of_the_same_work(tmp_path: Path) -> None:
 
 def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
     record = Record.open(tmp_path / "bench", "compile", [], "abc")
-    for name, seconds in (("eager", 0.1875), ("static:sdpa", 0.125)):
-        record.add(Spec(name), 0, {"ok": True, "process_s": 1.0, "row": {"s_per_step": seconds}})
+    for name, kind, seconds in (
+        ("eager", "", 0.1875),
+        ("static:sdpa", "", 0.15),
+        ("static:sdpa", "auto", 0.125),
+        ("static:sdpa", "selective", 0.12),
+    ):
+        row = {"s_per_step": seconds}
+        record.add(Spec(name, checkpointing_kind=kind), 0, {"ok": True, "process_s": 1.0, "row": row})
     on_cpu = trained(settings(tmp_path / "cpu", True), 0.125, 30.0)
     known = payback(settings(tmp_path / "cpu", True), tmp_path / "cpu", on_cpu, tmp_path / "bench")
     assert known.steps is None, "the bench's ratio is a card's"

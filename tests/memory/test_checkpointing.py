@@ -12,6 +12,8 @@ import torch._functorch.config
 from torch import Tensor, nn
 
 from backend.compile.helper import compile_model
+from backend.compile.recompute import within_graphs
+from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
@@ -124,16 +126,22 @@ def test_compiled_through_autograd_equals_the_run_without() -> None:
         assert_same(found[kind], found["off"], 1e-6)
 
 
-def test_activation_budget_keeps_less_and_changes_nothing() -> None:
-    """The compiler's partitioner recomputes more, in the same number of graphs."""
+def test_blocks_recompute_within_their_graphs() -> None:
+    """The compiler's partitioner recomputes more, in as many graphs and one call of a block; least is kept at 0."""
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
-    found, kept = [], []
-    for budget in (None, 0.4):
+    found, kept, calls = [], [], []
+    for kind, budget in (("off", None), ("off", 0.4), ("auto", 0.0), ("block", None)):
         torch._dynamo.reset()
-        model, _ = denoiser("off", double=1, single=1, targets=FEW, dropout=0.0)
+        model, _ = denoiser(kind, double=1, single=1, targets=FEW, dropout=0.0)
         checkpointing.set_activation_budget(budget)
         telemetry = Telemetry().start()
-        compile_model(model, block_lists(model), backend="aot_eager_decomp_partition", fullgraph=True, dynamic="false")
+        report = compile_model(
+            model, block_lists(model), backend="aot_eager_decomp_partition", fullgraph=True, dynamic="false",
+            recompute=kind == "auto",
+        )  # fmt: skip
+        assert ("checkpointing within the graphs" in report.line()) == (kind == "auto")
+        calls.append(0)
+        model.transformer_blocks[0].register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1))
         sizes: list[int] = []
 
         def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
@@ -146,8 +154,54 @@ def test_activation_budget_keeps_less_and_changes_nothing() -> None:
         stats = telemetry.poll()
         telemetry.stop()
         assert (stats.graphs, stats.breaks) == (2, 0)
-    assert kept[1] < kept[0], kept
-    assert_same(found[1], found[0], 1e-6)
+        assert_same(found[-1], found[0], 1e-6)
+    assert kept[2] < kept[1] < kept[0], kept
+    assert calls == [1, 1, 1, 2]
+
+
+def test_a_block_that_fails_to_compile_is_recomputed_from_outside() -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    torch._dynamo.register_backend(broken, name="broken")
+    batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
+    model, _ = denoiser("auto", double=1, single=1, targets=FEW)
+    rows = [Choice("single:0", "aot_eager", True)]
+    report = compile_model(
+        model, block_lists(model), backend="aot_eager_decomp_partition", selection=rows, recompute=True
+    )
+    assert not model.single_transformer_blocks[0].forward.recomputes
+    forward = model.transformer_blocks[0].forward
+    assert forward.recomputes
+    forward.compiled = torch.compile(forward.eager, backend="broken")
+    step(model, batch, shapes)
+    assert report.failed and not forward.recomputes
+    calls = []
+    model.transformer_blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    step(model, batch, shapes)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "within"),
+    [
+        ({}, True),
+        ({"training": {"gradient_checkpointing": False}}, False),
+        ({"memory": {"checkpointing_kind": "block"}}, False),
+        ({"compile": {"compile": False}}, False),
+        ({"compile": {"compile_backend": "aot_eager"}}, False),
+        ({"network": {"network_dropout": 0.1}}, False),
+        ({"memory": {"blocks_to_swap": 2}}, False),
+        ({"memory": {"blocks_to_swap": 2}, "compile": {"disable_linear": "off"}}, True),
+        ({"compile": {"disable_linear": "on"}}, False),
+    ],
+)
+def test_when_graphs_recompute(
+    changed: dict, within: bool, tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    base = {"training": {"gradient_checkpointing": True}, "compile": {"compile": True, "compile_backend": "inductor"}}
+    merged = {name: base.get(name, {}) | changed.get(name, {}) for name in base.keys() | changed.keys()}
+    assert within_graphs(config(tiny_flux, image_folder, tmp_path, **merged)) is within
 
 
 class Toy(nn.Module):
@@ -227,7 +281,7 @@ def test_selective_keeps_every_second_block() -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match="known: off, block, offload, selective"):
+    with pytest.raises(ValueError, match="known: off, auto, block, offload, selective"):
         checkpointing.apply(nn.Linear(1, 1), "unsloth")
 
 

@@ -1,0 +1,30 @@
+"""Whether compiled blocks compute again in their backward graphs what gradient checkpointing drops. Torch-free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+PARTITIONING = ("inductor", "aot_eager_decomp_partition")
+"""Backends of torch.compile that choose what a graph keeps for its backward, by the activation budget."""
+
+
+def within_graphs(cfg: Config) -> bool:
+    """Whether this config's blocks recompute in their graphs, as checkpointing_kind auto has it where it can.
+
+    The backward graph then holds what a second forward would, less what no gradient needs (a block's last product, for
+    one), fused with what uses it. Only a backend with torch's partitioner takes a block apart like that; with linear
+    layers left out a block is many graphs, each of which would keep its inputs; and dropout might be drawn anew.
+    """
+    if not (cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "auto" and cfg.compile.compile):
+        return False
+    chosen = cfg.compile
+    pieces = chosen.disable_linear == "on" or (chosen.disable_linear == "auto" and cfg.memory.blocks_to_swap > 0)
+    return (
+        chosen.compile_backend in PARTITIONING
+        and chosen.compile_scope == "blocks"
+        and not pieces
+        and cfg.network.network_dropout == 0
+    )
