@@ -41,7 +41,7 @@ def facts(config: Config | None) -> dict[str, Any]:
         "title": chosen.facts.title,
         "problems": messages.all_problem_facts(found),
         "fits": other and {"title": other.title, "change": change_to(other, config.compile.shape_mode)},
-        "parts": [] if other or base.path is None or not base.path.exists() else _parts(chosen.facts, base, held),
+        "parts": _parts(chosen.facts, base, held) if any(held.values()) and not other else [],
         "facts": known,
         "total": sum(held.values()),
     }

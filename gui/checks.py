@@ -117,7 +117,7 @@ class Checks:
         @router.get("/look")
         def look() -> Response:
             """How far the look is, and what it found."""
-            return answer(self.look.facts(self.config()))
+            return answer(self.look.facts(form.read(self.desk.now.values).config))
 
         @router.post("/look/stop")
         def stop_look() -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ PAGE = 48
 _THUMB_PX = 300
 # Settings outside these sections change neither what is found nor the plan.
 _SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
+# What the scan itself reads; of all else the plan alone is made anew.
+_SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
+# Without a picture to train on there is nothing to plan.
+_NO_PLAN: dict[str, Any] = {
+    "headline": "", "steps": "", "modes": [], "recommended": "", "lines": [], "lists": [], "histogram": ""
+}  # fmt: skip
 
 
 class Look:
@@ -39,10 +46,12 @@ class Look:
         self.problems: list[dict[str, Any]] = []
         self.items: list[Item] = []
         self.result: dict[str, Any] | None = None
+        self._trained = 0  # so many of the items are trained on; those behind them are for validation
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
         self._scan: DatasetScan | None = None
         self._work: RunWork | None = None
+        self._lock = threading.Lock()
 
     def start(self, config: Config) -> bool:
         """Begin a look at what this config trains on; False when one is being taken."""
@@ -79,13 +88,14 @@ class Look:
         return self.job.start("backend.data.scan", arguments, line, end)
 
     def facts(self, now: Config | None) -> dict[str, Any]:
-        """State, progress, and the result; ``now`` tells whether the form has moved on since."""
+        """State, progress, and the result, its plan that of ``now``; stale where the scan itself is no longer so."""
         state = self.job.state
         if state in ("idle", "cancelled"):
             state = "done" if self.result else "idle"
+        self._follow(now)
         result = self.result
         if result is not None:
-            result = result | {"stale": now is not None and _relevant(now) != _relevant(self._config)}
+            result = result | {"stale": now is not None and not self._seen(now)}
         return {
             "state": state,
             "done": self.done,
@@ -95,12 +105,25 @@ class Look:
         }
 
     def work(self, now: Config) -> RunWork | None:
-        """What the plan of the pictures lists; None before a look, and when the form has moved on since."""
-        if self._scan is None or self.result is None or _relevant(now) != _relevant(self._config):
+        """What the plan of the pictures lists; None before a look, and when the form names other pictures since."""
+        if self._scan is None or self.result is None or not self._seen(now) or not self._scan.train.items:
             return None
+        self._follow(now)
         if self._work is None:
             self._work = work_of(now, plan_for(now, self._scan))
         return self._work
+
+    def _seen(self, now: Config) -> bool:
+        """Whether these settings name the pictures that were looked at."""
+        return self._config is not None and _scanned(now) == _scanned(self._config)
+
+    def _follow(self, now: Config | None) -> None:
+        """Make the plan anew where settings have changed that the scan does not read."""
+        if now is None or self._scan is None or self.job.state == "running":
+            return
+        with self._lock:
+            if self._seen(now) and _relevant(now) != _relevant(self._config):
+                self._take(now, self._scan)
 
     def page(self, number: int) -> dict[str, Any]:
         """One page of pictures with their captions."""
@@ -118,6 +141,7 @@ class Look:
                     "width": item.width,
                     "height": item.height,
                     "bucket": self._buckets.get(item.key, ""),
+                    "validation": first + offset >= self._trained,
                 }
                 for offset, item in enumerate(self.items[first : first + PAGE])
             ],
@@ -150,7 +174,7 @@ class Look:
 
     def _take(self, config: Config, scan: DatasetScan) -> None:
         held = [item for found in scan.validation.values() for item in found.items]
-        self.items = [*scan.train.items, *held]
+        self.items, self._trained = [*scan.train.items, *held], len(scan.train.items)
         self._config, self._scan, self._work = config, scan, None
         found = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
@@ -161,12 +185,15 @@ class Look:
             "ignored": sum(scan.train.ignored.values()),
             "problems": sum(1 for finding in scan.findings if finding.severity != "note"),
         }
+        self._buckets = {}
+        self.result = {"counts": counts, "problems": found} | _NO_PLAN
+        if not scan.train.items:
+            return
         planned = plans.for_page(config, scan)
         self._buckets = planned.pop("bucket_of")
         bars = planned.pop("bars")
         advice = planned.pop("findings")
-        self.result = {
-            "counts": counts,
+        self.result |= {
             "problems": [*found, *advice],
             "histogram": pictures.histogram(bars, "Pictures in each bucket"),
             **planned,
@@ -175,3 +202,8 @@ class Look:
 
 def _relevant(config: Config | None) -> dict[str, Any] | None:
     return None if config is None else {name: getattr(config, name).model_dump() for name in _SECTIONS}
+
+
+def _scanned(config: Config) -> list[Any]:
+    dataset = config.dataset.model_dump()
+    return [*(dataset[name] for name in _SCANNED), config.validation.model_dump()["validation_folders"]]

@@ -30,10 +30,18 @@
     drawState(state);
     if (state.state === "running") timer = setTimeout(watch, 400);
     else if (state.state === "done") {
+      const same = JSON.stringify(state.result) === JSON.stringify(result);
       result = state.result;
-      drawResult();
+      drawResult(!same);
     }
   };
+  // The plan follows the form without another look.
+  let pause = null;
+  m.on("desk", () => {
+    if (!result) return;
+    clearTimeout(pause);
+    pause = setTimeout(watch, 300);
+  });
 
   const roots = { look: null, plan: null };
   const frame = (node, kind) => {
@@ -82,14 +90,17 @@
 
   const tile = (value, label, tone) => el("div", { class: `stat ${tone || ""}` }, el("span", { class: "stat-value" }, value), el("span", { class: "stat-label" }, label));
 
-  const drawResult = () => {
+  const stale = () => (result.stale ? el("p", { class: "warning" }, "The form names other pictures since this look: look again.") : null);
+  // changed: the result is another than what is drawn; a panel that was never drawn is drawn in any case.
+  const drawResult = (changed) => {
     if (!result) return;
-    if (roots.look) {
+    const due = (root) => root && (changed || !root.querySelector(".look-result").childElementCount);
+    if (due(roots.look)) {
       const node = roots.look.querySelector(".look-result");
       const c = result.counts;
       fill(
         node,
-        result.stale ? el("p", { class: "warning" }, "The settings have changed since this look.") : null,
+        stale(),
         el(
           "div",
           { class: "stats" },
@@ -100,26 +111,27 @@
           tile(c.ignored.toLocaleString("en"), "files ignored"),
           tile(c.problems.toLocaleString("en"), "problems", c.problems ? "bad" : "good"),
         ),
-        el("p", { class: "headline", id: "plan-headline" }, result.headline),
-        el("p", { class: "note" }, result.steps),
+        result.headline ? [el("p", { class: "headline", id: "plan-headline" }, result.headline), el("p", { class: "note" }, result.steps)] : null,
         problemList(result.problems),
         result.histogram ? el("div", { class: "picture-box", id: "histogram" }) : null,
         lists(result.lists),
-        el("h3", {}, "Pictures"),
+        c.images + c.validation ? el("h3", {}, "Pictures") : null,
         el("div", { class: "thumbs", id: "thumbs" }),
         el("div", { class: "pager" }),
       );
       if (result.histogram) m.svg(node.querySelector("#histogram"), result.histogram);
       loadPage();
     }
-    if (roots.plan) {
+    if (due(roots.plan)) {
       const node = roots.plan.querySelector(".look-result");
+      if (!result.headline) return fill(node, stale(), problemList(result.problems));
       fill(
         node,
-        result.headline ? el("p", { class: "headline" }, result.headline) : null,
-        result.modes.length ? modeTable(result.modes) : null,
-        result.recommended ? el("p", { class: "note" }, result.recommended) : null,
-        el("details", { open: true }, el("summary", {}, "The plan in words"), el("pre", { class: "log short" }, result.lines.join("\n"))),
+        stale(),
+        el("p", { class: "headline" }, result.headline),
+        modeTable(result.modes),
+        el("p", { class: "note" }, result.recommended),
+        el("details", {}, el("summary", {}, "The plan in words"), el("pre", { class: "log short" }, result.lines.join("\n"))),
       );
     }
   };
@@ -175,7 +187,7 @@
           "figure",
           { class: "thumb" },
           el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
-          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note" }, `${item.name} · ${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
+          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note" }, `${item.validation ? "validation · " : ""}${item.name} · ${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
         ),
       ),
     );

@@ -33,14 +33,18 @@
     return el("div", { class: "fit-bars" }, facts.stages.map(row));
   };
 
-  // The parts of the stage that needs most, largest first where it matters: they are what can be made smaller.
+  // Every part that has a colour in the bars; the sizes are those of the stage that needs most.
   const legend = (facts) => {
     const peak = facts.stages.find((s) => s.name === facts.peak);
-    const shown = new Map(segments(facts.on_card ? peak : { ...peak, outside: 0 }).map((p) => [p.name, p]));
+    const parts = (stage) => segments(facts.on_card ? stage : { ...stage, outside: 0 }).map((p) => [p.name, p]);
+    const most = new Map(parts(peak));
+    const all = new Map(facts.stages.flatMap(parts));
     return el(
       "ul",
       { class: "fit-legend", "aria-label": `${peak.title}, by part` },
-      PARTS.filter((name) => shown.has(name)).map((name) => el("li", {}, el("span", { class: `fit-key p-${name}` }), el("span", {}, shown.get(name).title), el("strong", {}, m.memory(shown.get(name).bytes)))),
+      PARTS.filter((name) => all.has(name)).map((name) =>
+        el("li", {}, el("span", { class: `fit-key p-${name}` }), el("span", {}, all.get(name).title), most.has(name) ? el("strong", {}, m.memory(most.get(name).bytes)) : null),
+      ),
     );
   };
 

@@ -12,11 +12,13 @@
     const compile = (last, status, facts) => {
       const c = facts.compile || {};
       const planned = c.planned ?? facts.plan?.graphs?.planned;
-      const graphs = last.graphs ?? c.graphs ?? null;
+      // A row tells the count of its step; before the first one, and between two, events do.
+      const counts = [last.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
+      const graphs = counts.length ? Math.max(...counts) : null;
       const recompiles = last.recompiles ?? null;
       const breaks = last.breaks ?? null;
       const known = (value) => (value === null || value === undefined ? "–" : String(value));
-      setStat("graphs", graphs === null ? "–" : planned ? `${graphs} / ${planned}` : String(graphs), planned && graphs > planned ? "bad" : "");
+      setStat("graphs", graphs === null && !planned ? "–" : planned ? `${graphs ?? 0} / ${planned}` : String(graphs), planned && graphs > planned ? "bad" : "");
       text(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
       setStat("recompiles", known(recompiles), recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad");
       setStat("breaks", known(breaks), breaks ? "warn" : "");
@@ -24,7 +26,7 @@
       setStat("hits", known(last.cache_hits));
       setStat("misses", known(last.cache_misses));
       setStat("syncs", known(last.syncs));
-      const [tone, words] = verdict(c, facts, status, graphs, recompiles);
+      const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned);
       ui.compile.className = `verdict ${tone}`;
       const share = c.share === null || c.share === undefined ? "" : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
       text(ui.compile, words + share);
@@ -100,7 +102,7 @@
           ),
         ),
       );
-    const verdict = (c, facts, status, graphs, recompiles) => {
+    const verdict = (c, facts, status, graphs, recompiles, planned) => {
       const going = live.has(status.state);
       const last = (facts.recompiles || []).slice(-1)[0];
       if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
@@ -109,9 +111,10 @@
       if (going && c.compiling) return ["busy", `Compiling ${c.compiling}`];
       if (going && status.phase === "compile") return ["busy", c.graphs ? `Compiling: ${m.count(c.graphs, "graph")} so far.` : "Compiling the first graphs. Steps begin when they are made."];
       if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
-      if (graphs > 0) return ["good", "Compiled once, no recompile since."];
+      if (going && graphs > 0 && graphs < planned && !status.step) return ["busy", `${graphs} of ${planned} planned graphs are made; the others come with the first step.`];
+      const missing = going && graphs < planned ? ` ${m.count(planned - graphs, "planned graph")} still to come, with validation and samples.` : "";
+      if (graphs > 0) return ["good", `Compiled once, no recompile since.${missing}`];
       if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
-      if (going && c.compiling === null) return ["busy", "The first kernels are made; they are counted with the next step."];
       return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
     };
 

@@ -86,10 +86,13 @@ def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     assert "graph" in result["headline"] and "2 block classes" in result["headline"]
     assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
     assert result["histogram"].startswith("<svg") and not result["stale"]
-    assert look.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]["stale"]
+    # The plan follows the form; other pictures need another look.
+    followed = look.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]
+    assert not followed["stale"] and followed["steps"] != result["steps"]
+    assert look.facts(config(tiny_flux, image_folder, dataset={"caption_extension": ".md"}))["result"]["stale"]
     first = look.page(0)
     assert len(first["items"]) == 8 and first["pages"] == 1
-    assert first["items"][0]["caption"] and first["items"][0]["bucket"]
+    assert first["items"][0]["caption"] and first["items"][0]["bucket"] and not first["items"][0]["validation"]
     thumb = look.thumb(0)
     assert thumb is not None and thumb.startswith(b"\xff\xd8") and look.thumb(0) == thumb
     assert look.thumb(8) is None and look.thumb(-1) is None
@@ -101,6 +104,7 @@ def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
     wait(look.job)
     result = look.facts(None)["result"]
     assert result["counts"]["images"] == 0
+    assert (result["headline"], result["steps"], result["modes"]) == ("", "", [])
     assert any("does not exist" in problem["text"] for problem in result["problems"])
 
 
@@ -171,8 +175,12 @@ def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux:
     assert look.start(cfg)
     wait(look.job)
     assert checks.estimate_facts(cfg, look, 24)["sizes"] == "your pictures"
-    other = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
-    assert checks.estimate_facts(other, look, 24)["sizes"] == "pictures of 128 px", "the form has moved on since"
+    smaller = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
+    estimates = [checks.estimate_facts(chosen, look, 24) for chosen in (smaller, cfg)]
+    assert [found["sizes"] for found in estimates] == ["your pictures"] * 2, "the same pictures, planned anew"
+    assert estimates[0]["needed"] <= estimates[1]["needed"]
+    other = config(tiny_flux, image_folder, dataset={"caption_extension": ".md"})
+    assert checks.estimate_facts(other, look, 24)["sizes"] == "pictures of 256 px", "the form names others since"
 
 
 def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
