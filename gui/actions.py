@@ -51,6 +51,7 @@ class Actions:
         self._brought: imports.Brought | None = None
         self._known: dict[str, Callable[[Mapping[str, Any]], Reply]] = {
             "compare": self.compare,
+            "refresh": lambda request: Reply(self.greet(), reload=True),
             "load": self.load,
             "load-run": self.load_run,
             "save": self.save,
@@ -76,12 +77,13 @@ class Actions:
             if self.desk.is_new and found.name == preset:
                 self._take(presets.load(found), preset, preset)
 
-    def kept(self, values: Mapping[str, Any]) -> Message:
-        """Take the form as it is; the answer says what is wrong with it. Called after every edit."""
+    def kept(self, values: Mapping[str, Any], tab: str | None = None) -> Message:
+        """Take the form as this tab shows it; the answer says what is wrong with it. Called after every edit."""
         before = self.desk.now.values
-        self.desk.keep(values)
+        behind = self.desk.keep(values, tab)
         advice = self._of_new_family(before, self.desk.now.values)
         return {
+            "behind": behind,
             "desk": self.desk.facts(),
             "problems": messages.all_problem_facts(form.read(self.desk.now.values).problems),
             **({"notice": advice} if advice else {}),
@@ -111,10 +113,24 @@ class Actions:
             ],
         }
 
-    def act(self, request: Mapping[str, Any], values: Mapping[str, Any]) -> Reply:
-        """Do what the page asks. Errors for people become a notice; the form is kept in any case."""
-        self.desk.keep(values)
+    def act(self, request: Mapping[str, Any], values: Mapping[str, Any], tab: str | None = None) -> Reply:
+        """Do what this tab asks. Errors for people become a notice; the form is kept in any case."""
+        behind = self.desk.keep(values, tab)
         what = str(request.get("what", ""))
+        if behind and what in ("refresh", "start"):
+            return self._overtaken(what)
+        reply = self._do(what, request)
+        reply.reload |= behind
+        return reply
+
+    def _overtaken(self, what: str) -> Reply:
+        """The form of a tab is older than the desk: it is given the new one, and starts nothing unseen."""
+        text = "The form was changed in another tab; this one shows it now."
+        if what == "refresh":
+            return Reply(self._say(text).message, reload=True)
+        return Reply(self._say(f"{text} Look at it, then start.", "error").message, reload=True)
+
+    def _do(self, what: str, request: Mapping[str, Any]) -> Reply:
         action = self._known.get(what)
         if action is None:
             return self._say(f"The page asked for something unknown: {what!r}.", "error")
@@ -321,7 +337,10 @@ def start_problems(config: Config) -> list[Problem]:
         if folder.control_path is not None:
             problems += _folder_problems(resolve(folder.control_path), f"dataset.folders[{index}].control_path")
     for index, row in enumerate(config.validation.validation_folders):
-        problems += _folder_problems(resolve(row.path), f"validation.validation_folders[{index}].path")
+        place = f"validation.validation_folders[{index}]"
+        problems += _folder_problems(resolve(row.path), f"{place}.path")
+        if row.control_path is not None:
+            problems += _folder_problems(resolve(row.control_path), f"{place}.control_path")
     return problems
 
 

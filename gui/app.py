@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,18 +161,21 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
         # The number makes each message new, so that the page takes it even when it says the same as the last.
         return {"number": next(numbers), **content}
 
-    def shown() -> dict[gr.components.Component, Any]:
-        return {widgets[path]: value for path, value in actions.desk.now.values.items() if path in widgets}
+    # A session is one opened page: Gradio gives each a mark of its own.
+    def shown(page: gr.Request) -> dict[gr.components.Component, Any]:
+        form_now = actions.desk.shown(page.session_hash)
+        return {widgets[path]: value for path, value in form_now.items() if path in widgets}
 
-    def greet() -> dict[gr.components.Component, Any]:
-        return {**shown(), message: packed(actions.greet())}
+    def greet(page: gr.Request) -> dict[gr.components.Component, Any]:
+        return {**shown(page), message: packed(actions.greet())}
 
-    def keep(**given: Any) -> dict[str, Any]:
-        return packed(actions.kept(values(given)))
+    def keep(page: gr.Request, **given: Any) -> dict[str, Any]:
+        return packed(actions.kept(values(given), page.session_hash))
 
-    def act(asked: dict[str, Any], **given: Any) -> dict[gr.components.Component, Any]:
-        reply = actions.act(asked or {}, values(given))
-        return {**(shown() if reply.reload else {}), message: packed(reply.message)}
+    def act(page: gr.Request, **given: Any) -> dict[gr.components.Component, Any]:
+        asked = given.pop("asked") or {}
+        reply = actions.act(asked, values(given), page.session_hash)
+        return {**(shown(page) if reply.reload else {}), message: packed(reply.message)}
 
     everything = [*widgets.values(), message]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -189,20 +192,13 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
     )
     # "multiple": a second press while the first is under way is a request of its own, never dropped.
     request.submit(
-        _with_request(act),
+        act,
         None,
         everything,
         inputs_kwargs={"asked": request, **inputs},
         trigger_mode="multiple",
         **quiet,
     )
-
-
-def _with_request(act: Callable[..., Any]) -> Callable[..., Any]:
-    def acted(**given: Any) -> Any:
-        return act(given.pop("asked"), **given)
-
-    return acted
 
 
 def _edited(widget: gr.components.Component) -> Any:

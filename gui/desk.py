@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _DRAFT_VERSION = 1
 _STEPS_BACK = 20
+_TABS_KEPT = 100
 # Columns for families that edit.
 _CONTROL = ("control_path", "control_image")
 
@@ -45,6 +46,7 @@ class Desk:
         self.now = Snapshot(form.defaults())
         self.past: list[Snapshot] = []
         self.future: list[Snapshot] = []
+        self._seen: dict[str | None, form.Values] = {}  # the form as each tab was last known to show it
         self.is_new = not self.path.exists()  # nobody has been here yet
         self._restore()
 
@@ -52,13 +54,32 @@ class Desk:
     def path(self) -> Path:
         return self.folder / "draft.json"
 
-    def keep(self, values: Mapping[str, Any]) -> None:
-        """Take the form as a tab shows it, and write it down."""
+    def keep(self, values: Mapping[str, Any], tab: str | None = None) -> bool:
+        """Take the form as a tab shows it, and write it down.
+
+        Where another tab has changed the form since, only what was changed in this one is taken, and the answer is
+        True: it shows an old form, and has to be given the new one.
+        """
         with self.lock:
             values = form.complete(values)
-            if values != self.now.values:
-                self.now.values = values
+            seen = self._seen.get(tab, values)
+            changed = {path: value for path, value in values.items() if value != seen[path]}
+            merged = self.now.values | changed if tab in self._seen else values
+            if tab in self._seen:
+                self._seen[tab] = values
+            if merged != self.now.values:
+                self.now.values = merged
                 self._write()
+            return merged != values
+
+    def shown(self, tab: str | None) -> form.Values:
+        """The form, which is now given to this tab."""
+        with self.lock:
+            self._seen.pop(tab, None)
+            self._seen[tab] = dict(self.now.values)
+            while len(self._seen) > _TABS_KEPT:
+                self._seen.pop(next(iter(self._seen)))
+            return self.now.values
 
     def load(self, values: form.Values, preset: str | None) -> None:
         """Put another form on the desk; the one before can be had back with ``undo``."""

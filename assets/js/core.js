@@ -177,6 +177,7 @@
       const { text, kind, action, request } = message.notice;
       m.toast(text, { kind, action, onaction: request && (() => m.act(request.what, request)) });
     }
+    if (message.behind) m.act("refresh");
     if (message.difference) m.emit("difference", message.difference);
     if (message.brought) m.emit("brought", message.brought);
     if (message.importFailed) m.emit("importFailed", message.importFailed);

@@ -197,6 +197,15 @@ def test_a_run_stays_in_sight_when_the_form_names_another_folder(tmp_path: Path)
     assert Places(lambda: str(started), kept).run(run.name).path == run.path
 
 
+def test_a_tab_that_was_overtaken_shows_the_form_before_it_starts(actions: Actions) -> None:
+    old = dict(actions.desk.shown("old"))
+    actions.desk.load(ranked("8"), None)
+    assert actions.kept(old, "old")["behind"]
+    reply = actions.act({"what": "start"}, old, "old")
+    assert reply.reload and reply.message["refused"] and "another tab" in reply.message["notice"]["text"]
+    assert not actions.kept(dict(actions.desk.shown("old")), "old")["behind"]
+
+
 def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_path: Path) -> None:
     from gui.app import Home, make_app
 

@@ -88,3 +88,19 @@ def test_a_draft_that_cannot_be_written_does_not_stop_the_page(tmp_path: Path) -
     desk = Desk(blocked / "desk")
     desk.keep(with_rank("8"))
     assert desk.now.values == with_rank("8")
+
+
+def test_two_tabs_take_nothing_from_each_other(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    first = dict(desk.shown("first"))
+    second = dict(desk.shown("second"))
+    assert not desk.keep(first | {"network.network_dim": "12"}, "first")
+    assert desk.keep(second | {"training.seed": "77"}, "second"), "its form is older than the desk"
+    assert (desk.now.values["network.network_dim"], desk.now.values["training.seed"]) == ("12", "77")
+    given = dict(desk.shown("second"))
+    assert not desk.keep(given | {"network.network_dim": "4"}, "second")
+    assert desk.now.values["network.network_dim"] == "4"
+    # What a tab sent before it heard of a load changes nothing that was loaded.
+    desk.load(with_rank("64"), "big")
+    assert desk.keep(given | {"network.network_dim": "4"}, "second")
+    assert desk.now.values == with_rank("64")
