@@ -8,6 +8,10 @@ Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and me
 `python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a variant compiles into
 an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would not end in time; the
 same command again goes on.
+
+Where a card is lent by the minute, `--fill` compiles all variants into their caches, several processes at once, and
+records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and no times, so that its
+processes may run at once too.
 """
 
 from __future__ import annotations
@@ -22,14 +26,15 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backend.bench import seed000
-from backend.bench.record import Record
+from backend.bench.record import Record, read_losses
 from backend.bench.sizes import SIZES
-from backend.bench.table import render
+from backend.bench.table import loss_table, render
 from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, Spec, variant
 from backend.config.schema import by_path
 
@@ -52,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
     add("--protocol", choices=["seed000"], help="the table of the document that static tokens come from")
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
+    add("--losses", action="store_true", help="record and compare losses alone, no time")
+    add("--fill", action="store_true", help="only compile into the caches, for --warm")
+    add("--warm", action="store_true", help="measure warm starts alone, from caches made by --fill")
+    add("--at-once", type=int, default=4, help="processes side by side under --fill and --losses")
     add("--budget-s", type=float, help="seconds in which the command must end")
     add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="folder of the records")
     add("--name", help="name of this record; the size and the kind when left out")
@@ -162,32 +171,58 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
         specs = specs_of(given)
     except (ValueError, KeyError) as error:
         parser.error(str(error))
-    kind = "exactness" if given.exactness else given.protocol or "compile"
+    kind = "exactness" if given.exactness else "loss" if given.losses else given.protocol or "compile"
     name = given.name or f"{given.size}-{kind}"
+    # Not the record's folder: compilers want a short path, and a cache is no record.
+    caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
+    if given.fill:
+        return _fill(specs, caches, given.at_once, _Clock(given.budget_s), write)
     record = Record.open(given.out / name, kind, argv if argv is not None else sys.argv[1:], given.commit)
     repeats = 1 if given.exactness or given.protocol else given.repeats
     clock = _Clock(given.budget_s)
     write("".join(f"{line}\n" for line in left_out(given)))
-    # Not the record's folder: compilers want a short path, and a cache is no record.
-    caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
-    for repeat in range(repeats):
-        for spec in specs:
-            if record.has(spec, repeat) and not given.keep_going:
-                continue
-            if not clock.fits(spec):
-                write(f"no time left for {spec.variant}, run the command again to go on\n")
-                continue
-            folder = caches / _short(spec)
-            if repeat == 0:
-                _empty(folder)
-            answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
-            clock.note(spec, answer["process_s"])
-            record.add(spec, repeat, answer)
-            said = "" if answer["ok"] else f": {answer['error']}"
-            checkpointing = (spec.checkpointing_kind or "on") if spec.checkpointing else "off"
-            write(f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n")
-    write(render(record.rows, kind))
+    # The first repetition is the cold one.
+    first = 1 if given.warm else 0
+
+    def measured(repeat: int, spec: Spec) -> None:
+        if record.has(spec, repeat) and not given.keep_going:
+            return
+        if not clock.fits(spec):
+            write(f"no time left for {spec.variant}, run the command again to go on\n")
+            return
+        folder = caches / _short(spec)
+        if repeat == 0:
+            _empty(folder)
+        answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
+        clock.note(spec, answer["process_s"])
+        record.add(spec, repeat, answer)
+        write(_told(spec, answer))
+
+    jobs = [(repeat, spec) for repeat in range(first, first + repeats) for spec in specs]
+    with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
+        for done in [pool.submit(measured, *job) for job in jobs]:
+            done.result()
+    write(render(record.rows, kind) or loss_table(record.rows, read_losses(record.folder)))
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1
+
+
+def _fill(specs: Sequence[Spec], caches: Path, at_once: int, clock: _Clock, write: Callable[[str], object]) -> int:
+    """Compile every spec into its cache, over all buckets and one step more; 1 when one failed."""
+
+    def filled(spec: Spec) -> bool:
+        answer = run_worker(replace(spec, steps=1, validate=False, cache_dir=str(caches / _short(spec))), clock.left())
+        write(_told(spec, answer))
+        return answer["ok"]
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return 0 if all(list(pool.map(filled, [spec for spec in specs if variant(spec.variant).compile]))) else 1
+
+
+def _told(spec: Spec, answer: dict[str, Any]) -> str:
+    """A line about one worker's answer."""
+    said = "" if answer["ok"] else f": {answer['error']}"
+    checkpointing = (spec.checkpointing_kind or "on") if spec.checkpointing else "off"
+    return f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n"
 
 
 def _short(spec: Spec) -> str:

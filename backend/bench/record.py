@@ -8,6 +8,7 @@ import io
 import json
 import platform
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,7 @@ class Record:
 
     def __init__(self, folder: Path, meta: dict[str, Any], rows: list[dict[str, str]], losses: list[list[str]]) -> None:
         self.folder, self.meta, self.rows, self._losses = folder, meta, rows, losses
+        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, folder: Path, kind: str, command: Sequence[str], commit: str | None = None) -> Record:
@@ -124,7 +126,11 @@ class Record:
         return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows)
 
     def add(self, spec: Spec, repeat: int, answer: dict[str, Any]) -> None:
-        """Add one answer of a worker and write the files."""
+        """Add one answer of a worker and write the files. For any thread."""
+        with self._lock:
+            self._add(spec, repeat, answer)
+
+    def _add(self, spec: Spec, repeat: int, answer: dict[str, Any]) -> None:
         measured = dict(answer.get("row", {}))
         losses = measured.pop("losses", [])
         row = {name: getattr(spec, name) for name in SETTINGS} | measured

@@ -22,12 +22,13 @@ from backend.runs.files import write_atomic
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-_TITLES = {"compile": "Steps", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
+_TITLES = {"compile": "Steps", "loss": "Losses", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
 _ABOUT = {
     "compile": "Median of the repetitions. Every variant trains the same stream of batches, one bucket after another; "
     "the first pass over the buckets warms up and is not timed. Recompiles are graphs made after it that the shape "
     "plan does not count; what it counts stands behind the graphs made, as in 2 of 2. Cold is the first process, with "
     "an empty cache; warm are the later ones. Graph GB is device memory outside of torch's allocator.",
+    "loss": "Losses alone: the processes ran side by side, so that their times say nothing.",
     "exactness": "Root mean square error against an unpadded float32 run, relative to that run's size. Padding is "
     "exact when the padded error is no larger than that of the unpadded bf16 run beside it.",
     "seed000": "r 32, learning rate 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing, random weights and "
@@ -63,11 +64,11 @@ def page(folder: Path) -> str:
         parts.append(_ABOUT.get(meta["kind"], "") + "\n")
         parts.append(f"{meta.get('device', 'unknown device')}; {versions}; commit {meta['commit']}; {meta['date']}.\n")
         parts.append("\n".join(f"    {command}" for command in meta["commands"]) + "\n")
-        if meta["kind"] == "compile" and rows:
+        if meta["kind"] in ("compile", "loss") and rows:
             parts.append(f"{shared(rows)}.\n")
             parts += [f"{line}.\n" for line in lacking(rows)]
         parts.append(render(rows, meta["kind"]))
-        compared = loss_table(rows, read_losses(folder / name)) if meta["kind"] == "compile" else ""
+        compared = loss_table(rows, read_losses(folder / name)) if meta["kind"] in ("compile", "loss") else ""
         if compared:
             parts.append(_ABOUT_LOSS + compared)
             parts.append(f"![Loss a step](benchmarks/{name}/loss.svg)\n")
@@ -161,7 +162,7 @@ def files(docs: Path = DOCS) -> dict[Path, str]:
         made[folder / "steps.svg"] = plot(folder)
     for name, meta, rows in records(folder):
         losses = read_losses(folder / name)
-        if meta["kind"] == "compile" and loss_table(rows, losses):
+        if meta["kind"] in ("compile", "loss") and loss_table(rows, losses):
             made[folder / name / "loss.svg"] = loss_plot(losses)
     return made
 
