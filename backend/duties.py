@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -12,6 +12,8 @@ from backend.checkpoint import Position
 from backend.config.schema import Config
 from backend.records import StepRecords
 from backend.runs.events import EventWriter
+from backend.runs.progress import PhaseProgress
+from backend.sampling import Interrupted
 from backend.saver import Saver
 from backend.validation import Example, Measured
 
@@ -29,7 +31,7 @@ class Duties:
     """validation: set -> its examples. measure: examples -> losses. draw: draws all prompts; None without prompts.
 
     back: told when something was done between two steps, and training goes on. to_use: holds the LoRA at the weights
-    that are measured and drawn with, where these are not the trained ones.
+    that are measured and drawn with, where these are not the trained ones. pictures: examples of each set, by its name.
     """
 
     cfg: Config
@@ -44,6 +46,7 @@ class Duties:
     draw: Callable[[int], None] | None
     back: Callable[[], None] = lambda: None
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
+    pictures: Mapping[str, int] = field(default_factory=dict)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def at_start(self) -> None:
@@ -87,18 +90,27 @@ class Duties:
             self._sample()
 
     def _validate(self) -> None:
-        """Every validation set, unless a stop is asked for."""
+        """Every validation set, until a stop is asked for."""
         for name, examples in self.validation.items():
-            if self.asks.stop:
+            try:
+                with PhaseProgress(self.events, "validate", self.pictures.get(name)) as progress, self.to_use():
+                    found = self.measure(self._counted(examples(), progress))
+            except Interrupted:
+                log.info("The validation of step %d was left out: the run was asked to stop", self.position.step)
                 return
-            self.events.write("phase", phase="validate", done=0, total=None, eta_s=None)
-            with self.to_use():
-                found = self.measure(examples())
             sigmas = self.cfg.validation.validation_sigmas
             losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, found.sigma_losses, strict=True)}
             self.events.write("validation", step=self.position.step, set=name, sigma_losses=losses, loss=found.loss)
             log.info("Validation %s at step %d: %.5f", name, self.position.step, found.loss)
             self.measured.setdefault(name, {"first": found.loss})["last"] = found.loss
+
+    def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
+        """The examples, each told once it is measured: when the next one is asked for. Interrupted by a stop."""
+        for example in examples:
+            if self.asks.stop:
+                raise Interrupted
+            yield example
+            progress.advance()
 
     def _sample(self, asked: bool = False) -> None:
         if self.draw is not None:

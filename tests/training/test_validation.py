@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from backend import flow
-from backend.duties import due
+from backend.asks import Asks
+from backend.checkpoint import Position
+from backend.config.load import parse
+from backend.duties import Duties, due
 from backend.objectives.flow_matching import FlowMatching
-from backend.validation import Example, validate
+from backend.runs.control import Control
+from backend.runs.events import EventWriter, read_events
+from backend.runs.folder import Run
+from backend.validation import Example, Measured, validate
 
 CPU = torch.device("cpu")
 SIGMAS = (0.05, 0.1, 0.2, 0.35)
@@ -63,6 +72,28 @@ def test_batches_are_filled_up_to_the_shape_of_training() -> None:
     assert seen == [pytest.approx([0.05, 0.1, 0.2]), pytest.approx([0.35] * 3)]
     with pytest.raises(ValueError, match="at least one"):
         measure([])
+
+
+def test_a_stop_does_not_wait_for_the_end_of_a_set(tmp_path: Path) -> None:
+    config = parse({"validation": {"validate_at_start": True}, "saving": {"output_dir": str(tmp_path)}}).config
+    assert config is not None
+    run = Run.create(config)
+    measured: list[str] = []
+
+    def measure_until_stopped(found: Iterable[Example]) -> Measured:
+        for example in found:
+            measured.append(example.key)
+            Control(run).request("stop")
+        return Measured((1.0,))
+
+    duties = Duties(
+        config, Position(), 10, None, None, Asks(Control(run)), EventWriter(run), {"held out": examples},
+        measure_until_stopped, None, pictures={"held out": 3},
+    )  # fmt: skip
+    duties.at_start()
+    told = read_events(run.events_path)[0]
+    assert measured == ["k0"] and [event["kind"] for event in told if event["kind"] == "validation"] == []
+    assert told[0]["phase"] == "validate" and told[0]["total"] == 3
 
 
 def test_what_is_due_by_steps_and_epochs() -> None:
