@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backend import flow
+from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
 from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
@@ -18,8 +19,9 @@ from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
 from backend.memory.bytes import stored_as
-from backend.memory.quantized import quantize_layer, quantized_layers
-from backend.memory.swap import Swap
+from backend.memory.swap import Swap, swapped_paths
+from backend.models.loading import Loading
+from backend.models.local import load_part
 from backend.models.table import family
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
@@ -41,32 +43,22 @@ def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
 
 
 def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
-    """The family's denoiser at the spec's widths with random weights, and a LoRA in every default target."""
+    """The family's denoiser at the spec's widths with random weights, and a LoRA in every default target.
+
+    Blocks that the spec swaps lie in the host's memory, as a run loads them.
+    """
     size = SIZES[spec.size]
-    chosen = family(size.family)
-    stacks = spec.stacks
-    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
-    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
-    torch.manual_seed(spec.seed)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[size.dtype])
-    try:
-        with device:
-            model = getattr(diffusers, chosen.facts.denoiser_class)(**size.config, **layers)
-    finally:
-        torch.set_default_dtype(before)
-    kind = stored_as(spec.base_quantization, spec.base_compute)
-    for path in quantized_layers(model) if kind else ():
-        quantize_layer(model, path, model.get_submodule(path).weight.detach(), kind, spec.base_compute)
+    model = _loaded(spec, device)
     lora = inject(
         model,
-        find_targets(model, chosen.facts.default_targets),
+        find_targets(model, family(size.family).facts.default_targets),
         rank=spec.rank,
         alpha=spec.rank,
         dropout=0.0,
         seed=spec.seed,
         cast=not (spec.autocast and size.dtype != "fp32"),
         weight_dtype=DTYPES[spec.lora_dtype],
+        device=device,
     )
     if spec.fused_lora:
         fuse(lora)
@@ -74,18 +66,41 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     return model.train(), lora
 
 
+def _loaded(spec: Spec, device: torch.device) -> nn.Module:
+    """The frozen denoiser, by the loader of runs."""
+    size = SIZES[spec.size]
+    facts, dtype = family(size.family).facts, DTYPES[size.dtype]
+    stacks = spec.stacks
+    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
+    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
+    source = RandomPart(getattr(diffusers, facts.denoiser_class), {**size.config, **layers}, dtype, device, spec.seed)
+    swapped = swapped_paths(source.empty, _running_order(spec, source.empty), spec.swap) if spec.swap else ()
+    loading = Loading(
+        dtype,
+        device,
+        quantize=stored_as(spec.base_quantization, spec.base_compute),
+        compute=spec.base_compute,
+        host=lambda path: any(path == block or path.startswith(f"{block}.") for block in swapped),
+    )
+    part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
+    return load_part(type(source.empty), source, part, loading)
+
+
 def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
     """Swap as many blocks as the spec says; None for none."""
     if not spec.swap:
         return None
-    code = family(SIZES[spec.size].family).load_denoise()
-    order = getattr(code, "running_order", code.block_lists)(model)
-    swap = Swap(model, order, spec.swap, device, ring=spec.swap_ring)
+    swap = Swap(model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring)
     for line in swap.facts.lines():
         log.info(line)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return swap
+
+
+def _running_order(spec: Spec, model: nn.Module) -> dict[str, nn.ModuleList]:
+    code = family(SIZES[spec.size].family).load_denoise()
+    return getattr(code, "running_order", code.block_lists)(model)
 
 
 def objective_of(size: Size) -> Objective:

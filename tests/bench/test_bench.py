@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
-from backend.bench import report
+from backend.bench import report, work
+from backend.bench.random_part import RandomPart
 from backend.bench.record import COLUMNS, Record, read_losses
 from backend.bench.sizes import SIZES
 from backend.bench.table import groups, loss_table, render, shared
@@ -19,6 +20,7 @@ from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _Step, measure
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
+from backend.models.loading import Loading
 from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
 
@@ -115,6 +117,27 @@ def test_shape_modes_a_family_lacks_are_left_out_and_said(tmp_path: Path, capsys
     record.add(Spec("eager", size="sdxl"), 0, answer(0.2, planned_graphs=2))
     assert "SDXL has no shape mode static" in report.page(tmp_path / "benchmarks")
     assert "| 2 of 2 |" in render(record.rows, "compile")
+
+
+@pytest.mark.parametrize("size", ["tiny", "tiny-sdxl"])
+def test_swapped_blocks_are_built_where_a_run_loads_them(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host, weight by weight: exactly the blocks that the swap then takes, and never the whole model before."""
+    kept: list[str] = []
+    load = work.load_part
+
+    def watched(cls: type, source: RandomPart, part: object, loading: Loading) -> torch.nn.Module:
+        model = load(cls, source, part, loading)
+        kept.extend(path for path, _ in model.named_modules() if loading.on_host(path))
+        return model
+
+    monkeypatch.setattr(work, "load_part", watched)
+    spec = Spec("eager", size=size, swap=2, base_quantization="int8")
+    model, _ = build(spec, torch.device("cpu"))
+    swap = work.swap_of(spec, model, torch.device("cpu"))
+    assert swap is not None
+    blocks = [path for path in kept if not any(path.startswith(f"{other}.") for other in kept)]
+    assert [id(model.get_submodule(path)) for path in blocks] == [id(held.block) for held in swap._held]
+    assert len(blocks) == 2
 
 
 def answer(seconds: float, **more: float | str) -> dict:
