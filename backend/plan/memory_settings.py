@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,15 +50,13 @@ class Chosen:
 
     def swap(self, parts: Parts) -> tuple[int, int]:
         """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
-        blocks = parts.denoiser.blocks
-        count = min(self.blocks_to_swap, len(blocks))
+        total = len(parts.denoiser.blocks)
+        count = min(self.blocks_to_swap, total)
         if not count:
             return 0, 0
-        picked = swapped_blocks(Counter(block.kind for block in blocks), count)
-        of_kind: dict[str, list[int]] = {}
-        for index, block in enumerate(blocks):
-            of_kind.setdefault(block.kind, []).append(index)
-        sizes = [block_weights(parts, of_kind[kind][at], self) for kind, numbers in picked.items() for at in numbers]
+        # Over all blocks in running order, as the trainer swaps: classes may alternate, and then by class differs.
+        (picked,) = swapped_blocks({"block": total}, count).values()
+        sizes = [block_weights(parts, index, self) for index in picked]
         return sum(sizes), device_bytes(sizes, self.ring)
 
 

@@ -96,10 +96,24 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
             linears[key][path.removesuffix(".weight")] = (shape[1], shape[0])
         else:
             others[key] += math.prod(shape)
-    order = {block.name: at for at, block in enumerate(facts.block_classes)}
-    keys = sorted(linears, key=lambda key: (order[key[0]], key[1], key[2]))
+    runs = _running_order(facts)
+    keys = sorted(linears, key=lambda key: (runs[key[0]], _by_value(key[1]), key[2]))
     blocks = tuple(Block(key[0], linears[key], others[key]) for key in keys)
     return Denoiser(blocks, outside, max((math.prod(s) for s in shapes.values()), default=0), layers)
+
+
+def _running_order(facts: FamilyFacts) -> dict[str, int]:
+    """When each block class runs, beside others of the same number in between.
+
+    Stacks run one after the other. Classes that share lists, told apart by expressions, run as the lists' paths are
+    sorted: a UNet's down, mid and up blocks, SD3's kinds of blocks in one list.
+    """
+    return {each.name: 0 if "\\" in each.attribute else at for at, each in enumerate(facts.block_classes)}
+
+
+def _by_value(path: str) -> tuple[tuple[int, str], ...]:
+    """A module path that sorts by the value of its numbers: the tenth block behind the ninth."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in path.split("."))
 
 
 def trained_layers(denoiser: Denoiser, include: Sequence[str], exclude: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from backend.config.load import parse
+from backend.memory.swap import swapped_paths
 from backend.models.sd15.facts import FACTS as SD15
 from backend.models.sd15.memory import MEMORY as SD15_MEMORY
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.sdxl.memory import MEMORY as SDXL_MEMORY
+from backend.models.table import family
 from backend.plan.activations import Format, Way, Work, training_bytes
-from backend.plan.parts import denoiser_of, place_of, trained_layers
+from backend.plan.memory_settings import chosen
+from backend.plan.parts import Parts, denoiser_of, place_of, trained_layers
 from tests.plan.kept import empty_unet, unet_kept_bytes
 
 SDXL_CONFIG: dict[str, Any] = {
@@ -58,3 +62,20 @@ def test_what_is_kept_is_what_autograd_keeps(
     work = Work(batch, (side // cell) ** 2, 77)
     said = training_bytes(denoiser, memory, work, 16, paths, Way(False, "off"), Format()).kept
     assert said == pytest.approx(real, rel=0.12)
+
+
+@pytest.mark.parametrize(("name", "config"), [("sdxl", SDXL_CONFIG), ("sd15", SD15_CONFIG)])
+def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config: dict[str, Any]) -> None:
+    """Levels differ in width and alternate on the way up: blocks picked class by class would weigh something else."""
+    model = empty_unet(config)
+    shapes = {path: tuple(p.shape) for path, p in model.named_parameters()}
+    parts = Parts(denoiser_of(shapes, family(name).facts), shapes, {}, 0, 128)
+    order = family(name).load_denoise().running_order(model)
+    for count in range(1, len(order["block"])):
+        given = parse(
+            {"model": {"family": name}, "compile": {"shape_mode": "off"}, "memory": {"blocks_to_swap": count}}
+        ).config
+        assert given is not None
+        blocks = [model.get_submodule(path) for path in swapped_paths(model, order, count)]
+        real = [sum(2 * p.numel() for p in block.parameters() if p.dim() == 2) for block in blocks]
+        assert chosen(given, on_card=True).swap(parts) == (sum(real), 2 * max(real) if count > 1 else real[0]), count
