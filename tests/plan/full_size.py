@@ -18,6 +18,8 @@ FILES = {
     "flux_kontext": {"base_model": "flux1-dev", "vae": "ae", "text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
     "sdxl": {"base_model": "sd_xl_base_1.0"},
     "sd15": {"base_model": "v1-5-pruned-emaonly"},
+    "anima": {"base_model": "anima-base-v1.0", "vae": "qwen_image_vae", "text_encoder": "qwen_3_06b_base"},
+    "qwen_image": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
 }
 
 

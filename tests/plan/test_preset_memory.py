@@ -41,4 +41,5 @@ def test_a_preset_fits_the_card_in_its_name(name: str, bases: Path) -> None:
 
 
 def test_each_family_has_presets_for_several_cards() -> None:
-    assert {"flux-8gb", "flux-12gb", "flux-16gb", "flux-24gb", "flux-48gb", "sdxl-8gb", "sdxl-24gb"} <= set(CLASSED)
+    whole = {f"{family}-{card}gb" for family in ("flux", "qwen_image", "anima") for card in (8, 12, 16, 24, 48)}
+    assert whole | {"sdxl-8gb", "sdxl-24gb", "flux_kontext-12gb", "flux_kontext-24gb"} <= set(CLASSED)

@@ -217,6 +217,11 @@ def main(clones: Path) -> None:
     with torch.device("meta"):
         lists = flux(clones) | text_encoders()
         lists |= stable_diffusion(clones, lists["clip_l"])
+    write(lists)
+
+
+def write(lists: dict[str, Shapes]) -> None:
+    """The lists as files beside this one."""
     for name, shapes in lists.items():
         text = json.dumps({"tensors": compressed(shapes)}, separators=(",", ":")).replace('],"', '],\n"')
         (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
