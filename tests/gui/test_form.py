@@ -45,7 +45,27 @@ def as_typed(config: Config) -> Config:
             ] or None
         elif setting.kind in ("str", "text") and setting.nullable and value is not None and not value.strip():
             trimmed[setting.path] = None
+        elif setting.kind == "tables" and value:
+            trimmed[setting.path] = [row.model_copy(update=_empty_cells(setting, row)) for row in value]
     return with_values(config, trimmed)
+
+
+def _empty_cells(setting: Setting, row: Any) -> dict[str, Any]:
+    """Cells of blanks alone, as the form reads them: their column's default."""
+    texts = {c: getattr(row, c.name) for c in setting.columns if c.kind in ("str", "text")}
+    return {
+        c.name: "" if c.required else c.default for c, text in texts.items() if text is not None and not text.strip()
+    }
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\u2003"])
+def test_a_cell_of_blanks_alone_is_empty(blank: str) -> None:
+    """A negative prompt of one blank would be encoded as another prompt than none."""
+    (row,) = form.to_values(with_values(Config(), {"sampling.prompts": [{"prompt": "a", "negative_prompt": blank}]}))[
+        "sampling.prompts"
+    ]
+    loaded = form.read(values(sampling__prompts=[row]))
+    assert loaded.partial.sampling.prompts[0].negative_prompt == ""
 
 
 @hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
