@@ -79,7 +79,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     if resume and state is None:
         raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
     _seed(cfg)
-    cache = compile_cache.prepare(resolve(cfg.compile.compile_cache_dir) if cfg.compile.compile_cache_dir else None)
+    cache = _compile_cache(cfg)
     inputs = gather(cfg, events, asks)
     events.write("phase", phase="load", done=0, total=None, eta_s=None)
     accelerator = make_accelerator(cfg, inputs)
@@ -104,12 +104,26 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         events.write("resumed", step=position.step, generation=generation)
         log.info("Going on at step %d, generation %d", position.step, generation)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
-    telemetry, report = _compile(inputs, trained, cache, stack)
+    dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
+    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
+    telemetry, report = _compile(inputs, trained, shapes, cache, stack)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
     watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned, trained.swap)
-    return _assemble(around, inputs, trained, accelerator, position, fingerprint, metrics, watch)
+    forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
+    return _assemble(around, inputs, trained, forward, position, fingerprint, metrics, watch)
+
+
+def _compile_cache(cfg: Config) -> Path:
+    """The compile cache's folder, made. Refused when it can't be written."""
+    chosen = cfg.compile.compile_cache_dir
+    try:
+        return compile_cache.prepare(resolve(chosen) if chosen else None)
+    except OSError as error:
+        text = str(error).partition(";")[0]
+        remedy = "Set it to a folder on this machine that you can write."
+        raise Refused(text, remedy, "compile.compile_cache_dir") from error
 
 
 def _warn(events: EventWriter, text: str) -> None:
@@ -121,17 +135,14 @@ def _assemble(
     around: Surroundings,
     inputs: Inputs,
     trained: Trained,
-    accelerator: Accelerator,
+    forward: Forward,
     position: Position,
     fingerprint: Fingerprint,
     metrics: MetricsWriter,
     watch: Watch,
 ) -> Job:
-    """Put the job together: forward, data, records, saving, duties."""
-    cfg, run, lora = inputs.cfg, around.run, trained.lora
-    dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
-    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
-    forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
+    """Put the job together: data, records, saving, duties."""
+    cfg, run, lora, accelerator = inputs.cfg, around.run, trained.lora, forward.accelerator
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(_loader(inputs))
@@ -207,6 +218,7 @@ def _duties(
         sampler.draw if sampler else None,
         watch.resume_training,
         trained.to_use,
+        {name: len(items) for name, items in inputs.plan.validation.items()},
     )
 
 
@@ -234,7 +246,7 @@ def _seed(cfg: Config) -> None:
 
 
 def _compile(
-    inputs: Inputs, trained: Trained, cache: Path, stack: ExitStack
+    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path, stack: ExitStack
 ) -> tuple[Telemetry | None, CompileReport | None]:
     """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
     chosen = inputs.cfg.compile
@@ -242,8 +254,6 @@ def _compile(
         return None, None
     telemetry = Telemetry(cache).start()
     stack.callback(telemetry.stop)
-    # the shape mode rules over compile_dynamic where it decides by itself which axes change
-    dynamic = {"exact_buckets": "false", "dynamic": "auto"}.get(chosen.shape_mode, chosen.compile_dynamic)
     recompute = within_graphs(inputs.cfg)
     budget = inputs.cfg.memory.activation_memory_budget
     checkpointing.set_activation_budget(0.0 if recompute and budget is None else budget)
@@ -254,7 +264,7 @@ def _compile(
             inputs.code.block_lists(trained.denoiser),
             backend=chosen.compile_backend,
             mode=chosen.compile_mode,
-            dynamic=dynamic,
+            dynamic=shapes.compile_dynamic(chosen.compile_dynamic),
             fullgraph=chosen.compile_fullgraph,
             cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
             disable_linear=chosen.disable_linear,
@@ -270,6 +280,8 @@ def _compile(
         telemetry.judge_nothing()
         return telemetry, report
     graphs = inputs.plan.graphs
+    planned = {*graphs.training, *graphs.validation, *graphs.sampling}
+    log.info("compile: cache %s, signature %s", cache, compile_cache.signature(compile_cache.made_of(cache), planned))
     telemetry.warm(
         inputs.plan.planned_graphs,
         training=graphs.training_graphs * graphs.backends,

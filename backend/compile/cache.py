@@ -5,7 +5,7 @@
     <root>/<key>/key.json   what the key was made of
 
 The key holds torch, GPU and Python: what must never be mixed. Code version and shapes are part of torch's own key of
-each graph, so that runs of other sizes share what they can; `signature` names them for export and for the log.
+each graph, so that runs of other sizes share what they can; `signature` names them all in the run's log.
 Torch-free until `prepare` is called: the page shows sizes and clears.
 """
 
@@ -132,9 +132,17 @@ def code_version() -> str:
     return digest.hexdigest()[:12]
 
 
-def signature(made_of: dict[str, str], shapes: Iterable[Any]) -> str:
-    """Name of what a run compiles: torch and GPU, code version, and the shapes of the plan (any sortable reprs)."""
-    return _hash([made_of, code_version(), sorted(map(repr, shapes))], 12)
+def made_of(folder: Path) -> dict[str, str]:
+    """What the key of a folder was made of, as `prepare` wrote it down."""
+    return json.loads((folder / _KEY_FILE).read_text(encoding="utf-8"))
+
+
+def signature(facts_: dict[str, str], shapes: Iterable[Any]) -> str:
+    """Name of what a run compiles: torch and GPU, code version, and the shapes of the plan (any sortable reprs).
+
+    Runs of one signature need the same graphs: the later one finds them all in the cache.
+    """
+    return _hash([facts_, code_version(), sorted(map(repr, shapes))], 12)
 
 
 def prepare(chosen: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
@@ -142,13 +150,13 @@ def prepare(chosen: str | os.PathLike[str] | None = None, device: Any = None) ->
 
     chosen: the setting compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
     """
-    made_of = facts(device)
-    folder = root(chosen) / _hash(made_of, 8)
+    found = facts(device)
+    folder = root(chosen) / _hash(found, 8)
     for name, variable in (("inductor", "TORCHINDUCTOR_CACHE_DIR"), ("triton", "TRITON_CACHE_DIR")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         os.environ[variable] = str(folder / name)
     if not (folder / _KEY_FILE).is_file():
-        write_atomic(folder / _KEY_FILE, json.dumps(made_of, indent=1))
+        write_atomic(folder / _KEY_FILE, json.dumps(found, indent=1))
     return folder
 
 
@@ -205,7 +213,7 @@ def import_archive(file: Path, folder: Path) -> int:
         if _MANIFEST not in archive.namelist():
             raise ValueError(f"{file} is no compile cache archive: it holds no {_MANIFEST}")
         theirs = json.loads(archive.read(_MANIFEST))
-        ours = json.loads((folder / _KEY_FILE).read_text(encoding="utf-8"))
+        ours = made_of(folder)
         different = [f"{k}: {theirs.get(k)} there, {ours.get(k)} here" for k in ours if theirs.get(k) != ours[k]]
         if different:
             raise ValueError(f"{file} was made on another machine or torch ({'; '.join(different)})")
