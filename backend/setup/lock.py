@@ -27,6 +27,9 @@ def _try_lock(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        # Some network disks know no locks: one launcher at a time is then up to the person.
+        pass
     return True
 
 

@@ -25,7 +25,10 @@ class Stamp:
     def write(self, path: Path) -> None:
         """Write it whole or not at all."""
         part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        with open(part, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(self), indent=1))
+            stream.flush()
+            os.fsync(stream.fileno())
         os.replace(part, path)
 
 

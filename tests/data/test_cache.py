@@ -61,7 +61,9 @@ def latents(folder: Path, **changes: object) -> LatentCache:
 def pairs(tmp_path: Path, tiny_flux: Path) -> list[tuple[Item, Fit]]:
     """Three pictures, one of them transparent, with their buckets."""
     with_caption(picture(tmp_path / "i" / "a.png", (64, 64), RED))
-    with_caption(picture(tmp_path / "i" / "b.png", (96, 64), BLUE))
+    # noise: another filter, or a cut at another place, gives other pixels
+    Image.effect_noise((96, 70), 80).convert("RGB").save(tmp_path / "i" / "b.png")
+    with_caption(tmp_path / "i" / "b.png")
     Image.new("RGBA", (64, 96), (0, 255, 0, 0)).save(tmp_path / "i" / "c.png")
     table = bucket_table(64, 16, 128, 16, geometry(tiny_flux))
     return [(item, table.assign(item.width, item.height)) for item in scan([FolderSpec(tmp_path / "i")]).items]
@@ -309,7 +311,36 @@ def test_wanted_texts_are_captions_the_empty_one_and_prompts(tmp_path: Path) -> 
         }
     )
     plan = make_plan(cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
-    assert wanted_text(cfg, plan) == [("", 512), ("a cat", 512), ("blur", 512), ("a dog", 64), ("", 64)]
+    assert wanted_text(cfg, plan) == [
+        (caption, length, None)
+        for caption, length in (("", 512), ("a cat", 512), ("blur", 512), ("a dog", 64), ("", 64))
+    ]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_caption_read_with_two_pictures_is_two_texts(tmp_path: Path, dropout: float) -> None:
+    """And its key without one is what it always was, so that nothing of other families is encoded again."""
+    for name, colour in (("a", RED), ("b", BLUE)):
+        with_caption(picture(tmp_path / "i" / f"{name}.png", (64, 64)), "a cat")
+        picture(tmp_path / "before" / f"{name}.png", (64, 64), colour)
+    prompt = {"prompt": "a dog", "control_image": str(tmp_path / "before" / "a.png")}
+    rows = [{"path": str(tmp_path / "i"), "control_path": str(tmp_path / "before")}]
+    cfg = Config.model_validate(
+        {
+            "dataset": {"folders": rows, "cache_dir": str(tmp_path / "c"), "caption_dropout_rate": dropout},
+            "sampling": {"prompts": [prompt | {"width": size} for size in (512, 768)]},
+        }
+    )
+    given = (cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
+    wanted = wanted_text(cfg, make_plan(*given, picture_tokens=lambda width, height: 4))
+    said = [(words.caption, words.control[0].path.stem, words.control[1].bucket.width) for words in wanted]
+    drawn = [(text, "a", width) for width in (512, 768) for text in ("a dog", "")]
+    trained = [(text, name, 1024) for text in ("", "a cat") for name in "ab" if text or dropout]
+    assert said == trained + drawn
+    cache = TextCache(tmp_path, "encoders", torch.bfloat16)
+    assert len({cache.path(*words) for words in wanted}) == len(wanted)
+    assert {words.control for words in wanted_text(cfg, make_plan(*given))} == {None}
+    assert cache.path("a cat", 512).stem == "3264ddf8853557bcdf07ba0d426aa2ce53eabb00"
 
 
 def test_copied_cache_folder_still_serves(tmp_path: Path, vae: Counted, pairs: list[tuple[Item, Fit]]) -> None:
