@@ -29,6 +29,8 @@ _THUMB_PX = 300
 _SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
 # What the scan itself reads; of all else the plan alone is made anew.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
+_OTHER_PICTURES = "The form names other pictures since this look: look again."
+_MISTAKES = "The form has mistakes; this is the plan from before them."
 # Without a picture to train on there is nothing to plan.
 _NO_PLAN: dict[str, Any] = {
     "headline": "", "steps": "", "modes": [], "recommended": "", "lines": [], "lists": [], "histogram": ""
@@ -88,14 +90,18 @@ class Look:
         return self.job.start("backend.data.scan", arguments, line, end)
 
     def facts(self, now: Config | None) -> dict[str, Any]:
-        """State, progress, and the result, its plan that of ``now``; stale where the scan itself is no longer so."""
+        """State, progress, and the result, its plan that of ``now``; ``stale`` says why it is an older one.
+
+        now: the form as a config; None while it has mistakes.
+        """
         state = self.job.state
         if state in ("idle", "cancelled"):
             state = "done" if self.result else "idle"
         self._follow(now)
         result = self.result
         if result is not None:
-            result = result | {"stale": now is not None and not self._seen(now)}
+            other = now is not None and not self._seen(now)
+            result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else ""}
         return {
             "state": state,
             "done": self.done,

@@ -46,6 +46,12 @@
       return s.band ? [column.mean, column.min, column.max] : [column.mean];
     })];
 
+    // Without a cursor the legend tells the newest values.
+    const atRest = (u) => {
+      const newest = u.data[0].length - 1;
+      if (newest >= 0 && (u.cursor.left ?? -1) < 0) u.setLegend({ idx: newest }, false);
+    };
+
     const range = (u, low, high) => {
       if (low === null || high === null || low === undefined) return [0, 1];
       if (logarithmic) return uPlot.rangeLog(low > 0 ? low : 1e-6, high > 0 ? high : 1, 10, false);
@@ -69,6 +75,8 @@
             { ...axis, size: 58, values: (u, ticks) => ticks.map((v) => (v === null ? "" : format(v))), ...(powers ? { incrs: Array.from({ length: 50 }, (_, i) => 2 ** i) } : {}) },
           ],
           hooks: {
+            setCursor: [atRest],
+            ready: [atRest],
             setSelect: [
               (u) => {
                 if (u.select.width < 4) return;
@@ -95,6 +103,8 @@
       nothing.remove();
       if (!plot) return build();
       plot.setData(table(), false);
+      // After the frame in which uPlot draws, and empties its legend.
+      requestAnimationFrame(() => plot && atRest(plot));
       plot.setScale("x", zoomed ? { min: zoomed.since, max: zoomed.until } : { min: steps[0] ?? 0, max: steps[steps.length - 1] ?? 1 });
     };
 

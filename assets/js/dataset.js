@@ -90,7 +90,7 @@
 
   const tile = (value, label, tone) => el("div", { class: `stat ${tone || ""}` }, el("span", { class: "stat-value" }, value), el("span", { class: "stat-label" }, label));
 
-  const stale = () => (result.stale ? el("p", { class: "warning" }, "The form names other pictures since this look: look again.") : null);
+  const stale = () => (result.stale ? el("p", { class: "warning" }, result.stale) : null);
   // changed: the result is another than what is drawn; a panel that was never drawn is drawn in any case.
   const drawResult = (changed) => {
     if (!result) return;

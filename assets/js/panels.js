@@ -118,9 +118,17 @@
       return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
     };
 
-    const warnings = (list = []) =>
+    // A graph beyond the plan is an alarm: it stands on top, with what ends it.
+    const alarm = (recompiles) => {
+      const last = recompiles[recompiles.length - 1];
+      if (!last) return null;
+      const count = recompiles.length === 1 ? "A recompile after warm-up" : `${recompiles.length} recompiles after warm-up`;
+      return el("div", { class: "trouble", id: "recompile-alarm", role: "alert" }, el("strong", {}, `${count}: ${last.reason || "torch gave no reason"}.`), last.setting ? el("p", { class: "remedy" }, `Ends it: ${last.setting}.`) : null);
+    };
+    const warnings = (list = [], recompiles = []) =>
       fill(
         ui.warnings,
+        alarm(recompiles),
         list.slice(-6).map((w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null)),
       );
 

@@ -59,7 +59,7 @@
       bar: el("div", { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100, id: "run-progress" }, el("div")),
       trouble: el("div", { class: "trouble", id: "run-error", role: "alert", hidden: true }),
       warnings: el("div", { id: "run-warnings" }),
-      loss: el("div", { class: "plot", id: "loss-plot" }),
+      loss: el("div", { class: "plot tall", id: "loss-plot" }),
       memory: el("div", { class: "plot", id: "memory-plot" }),
       memoryNow: el("div", { class: "fit-now", id: "memory-now" }),
       memoryNote: el("p", { class: "note", id: "memory-note" }),
@@ -118,6 +118,7 @@
     lossChart = m.chart(ui.loss, {
       label: "Training loss over steps",
       empty: "The line begins with the first step.",
+      height: 330,
       format: (v) => m.number(v, 4),
       series: [
         { label: "Loss", key: "loss", colour: "--mt-faint", width: 1, band: true },
@@ -261,7 +262,7 @@
       panels.validation(answer.facts.validation);
       panels.samples(answer.facts.samples, answer.status);
       panels.files(answer.facts, answer.status);
-      panels.warnings(answer.facts.warnings);
+      panels.warnings(answer.facts.warnings, answer.facts.recompiles);
     }
     drawMemoryNow();
     drawStatus(answer.status, answer.last || {});
@@ -378,7 +379,7 @@
   m.resume = async (run) => {
     try {
       await m.post("/resume", { run });
-      m.toast("Going on from the last saved state.");
+      m.toast("Going on from the last saved state, with the run's own settings; the form changes nothing in it.");
       m.openTab("Run");
       choose(run);
       pollRuns();

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 LADDER: tuple[tuple[Literal["INT", "TERM", "KILL"], float], ...] = (("INT", 10.0), ("TERM", 10.0), ("KILL", 10.0))
 # A trainer that ended by itself leaves helpers that need a moment to notice.
 _AFTERLIFE_S = 5.0
+# A trainer that has told its end still takes its libraries down.
+_LEAVING_S = 60.0
 # A trainer that was just spawned is not in its record yet.
 _START_GRACE_S = 30.0
 _ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +97,8 @@ def start(
         WriteFailed: the run folder can't be written.
     """
     run = _folder(config, run)
+    if resume:
+        _let_leave(run)
     if command is None:
         command = [sys.executable, "-m", "backend.train", "--run", str(run.path), *(["--resume"] if resume else [])]
     run.prepare_start(list(command))
@@ -225,6 +229,17 @@ def settle(run: Run) -> RunStatus:
     Control(run).clear_all()
     remove_abandoned(run.path)
     return run.status()
+
+
+def _let_leave(run: Run) -> None:
+    """Wait for a process that has told its end: after a stop, taking torch down takes seconds more."""
+    until = time.monotonic() + _LEAVING_S
+    while time.monotonic() < until:
+        current = run.record()
+        process = ProcessId.from_record(current)
+        if current.get("state") not in FINAL or process is None or not process.is_alive():
+            return
+        time.sleep(0.1)
 
 
 def _folder(config: Config | str | Path | None, run: Run | None) -> Run:

@@ -275,6 +275,16 @@ def test_a_run_that_is_being_trained_is_not_started_twice(run):
     eventually(lambda: run.status().step > 1, "the first one is unharmed")
 
 
+def test_a_resume_right_after_a_stop_waits_for_the_old_process_to_leave(run):
+    code = "import sys, time; time.sleep(float(sys.argv[1]))"
+    supervise.start(None, run, command=[sys.executable, "-c", code, "1.5"])
+    first = run.process()
+    run.finish("stopped", step=3)
+    assert run.status().state == "stopped" and first.is_alive()
+    supervise.start(None, run, resume=True, command=[sys.executable, "-c", code, "0"])
+    assert not first.is_alive() and run.record()["pid"] != first.pid
+
+
 def test_r9_settings_that_a_machine_remembers_do_not_reach_a_run(run, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
     monkeypatch.setenv("KEPT", "yes")
