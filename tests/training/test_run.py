@@ -55,6 +55,7 @@ def test_a_run_leaves_rows_events_samples_a_lora_and_a_state(
     phases = [e["phase"] for e in events(run, "phase")]
     for phase in ("scan", "cache_latents", "cache_text", "load", "train", "validate", "sample", "save"):
         assert phase in phases, phase
+    assert {e["total"] for e in events(run, "phase") if e["phase"] == "validate"} == {2}
     assert events(run, "plan") and events(run, "step_total")[0]["total"] == 6
 
 
