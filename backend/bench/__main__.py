@@ -80,7 +80,8 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
         )
     if given.protocol == "seed000":
         return seed000.specs(general)
-    names = [variant(name.strip()).name for name in given.variants.split(",") if name.strip()]
+    asked = [variant(name.strip()) for name in given.variants.split(",") if name.strip()]
+    names = [each.name for each in asked if not SIZES[given.size].lacks(each.mode)]
     kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
     settings = [(part != "off", kinds[part]) for part in given.checkpointing.replace(" ", "").split(",")]
     if given.exactness:
@@ -90,7 +91,7 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
         replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind)
         for checkpointing, kind in settings
         for name in names
-        if not (checkpointing and variant(name).compile == "model") and not SIZES[given.size].lacks(variant(name).mode)
+        if not (checkpointing and variant(name).compile == "model")
     ]
 
 
