@@ -43,7 +43,10 @@ class Asks:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Take the first INT, TERM or BREAK as a request to stop; a second one interrupts at once."""
+        """Take the first INT, TERM, HUP or BREAK as a request to stop; a second one interrupts at once.
+
+        A HUP comes when the terminal or the connection is gone; under nohup it stays ignored.
+        """
 
         def handle(number: int, _: FrameType | None) -> None:
             if self._signalled:
@@ -52,7 +55,9 @@ class Asks:
             log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
 
         # BREAK is how a console group is told to end on Windows
-        kinds = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+        kinds = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        kinds = [kind for kind in kinds if "HUP" not in kind.name or signal.getsignal(kind) != signal.SIG_IGN]
         before = {kind: signal.signal(kind, handle) for kind in kinds}
         try:
             yield
