@@ -160,7 +160,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
     counter = token_counter(base, family.facts)
-    plan = make_plan(cfg, scan, geometry, family.facts, counter if cfg.compile.caption_buckets else None)
+    plan = make_plan(cfg, scan, geometry, family.facts_of(base), counter if cfg.compile.caption_buckets else None)
     _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family.facts)], events)
     for line in plan.lines():
         log.info(line)

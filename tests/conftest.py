@@ -103,6 +103,14 @@ def tiny_qwen_image(once: Callable[[str, Callable[[Path], object]], Path]) -> Pa
     return once("tiny_qwen_image", make_tiny_qwen_image)
 
 
+@pytest.fixture(scope="session")
+def tiny_sd3(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random SD3.5 pipeline of real classes in diffusers layout. Shared: never write into it."""
+    from tests.tiny_sd3 import make_tiny_sd3
+
+    return once("tiny_sd3", make_tiny_sd3)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

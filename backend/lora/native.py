@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from backend.models.layouts.rules import Layout, Rule, Turn
+from backend.models.layouts.rules import Layout, Rule, Turn, highest_numbers
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,23 @@ def native_names(layout: Layout | None, paths: Iterable[str]) -> dict[str, Nativ
     if layout is None:
         return {}
     rules = list(_backwards(layout))
-    found: dict[str, Native] = {}
-    for path in paths:
-        for regex, theirs, native in rules:
-            match = regex.fullmatch(f"{path}.weight")
-            if match is not None:
+    fitting = {
+        path: [(rule, match, *rest) for rule, regex, *rest in rules if (match := regex.fullmatch(f"{path}.weight"))]
+        for path in paths
+    }
+    most = highest_numbers(found[0][1] for found in fitting.values() if found)
+    named: dict[str, Native] = {}
+    for path, found in fitting.items():
+        for rule, match, theirs, native in found:
+            if rule.holds(match, most):
                 stem = theirs.format(**match.groupdict()).removesuffix(".weight")
-                found[path] = Native(stem, native.number, native.shares, native.turn)
+                named[path] = Native(stem, native.number, native.shares, native.turn)
                 break
-    return found
+    return named
 
 
-def _backwards(layout: Layout) -> Iterator[tuple[re.Pattern[str], str, Native]]:
-    """Each target of each rule: expression for diffusers' name, template of theirs, part and turn."""
+def _backwards(layout: Layout) -> Iterator[tuple[Rule, re.Pattern[str], str, Native]]:
+    """Each target of each rule: the rule, expression for diffusers' name, template of theirs, part and turn."""
     for rule in layout.rules:
         theirs, groups = _template(rule)
         if theirs is None:
@@ -62,7 +66,7 @@ def _backwards(layout: Layout) -> Iterator[tuple[re.Pattern[str], str, Native]]:
                     pieces.append(f"(?P={part})" if part in seen else f"(?P<{part}>{groups[part]})")
                     seen.add(part)
             if seen >= groups.keys():
-                yield re.compile("".join(pieces)), theirs, Native("", number, rule.shares(), rule.turn)
+                yield rule, re.compile("".join(pieces)), theirs, Native("", number, rule.shares(), rule.turn)
 
 
 def _template(rule: Rule) -> tuple[str | None, dict[str, str]]:

@@ -32,7 +32,8 @@ class BlockActivations:
     probe: end of the path of a linear layer whose input is as wide as the model. stream: what its layers see, unless a
     pattern of `others` (a regular expression searched in the layer's path within the block) says otherwise. kept: by
     stream. outputs: patterns of layers whose result is kept too, as what goes into a nonlinearity. shared: patterns of
-    layers whose input is kept anyway, so that training them costs no further copy. scale: tokens of these blocks for
+    layers whose input is kept anyway, so that training them costs no further copy. normed: what is kept beside, by
+    stream, where a norm's path fits a pattern, of norms that not all models have. scale: tokens of these blocks for
     each token of the picture, where a model works at several resolutions.
     """
 
@@ -43,6 +44,7 @@ class BlockActivations:
     kept: Mapping[Stream, Kept] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    normed: tuple[tuple[str, Mapping[Stream, Kept]], ...] = ()
     scale: int = 1
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent
 # [model] settings that give a single part, in the order of the page.
-PLACES = ("text_encoder", "text_encoder_2", "vae", "tokenizer", "tokenizer_2")
+PLACES = ("text_encoder", "text_encoder_2", "text_encoder_3", "vae", "tokenizer", "tokenizer_2", "tokenizer_3")
 
 # A file out of a diffusers folder, given by itself: its names are right as they are.
 _AS_IT_IS = Layout("diffusers", "a part in diffusers layout", (), (Rule(r"(?P<name>.+)", ("{name}",)),))
@@ -78,7 +78,8 @@ class Base:
         if self.path.is_file():
             found = _place_in(self.path, part, files.SETTING)
             return found if found.layout is not None else None
-        return Place(self.path / part.folder, files.SETTING)
+        folder = self.path / part.folder
+        return None if part.optional and not folder.is_dir() else Place(folder, files.SETTING)
 
     def config(self, part: Part) -> dict[str, Any]:
         """The part's config: the folder's own, or the shipped one corrected by what the file's shapes show.

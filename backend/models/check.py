@@ -111,8 +111,8 @@ def _not_this(path: Path, part: Part, setting: str) -> Problem:
 
 
 def _missing(base: Base, part: Part) -> list[Problem]:
-    """A part that nothing gives: fine where its config is all there is to it, and shipped."""
-    if not part.weights and part.shipped:
+    """A part that nothing gives: fine where its config is all there is to it, and shipped, or the model needs none."""
+    if part.optional or (not part.weights and part.shipped):
         return []
     if not part.setting:
         # the denoiser; what the base model's file holds instead has been said

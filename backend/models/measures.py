@@ -6,6 +6,7 @@ family's. Torch-free; names are diffusers' and transformers'.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,8 +59,8 @@ def _clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
         "num_hidden_layers": _count(shapes, "text_model.encoder.layers"),
         "num_attention_heads": width // head,
     }
-    if "text_projection.weight" in shapes:
-        found["projection_dim"] = shapes["text_projection.weight"][0]
+    # without a projection the pooled vector is as wide as the states
+    found["projection_dim"] = shapes["text_projection.weight"][0] if "text_projection.weight" in shapes else width
     # CLIP looks for the end token by its number; in every published vocabulary the last two are start and end.
     if vocabulary != config["vocab_size"]:
         found |= {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
@@ -177,6 +178,27 @@ def _qwen_image(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     }
 
 
+def _sd3(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    width, channels, patch, _ = shapes["pos_embed.proj.weight"]
+    layers = _count(shapes, "transformer_blocks")
+    norm = shapes.get("transformer_blocks.0.attn.norm_q.weight")
+    head = norm[0] if norm else config["attention_head_dim"]
+    return {
+        "in_channels": channels,
+        "out_channels": shapes["proj_out.weight"][0] // patch**2,
+        "patch_size": patch,
+        "num_layers": layers,
+        "attention_head_dim": head,
+        "num_attention_heads": width // head,
+        "joint_attention_dim": shapes["context_embedder.weight"][1],
+        "caption_projection_dim": shapes["context_embedder.weight"][0],
+        "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
+        "pos_embed_max_size": math.isqrt(shapes["pos_embed.pos_embed"][1]),
+        "dual_attention_layers": [n for n in range(layers) if f"transformer_blocks.{n}.attn2.to_q.weight" in shapes],
+        "qk_norm": "rms_norm" if norm else None,
+    }
+
+
 def _qwen_vl(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     vocabulary, width = shapes["model.embed_tokens.weight"]
     first = "model.layers.0.self_attn"
@@ -213,6 +235,7 @@ _MEASURES: dict[str, Callable[[Shapes, Mapping[str, Any]], Config]] = {
     "CosmosTransformer3DModel": _cosmos,
     "AnimaTextConditioner": _anima_conditioner,
     "QwenImageTransformer2DModel": _qwen_image,
+    "SD3Transformer2DModel": _sd3,
     "Qwen2_5_VLForConditionalGeneration": _qwen_vl,
     "Qwen3Model": _qwen3,
     "AutoencoderKLQwenImage": _qwen_vae,

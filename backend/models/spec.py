@@ -29,11 +29,15 @@ TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr"})
 
 @dataclass(frozen=True)
 class Geometry:
-    """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each."""
+    """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each.
+
+    most_side: tokens that a side may have, of a model whose positions end there; None where they go on.
+    """
 
     downscale: int
     patch: int
     latent_channels: int
+    most_side: int | None = None
 
     @property
     def pixels_per_token(self) -> int:
@@ -78,7 +82,7 @@ class Part:
     `setting` is the [model] setting that may give this part alone ("" for none). `layouts` are the layouts of single
     files that it is read from (names in `backend.models.layouts`), and `shipped` the config that goes with them, a file
     below backend/models; a part without layouts comes from folders only. `where` says what a person takes for it: a
-    published file's name, or which folder of which model.
+    published file's name, or which folder of which model. `optional`: the model works without it.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Part:
     layouts: tuple[str, ...] = ()
     shipped: str = ""
     where: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class FamilyFacts:
     `control`: it edits, starting from a control picture of the size of its result.
     `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
-    caption is put into before its tokens are counted, of which the first `template_tokens` are left out.
+    caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
+    tokens that the denoiser sees before those that `text_length` counts, of a caption's states by another encoder.
     `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained.
     """
 
@@ -128,6 +134,7 @@ class FamilyFacts:
     control: bool = False
     caption_template: str = "{}"
     template_tokens: int = 0
+    text_before: int = 0
     text_targets: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:
@@ -142,7 +149,8 @@ class FamilyFacts:
 class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
-    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path;
+    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path, and
+    `facts_of(base)` where models of the family differ in their block classes;
     `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
     loaders.
     """
@@ -170,6 +178,11 @@ class Family:
     def geometry(self, base: Any) -> Geometry:
         """Geometry read from the base model's own configs."""
         return self._torch_free().geometry(base)
+
+    def facts_of(self, base: Any) -> FamilyFacts:
+        """The facts with the block classes that this base model has; the family's own where it can't be read."""
+        narrowed = getattr(self._torch_free(), "facts_of", None)
+        return self.facts if narrowed is None else narrowed(base)
 
     def sizes(self, base: Any, variant: str | None = None) -> dict[str, int]:
         """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""

@@ -6,6 +6,7 @@ from backend.models.anima.facts import FACTS as ANIMA
 from backend.models.flux.facts import FACTS as FLUX
 from backend.models.flux.kontext import FACTS as KONTEXT
 from backend.models.qwen_image.facts import FACTS as QWEN_IMAGE
+from backend.models.sd3.facts import FACTS as SD3
 from backend.models.sd15.facts import FACTS as SD15
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.spec import Family, FamilyFacts
@@ -24,6 +25,7 @@ _ROWS = (
     _row(SD15, "sd15"),
     _row(ANIMA, "anima"),
     _row(QWEN_IMAGE, "qwen_image"),
+    _row(SD3, "sd3"),
 )
 FAMILIES: dict[str, Family] = {row.facts.name: row for row in _ROWS}
 

@@ -26,16 +26,18 @@ def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
     return cells.permute(2, 0, 3, 1, 4).reshape(-1, height, width)
 
 
-def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any]) -> list[float]:
+def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any], *, own_range: bool = False) -> list[float]:
     """Noise levels of `steps` sampling steps, `steps` + 1 of them, descending to 0, by a scheduler's `config`.
 
     As pipelines call ``FlowMatchEulerDiscreteScheduler``: sigmas from 1 to 1/steps, shifted by the image's tokens where
-    the config says ``use_dynamic_shifting``, else by its fixed shift.
+    the config says ``use_dynamic_shifting``, else by its fixed shift. own_range: the scheduler spaces them itself, over
+    the range that it was trained with.
     """
     scheduler = FlowMatchEulerDiscreteScheduler.from_config(dict(config))
     known = scheduler.config
     slope = (known.max_shift - known.base_shift) / (known.max_image_seq_len - known.base_image_seq_len)
     mu = image_tokens * slope + known.base_shift - slope * known.base_image_seq_len
     sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
-    scheduler.set_timesteps(sigmas=sigmas, mu=mu if known.use_dynamic_shifting else None)
+    given = {"num_inference_steps": steps} if own_range else {"sigmas": sigmas}
+    scheduler.set_timesteps(**given, mu=mu if known.use_dynamic_shifting else None)
     return scheduler.sigmas.tolist()

@@ -62,7 +62,8 @@ def block_bytes(
     said = said or _usual(block)
     width = model_width(block, said)
     total = 0.0
-    for stream, kept in said.kept.items():
+    more = [kept for pattern, kept in said.normed if any(re.search(pattern, path) for path in block.norms)]
+    for stream, kept in (held for each in (said.kept, *more) for held in each.items()):
         total += work.tokens(stream, said.scale) * width * (kept.full * number.full + kept.half * number.half)
     for path, (inner, outer) in block.linears.items():
         tokens = work.tokens(_stream(said, path), said.scale)

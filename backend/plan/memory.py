@@ -23,7 +23,7 @@ from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
 from backend.plan.memory_text import TrainedText, trained_text
 from backend.plan.memory_work import RunWork
-from backend.plan.parts import Parts, family_memory, place_of, read_parts, trained_layers
+from backend.plan.parts import Parts, family_memory, read_parts, trained_layers
 from backend.refused import Refused
 
 if TYPE_CHECKING:
@@ -228,16 +228,16 @@ class Trained:
 
 
 def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
-    facts = family.facts
-    include = cfg.network.targets_include or list(facts.default_targets)
+    include = cfg.network.targets_include or list(family.facts.default_targets)
     layers = trained_layers(parts.denoiser, include, cfg.network.targets_exclude or ())
     text = trained_text(cfg, family.facts, parts, given, work.training)
     shapes = _lora_shapes(layers, cfg) + text.lora
     found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
     by_class: dict[str, set[str]] = defaultdict(set)
-    for place in (place_of(name, facts) for name in layers):
-        if place is not None:
-            by_class[place[0]].add(place[3])
+    for name in layers:
+        if name in parts.denoiser.places:
+            kind, path = parts.denoiser.places[name]
+            by_class[kind].add(path)
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
     return Trained(found, frozen, sum(rows * columns for rows, columns in shapes), text)
 

@@ -30,7 +30,7 @@ def memory_plan(
             geometry = row.geometry(Base.of(cfg.model))
         except ValueError:
             geometry = row.facts.default_geometry
-        work = work_of_settings(cfg, geometry, text_length_of(cfg, row.facts))
+        work = work_of_settings(cfg, geometry, row.facts.text_before + text_length_of(cfg, row.facts))
     found = [named_card(vram_gb)] if vram_gb else cards()
     card = found[0] if found else None
     # On another machine the RAM is not known.

@@ -55,7 +55,7 @@ class RunWork:
 def work_of(cfg: Config, plan: Plan) -> RunWork:
     """What the plan lists; where it has no pictures yet, what the settings alone say."""
     graphs = plan.graphs
-    usual = work_of_settings(cfg, plan.geometry, plan.text_length)
+    usual = work_of_settings(cfg, plan.geometry, plan.text_tokens)
     if not graphs.training:
         return usual
     sizes = [fit.bucket.width * fit.bucket.height for fit in plan.fits]
@@ -71,7 +71,7 @@ def work_of(cfg: Config, plan: Plan) -> RunWork:
     )
 
 
-def work_of_settings(cfg: Config, geometry: Geometry, text_length: int) -> RunWork:
+def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWork:
     """The work of a run whose pictures nobody has looked at yet: all as large as the resolution says.
 
     A family that starts from a control picture sees as many tokens again of it.
@@ -84,10 +84,10 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_length: int) -> RunWo
     drawn = max((prompt_tokens(prompt, geometry) for prompt in cfg.sampling.prompts or ()), default=0)
     on = sampling_is_on(cfg) and drawn > 0
     return RunWork(
-        training=Work(cfg.dataset.batch_size, image, text_length),
+        training=Work(cfg.dataset.batch_size, image, text_tokens),
         largest_picture=max(picture, image // pictures) * geometry.pixels_per_token**2,
-        validation=Work(validation_batch(cfg), image, text_length) if measured else None,
-        sampling=Work(1, drawn, text_length) if on else None,
+        validation=Work(validation_batch(cfg), image, text_tokens) if measured else None,
+        sampling=Work(1, drawn, text_tokens) if on else None,
         sample_pixels=max((math.prod(size) for size in sizes), default=0) if on else 0,
     )
 

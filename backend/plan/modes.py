@@ -176,7 +176,7 @@ class _Work:
             rest = [count.used % size] if count.used % size else []
             sizes = dict.fromkeys(self.image_size(own[index]) for index in each.indices)
             for rows in (*whole, *rest):
-                shapes |= dict.fromkeys(Shape(tokens, self.text.length, rows) for tokens in sizes)
+                shapes |= dict.fromkeys(Shape(tokens, self.text.tokens, rows) for tokens in sizes)
         return list(shapes)
 
     def _training_by_rows(self) -> list[Shape]:
@@ -233,7 +233,7 @@ class _Work:
                 length = self.text.fit(text, prompt.text_length)
                 if self.static is not None and self.text.buckets is None:
                     # Static mode pads shorter text as well, exactly masked.
-                    length = max(length, self.text.length)
+                    length = max(length, self.text.tokens)
                 shapes.setdefault(Shape(tokens, length, 1))
         return list(shapes)
 

@@ -23,11 +23,15 @@ _USUAL_VAE_WIDTH = 128
 
 @dataclass(frozen=True)
 class Block:
-    """One block. linears: path within the block -> (in, out) features. other: numbers in everything else."""
+    """One block. linears: path within the block -> (in, out) features. other: numbers in everything else.
+
+    norms: paths of the weights that are no matrices.
+    """
 
     kind: str
     linears: Mapping[str, tuple[int, int]]
     other: int
+    norms: frozenset[str] = frozenset()
 
     @property
     def weights(self) -> int:
@@ -39,13 +43,15 @@ class Block:
 class Denoiser:
     """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor.
 
-    layers: those that may take a LoRA -> (in, out) features.
+    layers: those that may take a LoRA -> (in, out) features. places: those of them in blocks -> block class and path
+    within the block.
     """
 
     blocks: tuple[Block, ...]
     outside: int
     largest: int
     layers: Mapping[str, tuple[int, int]]
+    places: Mapping[str, tuple[str, str]]
 
     @property
     def count(self) -> int:
@@ -74,14 +80,15 @@ def read_parts(family: Family, base: Base) -> Parts | None:
     texts = {part.name: _shapes(base, part) for part in facts.parts if part.weights and part.name in _TEXTS}
     pixels = _shapes(base, next((part for part in facts.parts if part.name == "vae"), None))
     first = next((pixels[name] for name in _FIRST_OF_VAE if name in pixels), (_USUAL_VAE_WIDTH,))
-    return Parts(denoiser_of(shapes, facts), shapes, texts, numbers(pixels.values()), first[0])
+    return Parts(denoiser_of(shapes, family.facts_of(base)), shapes, texts, numbers(pixels.values()), first[0])
 
 
 def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
     """The blocks among these tensors."""
     linears: dict[tuple[str, str, int], dict[str, tuple[int, int]]] = defaultdict(dict)
     others: dict[tuple[str, str, int], int] = defaultdict(int)
-    outside, layers = 0, {}
+    norms: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    outside, layers, places = 0, {}, {}
     for name, shape in shapes.items():
         place = place_of(name, facts)
         linear = len(shape) == 2 and name.endswith(".weight")
@@ -92,14 +99,17 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
             continue
         kind, attribute, number, path = place
         key = (kind, attribute, number)
+        if name.removesuffix(".weight") in layers:
+            places[name.removesuffix(".weight")] = kind, path.removesuffix(".weight")
         if linear:
             linears[key][path.removesuffix(".weight")] = (shape[1], shape[0])
         else:
             others[key] += math.prod(shape)
+            norms[key] |= {path} if path.endswith(".weight") else set()
     runs = _running_order(facts)
     keys = sorted(linears, key=lambda key: (runs[key[0]], _by_value(key[1]), key[2]))
-    blocks = tuple(Block(key[0], linears[key], others[key]) for key in keys)
-    return Denoiser(blocks, outside, max((math.prod(s) for s in shapes.values()), default=0), layers)
+    blocks = tuple(Block(key[0], linears[key], others[key], frozenset(norms[key])) for key in keys)
+    return Denoiser(blocks, outside, max((math.prod(s) for s in shapes.values()), default=0), layers, places)
 
 
 def _running_order(facts: FamilyFacts) -> dict[str, int]:

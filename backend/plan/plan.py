@@ -131,6 +131,11 @@ class Plan:
         return self.text.length
 
     @property
+    def text_tokens(self) -> int:
+        """Text tokens that the blocks see of one that is not trimmed."""
+        return self.text.tokens
+
+    @property
     def caption_buckets(self) -> tuple[int, ...] | None:
         """Text lengths that captions are trimmed to; None for no trimming."""
         return self.text.buckets

@@ -39,7 +39,7 @@ def make_plan(
     """
     fixed = facts.fixed_text_length
     trimmed = None if fixed else cfg.compile.caption_buckets
-    text = TextPlan(text_length_of(cfg, facts), fixed=fixed)
+    text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
     modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}
@@ -77,5 +77,6 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
             text = f"The base model can't be read ({error}); planned with the usual {row.facts.title} geometry"
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row.facts) if base is not None and cfg.compile.caption_buckets else None
-    plan = make_plan(cfg, scan, geometry, row.facts, counter)
+    facts = row.facts if base is None else row.facts_of(base)
+    plan = make_plan(cfg, scan, geometry, facts, counter)
     return plan if said is None else replace(plan, findings=(said, *plan.findings))

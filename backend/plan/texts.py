@@ -30,25 +30,34 @@ class TextPlan:
 
     length: what captions are padded or cut to; fixed: whatever a prompt asks for. buckets, count: lengths that they are
     trimmed to, and what counts the real tokens of a caption; None for no trimming, which also happens where the
-    tokenizer can't be asked.
+    tokenizer can't be asked. before: tokens in front of these, always all there.
     """
 
     length: int
     buckets: tuple[int, ...] | None = None
     count: CountTokens | None = None
     fixed: bool = False
+    before: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that reach the denoiser's blocks where nothing is trimmed."""
+        return self.before + self.length
 
     def asked(self, length: int | None) -> int:
         """Tokens that a prompt which asks for `length` is encoded to; None takes the run's."""
         return (None if self.fixed else length) or self.length
 
     def fit(self, caption: str, length: int | None = None) -> int:
-        """Tokens that stay of `caption` encoded at `length` (None: the run's): the smallest bucket that holds it."""
+        """Tokens that reach the blocks of `caption` encoded at `length` (None: the run's).
+
+        Those before it, and the smallest bucket that holds it.
+        """
         length = self.asked(length)
         if self.buckets is None or self.count is None:
-            return length
+            return self.before + length
         real = self.count(caption)
-        return min(length, next((bucket for bucket in self.buckets if bucket >= real), length))
+        return self.before + min(length, next((bucket for bucket in self.buckets if bucket >= real), length))
 
 
 def text_length_of(cfg: Config, facts: FamilyFacts) -> int:

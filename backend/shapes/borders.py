@@ -1,6 +1,9 @@
-"""What makes the border before the first block look like every other one, so that a block class is one graph."""
+"""What makes a block class one graph: code of its own, and a first block whose border looks like every other one."""
 
 from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,3 +20,15 @@ def with_grad(tensor: Tensor) -> Tensor:
         return tensor
     alone = tensor.detach()
     return alone.requires_grad_() if torch.is_grad_enabled() else alone
+
+
+def own_code(function: Any, kind: str, number: int) -> FunctionType:
+    """`function` with a code object of its own, for block class `kind`, the `number`-th of those that share it.
+
+    torch keeps graphs, and what it learnt of sizes, by code object.
+    """
+    code = function.__code__
+    own = code.replace(co_name=f"{code.co_name}_{kind}", co_firstlineno=code.co_firstlineno + number)
+    copied = FunctionType(own, function.__globals__, own.co_name, function.__defaults__, function.__closure__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

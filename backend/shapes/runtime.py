@@ -95,7 +95,7 @@ class ShapeRuntime:
             mode,
             count,
             plan.caption_buckets,
-            plan.text_length,
+            plan.text_tokens,
             attention.choose(cfg.compile.attention, torch.device(device), dtype),
             # Trimmed captions are padded to their batch's bucket; else only images are.
             padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
@@ -178,6 +178,14 @@ class ShapeRuntime:
             mask=self.route.prepare(runs, image[0].device) if masked else None,
         )
 
+    def image_mask(self, batch: Packed) -> Any:
+        """The mask for attention among the image's own tokens; None exactly where the joint sequence has none."""
+        if batch.mask is None:
+            return None
+        none = (0,) * len(batch.image_lengths)
+        runs = segments.joint_runs(none, batch.image_lengths, 0, batch.image_size)
+        return self.route.prepare(runs, batch.image.device)
+
     @property
     def mark(self) -> Callable[..., None] | None:
         """In dynamic mode, the function that marks a block's token axes dynamic; None in the other modes."""
@@ -191,15 +199,17 @@ class ShapeRuntime:
 def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) -> None:
     """Mark the token axis of `streams` and `rope` (B, S, ...) dynamic, and the axes of `mask` as long as rope's.
 
-    Must run right before the compiled call, inside of what a checkpoint recomputes: a recompute gets fresh tensors
-    without marks. A mark that torch has to give up costs a graph, not an error.
+    Without a rope they are as long as all streams together. Must run right before the compiled call, inside of what a
+    checkpoint recomputes: a recompute gets fresh tensors without marks. A mark that torch has to give up costs a graph,
+    not an error.
     """
     for tensor in (*streams, *rope):
         torch._dynamo.maybe_mark_dynamic(tensor, 1)
+    whole = rope[0].shape[1] if rope else sum(stream.shape[1] for stream in streams)
     for tensor in mask if isinstance(mask, tuple) else (mask,):
         if isinstance(tensor, Tensor):
             for axis, size in enumerate(tensor.shape):
-                if size == rope[0].shape[1] and size > 1:
+                if size == whole and size > 1:
                     torch._dynamo.maybe_mark_dynamic(tensor, axis)
 
 

@@ -132,8 +132,9 @@ def test_every_name_of_a_file_is_told_of_once_with_its_line(name: str) -> None:
 
 
 def test_tables_name_settings_and_readers_that_exist() -> None:
-    assert {path for path, _ in tables.KEYS.values()} <= set(by_path())
-    assert {reader for _, reader in tables.KEYS.values()} <= set(READERS)
+    for keys in (tables.KEYS, *tables.FAMILY_KEYS.values()):
+        assert {path for path, _ in keys.values()} <= set(by_path())
+        assert {reader for _, reader in keys.values()} <= set(READERS)
     for table in (tables.NOT_NEEDED, tables.NOT_OFFERED):
         assert all(table.values()), "each has its reason"
         assert not set(table) & (set(tables.KEYS) | tables.COMBINED)
@@ -177,6 +178,13 @@ def test_families_and_networks_that_are_not_here_are_said() -> None:
     assert converted.loaded.config is not None and converted.loaded.config.model.family == "sd15"
     wan = convert(read_raw(b'dit = "wan.safetensors"\nnetwork_module = "networks.lora_wan"\n'))
     assert "wan is not among" in next(note.why for note in wan.notes if note.key == "network_module")
+
+
+def test_the_three_text_encoders_of_sd3_go_to_their_places() -> None:
+    lines = ['network_module = "networks.lora_sd3"', 'clip_l = "l"', 'clip_g = "g"', 't5xxl = "t"']
+    config = convert(read_raw("\n".join(lines).encode())).loaded.config
+    assert config is not None and config.model.family == "sd3"
+    assert (config.model.text_encoder, config.model.text_encoder_2, config.model.text_encoder_3) == ("l", "g", "t")
 
 
 def test_sigma_sampling_is_what_it_draws() -> None:

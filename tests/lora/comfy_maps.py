@@ -1,8 +1,8 @@
 """The names that ComfyUI's key map has for each family, written down from its rules and not from our saver.
 
 Rules (ComfyUI ``comfy/lora.py`` and ``comfy/utils.py``): a weight ``<name>.weight`` of the model as it is published
-is ``lora_unet_<name, points as underscores>``, and ``diffusion_model.<name>`` for peft's endings; FLUX is also
-``transformer.<diffusers name>``; Qwen-Image keeps its names in both; a Stable Diffusion UNet is also
+is ``lora_unet_<name, points as underscores>``, and ``diffusion_model.<name>`` for peft's endings; FLUX and SD3 are
+also ``transformer.<diffusers name>``; Qwen-Image keeps its names in both; a Stable Diffusion UNet is also
 ``lora_unet_<diffusers name, points as underscores>``.
 """
 
@@ -39,6 +39,25 @@ def flux(double: int, single: int) -> set[str]:
         ours += [f"time_text_embed.{name}_embedder.linear_{layer}" for layer in (1, 2)]
     ours += ["x_embedder", "context_embedder", "proj_out", "norm_out.linear"]
     return published(f"{name}.weight" for name in found) | {
+        prefix + spelled
+        for name in ours
+        for prefix, spelled in (("transformer.", name), ("lycoris_", name.replace(".", "_")))
+    }
+
+
+def sd3(blocks: int, dual: int) -> set[str]:
+    """SD3 by diffusers' names, the last of its blocks without what its text would go on to."""
+    ours = [f"time_text_embed.{name}_embedder.linear_{layer}" for name in ("timestep", "text") for layer in (1, 2)]
+    ours += ["context_embedder", "proj_out", "norm_out.linear"]
+    for n in range(blocks):
+        names = ["attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "norm1.linear", "norm1_context.linear"]
+        names += ["attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "ff.net.0.proj", "ff.net.2"]
+        if n < blocks - 1:
+            names += ["attn.to_add_out", "ff_context.net.0.proj", "ff_context.net.2"]
+        if n < dual:
+            names += [f"attn2.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0")]
+        ours += [f"transformer_blocks.{n}.{name}" for name in names]
+    return {
         prefix + spelled
         for name in ours
         for prefix, spelled in (("transformer.", name), ("lycoris_", name.replace(".", "_")))

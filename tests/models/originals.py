@@ -153,6 +153,46 @@ def bfl(state: Mapping[str, Tensor]) -> State:
     return out
 
 
+def mmdit(state: Mapping[str, Tensor]) -> State:
+    """SD3's transformer as Stability-AI/sd3.5 names it."""
+    out: State = {"pos_embed": state["pos_embed.pos_embed"]}
+    pairs = {
+        "pos_embed.proj": "x_embedder.proj",
+        "context_embedder": "context_embedder",
+        "time_text_embed.timestep_embedder.linear_1": "t_embedder.mlp.0",
+        "time_text_embed.timestep_embedder.linear_2": "t_embedder.mlp.2",
+        "time_text_embed.text_embedder.linear_1": "y_embedder.mlp.0",
+        "time_text_embed.text_embedder.linear_2": "y_embedder.mlp.2",
+        "proj_out": "final_layer.linear",
+    }
+    turned = {"norm_out.linear": "final_layer.adaLN_modulation.1"}
+    joined: dict[tuple[str, ...], str] = {}
+    blocks = _numbers(state, "transformer_blocks")
+    for n in blocks:
+        ours, x, context = f"transformer_blocks.{n}", f"joint_blocks.{n}.x_block", f"joint_blocks.{n}.context_block"
+        pairs[f"{ours}.norm1.linear"] = f"{x}.adaLN_modulation.1"
+        # the last block's text is only read: shift and scale alone, in the other order
+        (turned if n == blocks[-1] else pairs)[f"{ours}.norm1_context.linear"] = f"{context}.adaLN_modulation.1"
+        for attn in ("attn", "attn2"):
+            joined[tuple(f"{ours}.{attn}.to_{name}" for name in "qkv")] = f"{x}.{attn}.qkv"
+            pairs |= {f"{ours}.{attn}.to_out.0": f"{x}.{attn}.proj"}
+            pairs |= {f"{ours}.{attn}.norm_{name}": f"{x}.{attn}.ln_{name}" for name in "qk"}
+        joined[tuple(f"{ours}.attn.add_{name}_proj" for name in "qkv")] = f"{context}.attn.qkv"
+        pairs[f"{ours}.attn.to_add_out"] = f"{context}.attn.proj"
+        pairs |= {f"{ours}.attn.norm_added_{name}": f"{context}.attn.ln_{name}" for name in "qk"}
+        for ff, side in (("ff", x), ("ff_context", context)):
+            pairs |= {f"{ours}.{ff}.net.0.proj": f"{side}.mlp.fc1", f"{ours}.{ff}.net.2": f"{side}.mlp.fc2"}
+    for leaf in ("weight", "bias"):
+        out |= {f"{new}.{leaf}": state[f"{old}.{leaf}"] for old, new in pairs.items() if f"{old}.{leaf}" in state}
+        for old, new in turned.items():
+            scale, shift = state[f"{old}.{leaf}"].chunk(2)
+            out[f"{new}.{leaf}"] = torch.cat([shift, scale])
+        for parts, new in joined.items():
+            if f"{parts[0]}.{leaf}" in state:
+                out[f"{new}.{leaf}"] = torch.cat([state[f"{part}.{leaf}"] for part in parts])
+    return out
+
+
 def ldm_vae(state: Mapping[str, Tensor]) -> State:
     """An autoencoder as CompVis/latent-diffusion names it."""
     levels = len(_numbers(state, "decoder.up_blocks"))

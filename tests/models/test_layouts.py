@@ -208,6 +208,19 @@ def model_shapes(cls_name: str, config: dict[str, Any]) -> dict[str, tuple[int, 
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
+# What published models of a class differ in from the one whose config we ship.
+DIFFERS: dict[str, dict[str, Any]] = {
+    "flux1-schnell": {"guidance_embeds": False},
+    "sd3_medium": {"pos_embed_max_size": 192, "dual_attention_layers": [], "qk_norm": None},
+    "sd3.5_large": {
+        "num_layers": 38,
+        "num_attention_heads": 38,
+        "caption_projection_dim": 2432,
+        "pos_embed_max_size": 192,
+        "dual_attention_layers": [],
+    },
+}
+
 PUBLISHED = [
     ("flux1-dev", "flux", "transformer"),
     ("flux1-schnell", "flux", "transformer"),
@@ -216,6 +229,10 @@ PUBLISHED = [
     ("t5xxl", "flux", "text_encoder_2"),
     *(("sd_xl_base_1.0", "sdxl", name) for name in ("unet", "vae", "text_encoder", "text_encoder_2")),
     *(("v1-5-pruned-emaonly", "sd15", name) for name in ("unet", "vae", "text_encoder")),
+    *((name, "sd3", "transformer") for name in ("sd3_medium", "sd3.5_medium", "sd3.5_large")),
+    ("sd3_medium", "sd3", "vae"),
+    ("clip_g", "sd3", "text_encoder_2"),
+    ("t5xxl", "sd3", "text_encoder_3"),
 ]
 
 
@@ -227,9 +244,8 @@ def test_published_files_fit_the_model_of_our_config(name: str, kind: str, part_
     shipped = json.loads((Path(base.__file__).parent / part.shipped).read_text(encoding="utf-8"))
     measured = measures.of(part.class_names[0], found, shipped)
     # what we ship is the published config: measuring the published file changes nothing
-    assert {key: measured[key] for key in measured if measured[key] != shipped.get(key)} == (
-        {"guidance_embeds": False} if name == "flux1-schnell" else {}
-    )
+    changed = {key: measured[key] for key in measured if measured[key] != shipped.get(key)}
+    assert changed == (DIFFERS.get(name, {}) if part_name == "transformer" else {})
     assert found == model_shapes(part.class_names[0], shipped | measured)
 
 

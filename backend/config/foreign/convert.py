@@ -93,7 +93,8 @@ class _Conversion:
         note = note or self._note
         if key in tables.COMBINED:
             return
-        goal, reader = tables.KEYS.get(key) or _by_alias(key) or ("", "")
+        own = tables.FAMILY_KEYS.get(self.ours.get("model.family", ""), {})
+        goal, reader = own.get(key) or tables.KEYS.get(key) or _by_alias(key) or ("", "")
         if key in tables.NOT_NEEDED:
             note(key, "not needed", tables.NOT_NEEDED[key])
         elif key in tables.NOT_OFFERED:

@@ -133,6 +133,8 @@ KEYS: dict[str, tuple[str, str]] = {
     "metadata_tags": ("saving.metadata_tags", "text"),
     "log_with": ("logging.tensorboard", "log_with"),
 }
+# The same where a family has other parts behind a name.
+FAMILY_KEYS: dict[str, dict[str, tuple[str, str]]] = {"sd3": {"t5xxl": ("model.text_encoder_3", "path")}}
 
 # Read by code of their own, since they mean more than one setting.
 COMBINED = frozenset(

@@ -49,8 +49,17 @@ class ModelSection(Section):
         min_length=1,
         label="Second text encoder",
         help="The second text encoder when the base model does not hold it, or another one: for FLUX "
-        "t5xxl_fp16.safetensors or an fp8 form of it, for SDXL the larger CLIP; or its folder.",
+        "t5xxl_fp16.safetensors or an fp8 form of it, for SDXL and SD3 the larger CLIP; or its folder.",
         aliases=("t5xxl", "t5", "clip_g", "text_encoder2"),
+    )
+    text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Third text encoder",
+        help="The third text encoder when the base model does not hold it: for SD3 t5xxl_fp16.safetensors or an fp8 "
+        "form of it, or its folder. SD3 works without it, with what its two CLIP encoders say alone.",
+        aliases=("text_encoder3",),
     )
     tokenizer: Annotated[str, AfterValidator(clean_path)] | None = setting(
         None,
@@ -68,6 +77,14 @@ class ModelSection(Section):
         label="Second tokenizer",
         help="Folder of the second text encoder's tokenizer: tokenizer_2 of the model's repository.",
         aliases=("t5_tokenizer",),
+    )
+    tokenizer_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Third tokenizer",
+        help="Folder of the third text encoder's tokenizer: tokenizer_3 of an SD3 model's repository.",
+        aliases=("tokenizer3",),
     )
     vae: Annotated[str, AfterValidator(clean_path)] | None = setting(
         None,
@@ -111,8 +128,8 @@ class ModelSection(Section):
         unit="tokens",
         label="Text length",
         help="Longest caption the text encoder reads; the rest is cut off. Empty takes the family's own (512 for "
-        "FLUX), which is what the base model was trained with. A shorter one saves time, and changes what "
-        "FLUX sees, since its padding is attended to.",
+        "FLUX, 256 of T5's for SD3), which is what the base model was trained with. A shorter one saves time, and "
+        "changes what FLUX and SD3 see, since their padding is attended to.",
         aliases=("t5xxl_max_token_length", "max_sequence_length", "tokenizer_max_length"),
         advanced=True,
     )

@@ -7,6 +7,7 @@ from backend.models.layouts.autoencoder import LDM_VAE
 from backend.models.layouts.flux import FLUX_BFL
 from backend.models.layouts.qwen import QWEN_DIT, QWEN_VL, WAN_VAE
 from backend.models.layouts.rules import Layout, Piece, Rule, UnknownNames
+from backend.models.layouts.sd3 import SD3_MMDIT
 from backend.models.layouts.text import HF_CLIP, HF_CLIP_BARE, HF_CLIP_G, OPEN_CLIP, T5
 from backend.models.layouts.unet import LDM_UNET
 
@@ -27,6 +28,7 @@ LAYOUTS: dict[str, Layout] = {
         ANIMA_DIT,
         ANIMA_ADAPTER,
         QWEN3,
+        SD3_MMDIT,
     )
 }
 

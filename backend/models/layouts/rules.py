@@ -39,12 +39,15 @@ class Rule:
 
     Targets are filled with the pattern's named groups, ``{block}``; ``{~level}`` counts a group down from the highest
     number that it has anywhere in the file. With several targets the tensor's rows are cut in the proportions `ratio`.
+    last: the group whose number must be that highest one for the rule to hold, as in a last block of another build; a
+    rule for all others comes behind it.
     """
 
     pattern: str
     targets: tuple[str, ...]
     ratio: tuple[int, ...] = ()
     turn: Turn = ""
+    last: str = ""
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
@@ -54,6 +57,10 @@ class Rule:
     def shares(self) -> tuple[int, ...]:
         """The proportions of the targets, equal ones where none are given."""
         return self.ratio or (1,) * len(self.targets)
+
+    def holds(self, match: re.Match[str], most: Mapping[str, int]) -> bool:
+        """Whether the rule is the one for a name that it fits. most: the highest number of each group."""
+        return not self.last or int(match[self.last]) == most[self.last]
 
 
 @dataclass(frozen=True)
@@ -107,20 +114,14 @@ class Layout:
         names become one, or rows can't be cut as the rule says.
         """
         inner = {name[len(prefix) :]: held for name, held in tensors.items() if name.startswith(prefix)}
-        matched, unknown = [], []
-        for name in inner:
-            if self._ignored.fullmatch(name):
-                continue
-            found = next(((rule, m) for rule in self.rules if (m := rule.regex.fullmatch(name))), None)
-            if found is None:
-                unknown.append(name)
-            else:
-                matched.append((name, *found))
+        fitting = {name: self._fitting(name) for name in inner if not self._ignored.fullmatch(name)}
+        unknown = [name for name, found in fitting.items() if not found]
         if unknown:
             raise UnknownNames(unknown, self.title)
-        most = _highest_numbers(match for _, _, match in matched)
+        most = highest_numbers(found[0][1] for found in fitting.values())
         result: dict[str, Piece] = {}
-        for name, rule, match in matched:
+        for name, found in fitting.items():
+            rule, match = next((rule, match) for rule, match in found if rule.holds(match, most))
             dtype, shape = inner[name]
             scale = _scale_of(name, inner)
             values = match.groupdict()
@@ -132,8 +133,19 @@ class Layout:
                 result[filled] = piece
         return result
 
+    def _fitting(self, name: str) -> list[tuple[Rule, re.Match[str]]]:
+        """The rules that `name` may go by, the last of which always holds."""
+        found = []
+        for rule in self.rules:
+            match = rule.regex.fullmatch(name)
+            if match is not None:
+                found.append((rule, match))
+                if not rule.last:
+                    break
+        return found
 
-def _highest_numbers(matches: Iterable[re.Match[str]]) -> dict[str, int]:
+
+def highest_numbers(matches: Iterable[re.Match[str]]) -> dict[str, int]:
     """The highest number that each named group has anywhere in the file."""
     most: dict[str, int] = {}
     for match in matches:

@@ -9,13 +9,14 @@ level below the last downsampling without attention of its own (SD 1.5) leaves i
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from backend.shapes.attention import Route, plain_attention
+from backend.shapes.borders import own_code
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -55,20 +56,11 @@ def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
     if _MARKS not in denoiser.__dict__:
         denoiser.__dict__[_MARKS] = False
         for number, (kind, blocks) in enumerate(lists.items()):
-            forward = _own_code(type(blocks[0]).forward, kind, number)
+            forward = own_code(type(blocks[0]).forward, kind, number)
             for block in blocks:
                 block.forward = MethodType(forward, block)
                 block.register_forward_pre_hook(_border(denoiser), with_kwargs=True)
     return lists
-
-
-def _own_code(function: Any, kind: str, number: int) -> FunctionType:
-    """`function` with a code object of its own: torch keeps graphs, and what it learnt of sizes, by code object."""
-    code = function.__code__
-    own = code.replace(co_name=f"{code.co_name}_{kind}", co_firstlineno=code.co_firstlineno + number)
-    copied = FunctionType(own, function.__globals__, own.co_name, function.__defaults__, function.__closure__)
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
 
 
 def _border(denoiser: nn.Module) -> Hook:

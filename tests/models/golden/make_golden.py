@@ -1,7 +1,8 @@
 """Writes the key-and-shape lists of published files, by building the models with their makers' own code.
 
 ``python tests/models/golden/make_golden.py CLONES`` where CLONES holds clones of black-forest-labs/flux,
-CompVis/stable-diffusion, Stability-AI/generative-models and mlfoundations/open_clip, called flux, sd, sgm and oc.
+CompVis/stable-diffusion, Stability-AI/generative-models, mlfoundations/open_clip and Stability-AI/sd3.5, called flux,
+sd, sgm, oc and sd3.
 Nothing of ours is imported: the lists are independent of what they test. Models are made on torch's meta device.
 """
 
@@ -172,6 +173,42 @@ def stable_diffusion(clones: Path, clip_l: Shapes) -> dict[str, Shapes]:
     return {"v1-5-pruned-emaonly": sd15, "sd_xl_base_1.0": sdxl}
 
 
+def stable_diffusion_3(clones: Path) -> dict[str, Shapes]:
+    """Transformers and VAE of the three checkpoints, as sd3_impls.py finds them by their depth; and clip_g."""
+    sys.path.insert(0, str(clones / "sd3"))
+    _stand_in("dit_embedder", ControlNetEmbedder=None)
+    transformer, parts = importlib.import_module("mmditx").MMDiTX, importlib.import_module("sd3_impls")
+    text = {"target": "torch.nn.Linear", "params": {"in_features": 4096}}
+
+    def checkpoint(depth: int, positions: int, qk_norm: str | None, dual: int) -> Shapes:
+        text["params"]["out_features"] = 64 * depth
+        model = transformer(
+            input_size=None,
+            pos_embed_max_size=positions,
+            patch_size=2,
+            in_channels=16,
+            depth=depth,
+            num_patches=positions**2,
+            adm_in_channels=2048,
+            context_embedder_config=text,
+            qk_norm=qk_norm,
+            x_block_self_attn_layers=list(range(dual)),
+        )
+        vae = shapes_of(parts.VAEEncoder(), "encoder.") | shapes_of(parts.VAEDecoder(), "decoder.")
+        return shapes_of(model, "model.diffusion_model.") | {f"first_stage_model.{n}": s for n, s in vae.items()}
+
+    config = {"hidden_act": "gelu", "hidden_size": 1280, "intermediate_size": 5120}
+    config |= {"num_attention_heads": 20, "num_hidden_layers": 32}
+    with torch.no_grad():
+        clip_g = importlib.import_module("other_impls").CLIPTextModel(config, torch.float32, "meta")
+    return {
+        "sd3_medium": checkpoint(24, 192, None, 0),
+        "sd3.5_medium": checkpoint(24, 384, "rms", 13),
+        "sd3.5_large": checkpoint(38, 192, "rms", 0),
+        "clip_g": shapes_of(clip_g),
+    }
+
+
 def compressed(shapes: Shapes) -> dict[str, list[int]]:
     """Names that differ in one number, with one shape and consecutive numbers, as one: ``double_blocks.{0-18}.x``."""
     return min(
@@ -217,6 +254,7 @@ def main(clones: Path) -> None:
     with torch.device("meta"):
         lists = flux(clones) | text_encoders()
         lists |= stable_diffusion(clones, lists["clip_l"])
+        lists |= stable_diffusion_3(clones)
     write(lists)
 
 

@@ -1,0 +1,174 @@
+"""SD3's forward: that of diffusers' own denoiser in all three builds, whatever pads its rows and trims its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
+from backend.models.sd3.denoise import places, predict
+from backend.models.sd3.facts import CLIP_TOKENS, FACTS
+from backend.shapes import attention
+from backend.shapes.runtime import ShapeRuntime
+from tests.shapes.common import assert_equal_runs, relative
+from tests.tiny_sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
+
+# 16, 24 and 15 tokens; odd numbers of rows and columns too, which lie beside the middle of the table
+SIZES, LENGTHS, ROOM = [(8, 8), (8, 12), (6, 10)], [9, 14, 6], 24
+GARBAGE = 1e4
+EVERY_LAYER = [r".*(attn2?\..*|net\..*|context_embedder|proj_out|linear_\d|linear)"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@dataclass
+class Batch:
+    """Arguments of `predict` for a few rows."""
+
+    noisy: list[Tensor]
+    sigma: Tensor
+    text: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+def make_batch(sizes: list[tuple[int, int]], lengths: list[int], seed: int = 3, room: int = 64) -> Batch:
+    """lengths: tokens of T5 that are not padding, of `room`."""
+    draw = torch.Generator().manual_seed(seed)
+    return Batch(
+        [torch.randn(LATENT_CHANNELS, *size, generator=draw) for size in sizes],
+        torch.rand(len(sizes), generator=draw),
+        [
+            {
+                "prompt_embeds": torch.randn(CLIP_TOKENS + room, TEXT_WIDTH, generator=draw),
+                "pooled": torch.randn(POOLED_WIDTH, generator=draw),
+                "length": torch.tensor(CLIP_TOKENS + length),
+            }
+            for length in lengths
+        ],
+    )
+
+
+def model_with_lora(targets: list[str] | None = None, kind: str = "3.5-medium") -> nn.Module:
+    """Tiny denoiser in train mode with a LoRA that does something."""
+    model = make_tiny_denoiser(kind).train()
+    chosen = find_targets(model, targets or list(FACTS.default_targets))
+    lora = inject(model, chosen, rank=2, alpha=4.0, dropout=0.0, seed=1)
+    draw = torch.Generator().manual_seed(2)
+    for path in lora.layers:
+        b = lora.pair(path)[1]
+        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.2)
+    return model
+
+
+def gradients(model: nn.Module, out: list[Tensor]) -> dict[str, Tensor]:
+    """LoRA gradients of a loss that weighs each row and position differently; what has none is left out.
+
+    The last block's text asks nothing that is used.
+    """
+    model.zero_grad(set_to_none=True)
+    sum((x * torch.linspace(0.5, 1.5, x.numel()).view_as(x)).square().mean() for x in out).backward()
+    trained = [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+    return {name: grad.clone() for name, grad in trained if grad is not None and grad.any()}
+
+
+def ours(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[list[Tensor], dict[str, Tensor]]:
+    out = predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
+    return [x.detach() for x in out], gradients(model, out)
+
+
+def theirs(model: nn.Module, batch: Batch, kept: tuple[int, ...] | None) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as `StableDiffusion3Pipeline` does; gradients summed."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        real = int(text["length"]) - CLIP_TOKENS
+        rows = CLIP_TOKENS + next(bucket for bucket in kept if bucket >= real) if kept else None
+        made = model(
+            hidden_states=latent[None],
+            timestep=1000 * sigma[None],
+            encoder_hidden_states=text["prompt_embeds"][None, :rows],
+            pooled_projections=text["pooled"][None],
+            return_dict=False,
+        )[0]
+        outs.append(made[0])
+    return [x.detach() for x in outs], gradients(model, outs)
+
+
+MASK, SINK = attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "rows", "kept", "route"),
+    [
+        ("3.5-medium", "off", 1, None, MASK),
+        ("3.5-medium", "off", 3, (8, 16), SINK),
+        ("3.5-medium", "static", 3, (8, 16), MASK),
+        ("3.5-medium", "static", 3, None, SINK),
+        ("3.5-large", "static", 1, (8, 16), SINK),
+        ("3-medium", "static", 3, None, MASK),
+    ],
+)
+def test_equals_diffusers_own_call_in_output_and_gradients(
+    kind: str, mode: str, rows: int, kept: tuple[int, ...] | None, route: attention.Route
+) -> None:
+    batch = make_batch(SIZES[:rows], LENGTHS[:rows], room=ROOM)
+    wanted = theirs(model_with_lora(EVERY_LAYER, kind), batch, kept)
+    assert len(wanted[1]) > 40
+    # longer than all text there is: padded on the left
+    shapes = ShapeRuntime(mode, 32, kept, CLIP_TOKENS + ROOM + 5, route)
+    shapes.pad_fill = GARBAGE
+    for checkpointed in ("off", "block"):
+        model = model_with_lora(EVERY_LAYER, kind)
+        checkpointing.apply(model, checkpointed)
+        assert_equal_runs(ours(model, batch, shapes), wanted)
+
+
+def test_without_the_mask_padding_leaks() -> None:
+    """The counter-proof, for joint attention and for that of the image alone."""
+
+    class Unmasked(attention.MaskedSdpa):
+        def __init__(self, which: int) -> None:
+            self.which = which
+
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            alone = q.shape[1] == 32
+            return attention.plain_attention(q, k, v, None if alone == self.which else mask)
+
+    batch = make_batch(SIZES[:1], LENGTHS[:1])
+    wanted = ours(model_with_lora(), batch, ShapeRuntime())
+    for which in (False, True):
+        found = ours(model_with_lora(), batch, ShapeRuntime("static", 32, None, None, Unmasked(which)))
+        assert relative(found[0][0], wanted[0][0]) > 1e-3
+
+
+@pytest.mark.parametrize("size", [(8, 8), (6, 10), (14, 4), (2, 30)])
+def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int]) -> None:
+    embed = make_tiny_denoiser().pos_embed
+    count = size[0] * size[1] // 4
+    found = embed.pos_embed[0][places([size], MOST_SIDE, 40, torch.device("cpu"))]
+    assert torch.equal(found[0, :count], embed.cropped_pos_embed(*size)[0])
+    with pytest.raises(ValueError, match="17 x 4 tokens is longer than the model's table of 16"):
+        places([(8, 34)], MOST_SIDE, 80, torch.device("cpu"))
+
+
+def test_timesteps_stay_float32_and_half_precision_padding_finite() -> None:
+    """0.750 and 0.751 are the same number in bf16; their embeddings must differ."""
+    for dtype in (torch.bfloat16, torch.float16):
+        model = model_with_lora().to(dtype)
+        seen: list[Tensor] = []
+        model.time_text_embed.time_proj.register_forward_hook(lambda _m, _a, out, seen=seen: seen.append(out))
+        batch = make_batch(SIZES[:2], LENGTHS[:2])
+        shapes = ShapeRuntime("static", 32, (8, 16), 24)
+        shapes.pad_fill = 100.0
+        batch.sigma = torch.tensor([0.750, 0.751])
+        out, grads = ours(model, batch, shapes)
+        assert all(torch.isfinite(x).all() for x in [*out, *grads.values()])
+        assert not torch.equal(seen[0][0], seen[0][1]) and seen[0].dtype == torch.float32

@@ -1,0 +1,147 @@
+"""Whole runs of SD3.5: train, sample, validate, save, reload in diffusers' pipeline, stop and resume."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusion3Pipeline
+from PIL import Image
+
+from backend.config.schema import Config
+from backend.runs.folder import Run
+from tests.models import originals
+from tests.models.test_single_files import words
+from tests.tiny_anima import _tiny
+from tests.tiny_sd3 import denoiser
+from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+
+PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
+PROMPT |= {"true_cfg_scale": 4.0}
+
+
+def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
+    sections: dict[str, dict] = {
+        "model": {"family": "sd3", "text_length": 24},
+        "dataset": {"validation_split": 0.25},
+        "compile": {"compile": False, "shape_mode": "off"},
+        "training": {"max_train_steps": 4},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+    }
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    return config(base, images, where, **sections)
+
+
+def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+    tiny_sd3: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    cfg = settings(
+        tiny_sd3, image_folder, tmp_path,
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
+        sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+        validation={"validate_at_start": True}, saving={"save_layout": "diffusers"},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    # of each of the three block classes one graph to train and one without gradients
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned == 6
+    assert [event["step"] for event in events(run, "validation")] == [0, 4]
+    assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
+    samples = {(s.step, s.prompt_index): Image.open(s.path) for s in run.samples()}
+    assert samples[4, 1].tobytes() == samples[0, 1].tobytes() == samples[0, 0].tobytes()
+    # diffusers' pipeline and LoRA mixin draw the same picture: strength, names, levels, guidance
+    pipeline = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
+    pipeline.set_progress_bar_config(disable=True)
+
+    def draw() -> np.ndarray:
+        drawn = pipeline(
+            "a red circle", negative_prompt="a dog", guidance_scale=4.0, width=64, height=64, num_inference_steps=3,
+            max_sequence_length=24, generator=torch.Generator("cpu").manual_seed(5),
+        )  # fmt: skip
+        return np.asarray(drawn.images[0]).astype(int)
+
+    without = draw()
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    ours = np.asarray(samples[4, 0]).astype(int)
+    assert np.abs(ours - draw()).max() <= 1
+    assert np.abs(ours - without).max() > 3
+    assert np.abs(np.asarray(samples[0, 0]).astype(int) - without).max() <= 1
+
+
+def test_a_resumed_run_is_the_straight_one_and_swap_changes_nothing(
+    tiny_sd3: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    whole = {"compile": {"shape_mode": "static"}}
+    straight, code = train_here(settings(tiny_sd3, image_folder, tmp_path, **whole))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(settings(tiny_sd3, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(settings(tiny_sd3, image_folder, tmp_path, **whole), half, resume=True)
+    assert code == 0, events(half, "error")
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    swapped_cfg = settings(
+        tiny_sd3, image_folder, tmp_path, **whole,
+        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3},
+    )  # fmt: skip
+    swapped, code = train_here(swapped_cfg)
+    assert code == 0, events(swapped, "error")
+    assert [event["blocks"] for event in events(swapped, "swap")] == [3]
+    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
+
+
+def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_a_lora(
+    tiny_sd3: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """As Stability AI's ``sd3_medium_incl_clips_t5xxlfp8`` has all in one; the tokenizers' folders beside it."""
+    where = tmp_path / "files"
+    for name in ("tokenizer", "tokenizer_2", "tokenizer_3"):
+        shutil.copytree(tiny_sd3 / name, where / name)
+    widths = {"joint_attention_dim": 256, "pooled_projection_dim": 192}
+    net = _tiny(lambda: denoiser(latent=16, **widths), 0)
+    first = originals.clip(words(where / "tokenizer"), "CLIPTextModelWithProjection", 64)
+    second = originals.clip(words(where / "tokenizer_2"), "CLIPTextModelWithProjection", 128, "gelu")
+    encoders = {
+        "clip_l": {n: v for n, v in originals.hf_clip(first.state_dict()).items() if n != "text_projection.weight"},
+        "clip_g": originals.hf_clip(second.state_dict()),
+        "t5xxl": originals.t5_file(originals.t5(words(where / "tokenizer_3"), 256).state_dict()),
+    }
+    path = originals.write(
+        where / "sd3.5_medium_incl_clips_t5xxl.safetensors",
+        originals.behind("model.diffusion_model.", originals.mmdit(net.state_dict())),
+        originals.behind("first_stage_model.", originals.ldm_vae(originals.autoencoder().state_dict())),
+        *(originals.behind(f"text_encoders.{name}.transformer.", state) for name, state in encoders.items()),
+    )
+    model = {"base_model": str(path), **{name: str(where / name) for name in ("tokenizer", "tokenizer_2")}}
+    model["tokenizer_3"] = str(where / "tokenizer_3")
+    given = {"model": model, "training": {"max_train_steps": 2}}
+    cfg = settings(tiny_sd3, image_folder, tmp_path, sampling={"prompts": [PROMPT]}, **given)
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    assert len(rows(run)) == 2 and events(run, "sample")
+    kohya = lora_of(run)
+    # fused as in the checkpoint: down, up and alpha of qkv, out and two of the feed-forward, by stream and block
+    assert len(kohya) == 3 * (5 * 4 + 5 * 1 + 4 * 3 + 2 * 2)
+    # there and back through both layouts, learning nothing
+    for layout in ("diffusers", "kohya"):
+        still = {"optimizer": {"learning_rate": 1e-12}, "saving": {"save_layout": layout}, "model": model}
+        weights = {"network_weights": str(run.checkpoints_dir / "tiny.safetensors")}
+        run, code = train_here(
+            settings(tiny_sd3, image_folder, tmp_path, network=weights, training={"max_train_steps": 1}, **still)
+        )
+        assert code == 0, events(run, "error")
+    back = lora_of(run)
+    assert back.keys() == kohya.keys()
+    for stem in {name.partition(".")[0] for name in kohya}:
+        found, wanted = (
+            held[f"{stem}.alpha"] / len(held[f"{stem}.lora_down.weight"])
+            * (held[f"{stem}.lora_up.weight"] @ held[f"{stem}.lora_down.weight"])
+            for held in (back, kohya)
+        )  # fmt: skip
+        torch.testing.assert_close(found, wanted)
