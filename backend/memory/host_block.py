@@ -8,6 +8,7 @@ compiled graph saved of it stays a view of the same bytes, and no graph is made 
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +106,25 @@ class HostBlock:
                 end = offset + plain.numel() * plain.dtype.itemsize
         self.nbytes = end
         self.flat: Tensor | None = None
+        self._unpin: weakref.finalize | None = None
+
+    def pin(self, flat: Tensor) -> bool:
+        """Pin `flat`, which `fill` gets next, where it lies; False when the system refuses.
+
+        Until `unpin`, or until this block is gone: memory that is freed while it is pinned would hand its pages to
+        whatever lies there next, and copies from there would read what was there before.
+        """
+        if not _pin(flat):
+            return False
+        self._unpin = weakref.finalize(self, _unpin, flat)
+        # at the process's end the system takes everything back, and CUDA may be gone already
+        self._unpin.atexit = False
+        return True
+
+    def unpin(self) -> None:
+        """Undo `pin`, once no copy is under way."""
+        if self._unpin is not None:
+            self._unpin()
 
     @torch.no_grad()
     def fill(self, flat: Tensor) -> None:
@@ -139,11 +159,8 @@ def host_memory(nbytes: int) -> Tensor:
     return raw[start : start + size]
 
 
-def pin(flat: Tensor) -> bool:
-    """Pin `flat` where it lies; False when the system refuses.
-
-    torch's own pinned memory comes in powers of two: 1.07 GB for a block of 680 MB.
-    """
+def _pin(flat: Tensor) -> bool:
+    # torch's own pinned memory comes in powers of two: 1.07 GB for a block of 680 MB
     status = torch.cuda.cudart().cudaHostRegister(flat.data_ptr(), flat.numel(), 0)
     if int(status) == 0:
         return True
@@ -156,6 +173,6 @@ def pin(flat: Tensor) -> bool:
     return False
 
 
-def unpin(flat: Tensor) -> None:
-    """Undo `pin`."""
+def _unpin(flat: Tensor) -> None:
+    torch.cuda.synchronize()
     torch.cuda.cudart().cudaHostUnregister(flat.data_ptr())

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from backend.memory.host_block import HostBlock, frozen, host_memory, pin, unpin
+from backend.memory.host_block import HostBlock, frozen, host_memory
 from backend.memory.pinned import pinned_limit
 from backend.memory.ring import Ring
 from backend.memory.swap_choice import moved_per_batch, swapped_blocks
@@ -141,7 +141,7 @@ class Swap:
         for block in self._held:
             flat = host_memory(block.nbytes)
             if self.device.type == "cuda" and flat.numel() <= left and not refused:
-                refused = not pin(flat)
+                refused = not block.pin(flat)
                 if refused:
                     log.warning("the system refuses to pin more memory after %.2f GB", (limit - left) / 1e9)
                 else:
@@ -172,8 +172,7 @@ class Swap:
             assert block.flat is not None
             block.bind(block.flat)
         for block in self._pinned:
-            assert block.flat is not None
-            unpin(block.flat)
+            block.unpin()
         self._pinned = []
         self._ring.places = []
 
