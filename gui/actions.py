@@ -21,6 +21,7 @@ from backend.models.table import FAMILIES
 from backend.refused import Refused
 from backend.runs import supervise
 from backend.runs.errors import RunError, WriteFailed
+from backend.runs.folder import Run
 from gui import base_model, fields, form, imports, messages
 from gui.desk import Desk
 from gui.places import Places
@@ -141,6 +142,10 @@ class Actions:
         except OSError as wrong:
             log.warning("%s failed: %s", what, wrong)
             return self._say(f"That did not work: {wrong}", "error")
+        except Exception as wrong:
+            # A mistake of ours: without an answer the button would seem dead.
+            log.exception("%s failed", what)
+            return self._say(f"That failed inside the page ({type(wrong).__name__}); its terminal tells more.", "error")
 
     # ---- presets ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +308,12 @@ class Actions:
         if busy is not None:
             said = f"The run {busy} is still at work, and two at once would share one card. Stop it first, or wait."
             return Reply(self.state(problems) | {"refused": True, "notice": messages.notice(said, "error")})
-        run = supervise.start(loaded.config)
+        try:
+            run = Run.create(loaded.config)
+        except (RunError, WriteFailed) as wrong:
+            problems.append(Problem("saving.output_dir", None, wrong.text, wrong.remedy))
+            return Reply(self.state(problems) | {"refused": True})
+        supervise.start(None, run)
         self.places.started_in(run.path.parent)
         return Reply(self.state(problems) | {"started": {"run": run.name}})
 

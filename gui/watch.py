@@ -72,7 +72,9 @@ class RunWatch:
         elif kind == "graph_break":
             facts["breaks"] = [*facts["breaks"], _without_frame(event)][-_MOST:]
         elif kind == "warning":
-            facts["warnings"] = [*facts["warnings"], _warning(event)][-20:]
+            # Each process of a run looks at the same settings: what it warns of is told once.
+            others = [told for told in facts["warnings"] if told != _warning(event)]
+            facts["warnings"] = [*others, _warning(event)][-20:]
         elif kind in ("sample", "checkpoint"):
             facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
         elif kind == "memory_estimate":

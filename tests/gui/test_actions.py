@@ -175,6 +175,20 @@ def test_start_tells_everything_at_once(actions: Actions, tmp_path: Path) -> Non
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_folder_for_runs_that_cannot_be_made_is_told_at_its_field(
+    actions: Actions, tmp_path: Path, image_folder: Path, tiny_flux: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    values = form.defaults() | {
+        "model.base_model": str(tiny_flux),
+        "dataset.folders": [{"path": str(image_folder)}],
+        "saving.output_dir": str(tmp_path / "file" / "runs"),
+    }
+    reply = ask(actions, "start", values)
+    (problem,) = (found for found in reply.message["problems"] if found["severity"] == "error")
+    assert reply.message["refused"] and problem["path"] == "saving.output_dir" and "can't be made" in problem["text"]
+
+
 def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
     whole = {"model": {"base_model": str(tiny_flux)}, "dataset": {"folders": [{"path": str(image_folder)}]}}
     good = parse(whole).config
@@ -204,6 +218,12 @@ def test_a_tab_that_was_overtaken_shows_the_form_before_it_starts(actions: Actio
     reply = actions.act({"what": "start"}, old, "old")
     assert reply.reload and reply.message["refused"] and "another tab" in reply.message["notice"]["text"]
     assert not actions.kept(dict(actions.desk.shown("old")), "old")["behind"]
+
+
+def test_a_mistake_of_the_page_s_own_is_answered_too(actions: Actions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions.desk, "undo", lambda: 1 / 0)
+    notice = ask(actions, "undo").message["notice"]
+    assert notice["kind"] == "error" and "ZeroDivisionError" in notice["text"]
 
 
 def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_path: Path) -> None:

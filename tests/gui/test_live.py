@@ -87,9 +87,10 @@ def test_compile_facts_are_folded(page: Page) -> None:
     assert live(page, run)["facts"]["compile"] == {}
 
 
-def test_warnings_are_whole_sentences(page: Page) -> None:
+def test_warnings_are_whole_sentences_each_told_once(page: Page) -> None:
     run = make_run(page.runs)
-    EventWriter(run).write("warning", text="the run ends early", remedy="Set max_train_steps to 240")
+    for _ in range(2):
+        EventWriter(run).write("warning", text="the run ends early", remedy="Set max_train_steps to 240")
     facts = page.client.get("/live", params={"run": run.name}).json()["facts"]
     assert facts["warnings"] == [{"text": "The run ends early.", "remedy": "Set max_train_steps to 240."}]
 
