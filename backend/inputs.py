@@ -21,6 +21,7 @@ from backend.data.buckets import Fit
 from backend.data.cache import (
     LatentCache,
     TextCache,
+    Words,
     build_latents,
     build_text,
     sample_control,
@@ -126,8 +127,8 @@ class Inputs:
         return trains_text(self.cfg, self.family.facts)
 
     @property
-    def wanted_text(self) -> list[tuple[str, int]]:
-        """Every caption with its length that has to be in the cache."""
+    def wanted_text(self) -> list[Words]:
+        """Every caption with its length that has to be in the cache, and the picture that it is read with."""
         return [] if self.trains_text else wanted_text(self.cfg, self.plan)
 
     def control_of_sample(self, number: int) -> tuple[Item, Fit] | None:
@@ -160,7 +161,8 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
     counter = token_counter(base, family.facts)
-    plan = make_plan(cfg, scan, geometry, family.facts_of(base), counter if cfg.compile.caption_buckets else None)
+    counts = (counter if cfg.compile.caption_buckets else None, family.picture_tokens(base))
+    plan = make_plan(cfg, scan, geometry, family.facts_of(base), *counts)
     _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family.facts)], events)
     for line in plan.lines():
         log.info(line)
@@ -171,7 +173,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
     latents = _latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on")
-    texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype)
+    texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     code = family.load()
     empty = code.empty_denoiser(base)
     names = names_of(linear_layers(empty), code, family.facts)

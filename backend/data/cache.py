@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from backend.config.paths import resolve
@@ -23,7 +24,7 @@ from backend.data.buckets import Bucket, Fit, fit_to
 from backend.data.controls import control_item
 from backend.data.images import BadImage, cut, open_image
 from backend.data.items import Item
-from backend.data.store import LatentCache, TextCache
+from backend.data.store import Cut, LatentCache, TextCache
 from backend.models.spec import Geometry
 from backend.plan.modes import fitting_size
 from backend.refused import Refused
@@ -61,21 +62,40 @@ class Encoders(Protocol):
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]: ...
 
 
-def wanted_latents(plan: Plan) -> list[tuple[Item, Fit]]:
+class SeeingEncoders(Encoders, Protocol):
+    """The same of a family whose text encoder reads a caption together with its control picture."""
+
+    def encode_with_picture(self, caption: str, picture: Image.Image, text_length: int) -> dict[str, Tensor]: ...
+
+
+class Words(NamedTuple):
+    """Something to encode: a caption at a text length in tokens, and the picture that it is read with."""
+
+    caption: str
+    length: int
+    control: Cut | None = None
+
+
+def wanted_latents(plan: Plan) -> list[Cut]:
     """Every picture of training and validation with its bucket, and their control pictures."""
+    pairs = _pictures(plan)
+    return pairs + [cut for pair in pairs if (cut := control_of(*pair)) is not None]
+
+
+def _pictures(plan: Plan) -> list[Cut]:
     sets = [(plan.items, plan.fits)]
     sets += [(items, plan.validation_fits[name]) for name, items in plan.validation.items()]
-    pairs = [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
-    return pairs + [control_of(item, fit) for item, fit in pairs if item.control is not None]
+    return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
 
 
-def control_of(item: Item, fit: Fit) -> tuple[Item, Fit]:
-    """The control picture of `item`, cut to the bucket that its result goes to."""
-    assert item.control is not None
+def control_of(item: Item, fit: Fit) -> Cut | None:
+    """The control picture of `item`, cut to the bucket that its result goes to; None without one."""
+    if item.control is None:
+        return None
     return item.control, fit_to(item.control.width, item.control.height, fit.bucket)
 
 
-def sample_control(prompt: SamplePrompt, geometry: Geometry, number: int) -> tuple[Item, Fit] | None:
+def sample_control(prompt: SamplePrompt, geometry: Geometry, number: int) -> Cut | None:
     """The control picture of a prompt, cut to the size that is drawn; None without one. Refused when unreadable."""
     if prompt.control_image is None:
         return None
@@ -84,13 +104,21 @@ def sample_control(prompt: SamplePrompt, geometry: Geometry, number: int) -> tup
     return item, fit_to(item.width, item.height, Bucket(width, height, geometry.image_tokens(width, height)))
 
 
-def wanted_text(cfg: Config, plan: Plan) -> list[tuple[str, int]]:
-    """Every (caption, text length) that the run needs, once each: captions, the empty one, prompts and negatives."""
-    captions = [item.caption for items in (plan.items, *plan.validation.values()) for item in items]
-    wanted = [(caption, plan.text_length) for caption in ("", *captions)]
-    for prompt in cfg.sampling.prompts:
-        length = plan.text.asked(prompt.text_length)
-        wanted += [(prompt.prompt, length), (prompt.negative_prompt, length)]
+def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
+    """All that the run needs encoded, once each: captions, the empty one, prompts and negatives.
+
+    Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
+    """
+    reads, length = plan.text.reads_control, plan.text_length
+    captions = [(item.caption, control_of(item, fit) if reads else None) for item, fit in _pictures(plan)]
+    wanted = [Words("", length)] if not reads else []
+    if reads and plan.drops_captions:
+        wanted += [Words("", length, control) for _, control in captions]
+    wanted += [Words(caption, length, control) for caption, control in captions]
+    for number, prompt in enumerate(cfg.sampling.prompts):
+        asked = plan.text.asked(prompt.text_length)
+        control = sample_control(prompt, plan.geometry, number) if reads else None
+        wanted += [Words(prompt.prompt, asked, control), Words(prompt.negative_prompt, asked, control)]
     return list(dict.fromkeys(wanted))
 
 
@@ -136,15 +164,16 @@ def build_latents(
 
 def build_text(
     cache: TextCache,
-    wanted: Iterable[tuple[str, int]],
+    wanted: Iterable[Words | tuple[str, int]],
     load_text: Callable[[], Encoders],
     progress: Progress | None = None,
 ) -> int:
     """Encode the captions that the cache lacks and return how many; `load_text` is called only if one is missing.
 
-    Refused when a caption gives NaN or infinity. An exception of `progress` (a stop) passes through.
+    Refused when a caption gives NaN or infinity, or its picture can't be read any more. An exception of `progress` (a
+    stop) passes through.
     """
-    by_file = {cache.path(caption, length): (caption, length) for caption, length in wanted}
+    by_file = {cache.path(*words): Words(*words) for words in wanted}
     missing = cache.missing(by_file)
     if not missing:
         return 0
@@ -152,11 +181,11 @@ def build_text(
     for done, path in enumerate(missing):
         if progress is not None:
             progress(done, len(missing))
-        caption, length = by_file[path]
-        (encoded,) = encoders.encode([caption], length)
+        words = by_file[path]
+        encoded = _encode_words(encoders, words, cache.transparency)
         bad = [name for name, tensor in encoded.items() if not torch.isfinite(tensor).all()]
         if bad:
-            text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {caption[:60]!r}"
+            text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
             raise Refused(text, "Set weight_dtype to bf16 or fp32.", "model.weight_dtype")
         if done == 0:
             size = sum(tensor.numel() * tensor.element_size() for tensor in encoded.values())
@@ -167,8 +196,25 @@ def build_text(
     return len(missing)
 
 
+def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+    if words.control is None:
+        return encoders.encode([words.caption], words.length)[0]
+    try:
+        picture = picture_of(*words.control, transparency)
+    except ValueError as error:
+        text = f"{words.control[0].path} {error}"
+        raise Refused(text, "Start again: it is scanned anew.", "dataset.folders") from error
+    return encoders.encode_with_picture(words.caption, picture, words.length)
+
+
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
-    """Pixels (3, H, W) float32 in [-1, 1] of `item` cut to its bucket.
+    """Pixels (3, H, W) float32 in [-1, 1] of `item` cut to its bucket; ValueError as `picture_of`."""
+    values = torch.from_numpy(np.array(picture_of(item, fit, transparency), dtype=np.uint8)).permute(2, 0, 1)
+    return values.float() / 127.5 - 1.0
+
+
+def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
+    """RGB picture of `item` cut to its bucket.
 
     ValueError, in words, when the file can't be read or is not the one that was scanned.
     """
@@ -182,9 +228,7 @@ def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
         picture = open_image(io.BytesIO(data), transparency)
     except BadImage as error:
         raise ValueError(f"can't be used: {error}") from error
-    picture = cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
-    values = torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1)
-    return values.float() / 127.5 - 1.0
+    return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
 
 
 def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[Tensor | Problem]:

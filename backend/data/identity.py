@@ -33,10 +33,13 @@ def vae_identity(cfg: Config) -> str:
 
 
 def text_identity(cfg: Config) -> str:
-    """Identity (hex) of the text encoders and tokenizers that `cfg` encodes captions with, and their quantisation."""
+    """Identity (hex) of what `cfg` encodes captions with: text encoders, tokenizers, what pictures are read by.
+
+    Their quantisation counts too.
+    """
     facts = family(cfg.model.family).facts
     base = Base.of(cfg.model)
-    parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer"))]
+    parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer", "processor"))]
     found = identity(_part_files(base, part) for part in parts)
     kind = cfg.memory.text_encoder_quantization
     # as they are, the identity stays what it was before there was a choice: caches made then are still good

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.data.cache import control_of
-from backend.data.store import LatentCache, TextCache
+from backend.data.store import Cut, LatentCache, TextCache
 from backend.told import CAPTION, Told
 
 if TYPE_CHECKING:
@@ -96,12 +96,15 @@ class Loader:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
         pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
         for index, (item, fit) in enumerate(pairs):
-            text = self._told(self.text(item.caption), item, fit)
+            text = self._told(self.text(item.caption, None, control_of(item, fit)), item, fit)
             yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
 
-    def text(self, caption: str, length: int | None = None) -> Told:
-        """A caption or prompt, encoded, with its own trimmed length where captions are trimmed."""
-        encoded = self._encoded(caption, self.plan.text.asked(length))
+    def text(self, caption: str, length: int | None = None, control: Cut | None = None) -> Told:
+        """A caption or prompt, encoded, with its own trimmed length where captions are trimmed.
+
+        control: the picture to start from, and its cut: some families read the caption with it.
+        """
+        encoded = self._encoded(caption, self.plan.text.asked(length), control)
         return self._trimmed(encoded, self.plan.text.fit(caption, length))
 
     def drawn(
@@ -109,7 +112,7 @@ class Loader:
         prompt: str,
         size: tuple[int, int],
         length: int | None = None,
-        control: tuple[Item, Fit] | None = None,
+        control: Cut | None = None,
     ) -> Told:
         """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
 
@@ -117,15 +120,18 @@ class Loader:
         """
         told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
         given = {} if control is None else {"control": self._latents.load(*control)}
-        return {**self.text(prompt, length), **told, **given}
+        return {**self.text(prompt, length, control), **told, **given}
 
-    def _encoded(self, caption: str, length: int) -> Told:
-        return {CAPTION: caption} if self._text is None else self._text.load(caption, length)
+    def _encoded(self, caption: str, length: int, control: Cut | None) -> Told:
+        if self._text is None:
+            return {CAPTION: caption}
+        return self._text.load(caption, length, control if self.plan.text.reads_control else None)
 
     def _told(self, encoded: Told, item: Item, fit: Fit) -> Told:
         """The caption, with the control picture's latent (``control``) and the picture's size, where there are such."""
-        if item.control is not None:
-            encoded = {**encoded, "control": self._latents.load(*control_of(item, fit))}
+        control = control_of(item, fit)
+        if control is not None:
+            encoded = {**encoded, "control": self._latents.load(*control)}
         if self._conditions is None:
             return encoded
         crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
@@ -157,14 +163,15 @@ class Loader:
         captions = [plan.caption(epoch, index, row, item) for row, item in enumerate(rows)]
         # One text length a batch: the bucket that holds its longest caption.
         length = max(plan.text.fit(caption) for caption in captions)
+        pictures = [(plan.items[item], plan.fits[item]) for item in rows]
+
+        def told(caption: str, item: Item, fit: Fit) -> Told:
+            encoded = self._encoded(caption, plan.text_length, control_of(item, fit))
+            return self._told(self._trimmed(encoded, length), item, fit)
+
         return Batch(
-            latents=[self._latents.load(plan.items[item], plan.fits[item]) for item in rows],
-            text=[
-                self._told(
-                    self._trimmed(self._encoded(caption, plan.text_length), length), plan.items[item], plan.fits[item]
-                )
-                for caption, item in zip(captions, rows, strict=True)
-            ],
+            latents=[self._latents.load(*picture) for picture in pictures],
+            text=[told(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,

@@ -1,8 +1,8 @@
 """The caches of encoded pictures and captions: one safetensors file each, keyed by content and all that made it.
 
-A key covers the picture or caption, its bucket and crop, the backing colour of transparency, the encoder's files and
-the number format it computed in, so nothing stale is ever read: a changed input is another file. Files are written
-whole or not at all and carry a checksum; a damaged one is made anew.
+A key covers the picture or caption, its bucket and crop, the backing colour of transparency, the picture that a caption
+is read with, the encoder's files and the number format it computed in, so nothing stale is ever read: a changed input
+is another file. Files are written whole or not at all and carry a checksum; a damaged one is made anew.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from backend.refused import Refused
 from backend.runs.files import write_atomic
 
 log = logging.getLogger(__name__)
+
+Cut = tuple[Item, Fit]
+"""A picture and how it comes to its bucket."""
 
 # Raise it when the way from picture or caption to tensors changes.
 _VERSION = 1
@@ -113,17 +116,8 @@ class LatentCache(TensorCache):
 
     def path(self, item: Item, fit: Fit) -> Path:
         """The file of `item` in its bucket."""
-        return self.file_of(
-            {
-                "picture": item.key,
-                "size": [fit.bucket.width, fit.bucket.height],
-                "box": [round(edge, 3) for edge in fit.box],
-                # The backing colour matters only where something is transparent.
-                "transparency": self.transparency if item.has_alpha else None,
-                "vae": self._vae,
-                "dtype": str(self.dtype),
-            }
-        )
+        seen = _seen(item, fit, self.transparency)
+        return self.file_of({**seen, "vae": self._vae, "dtype": str(self.dtype)})
 
     def load(self, item: Item, fit: Fit) -> Tensor:
         """Latent (C, h, w) float32 on the CPU. Refused when the file is gone or damaged in the middle of a run."""
@@ -131,22 +125,39 @@ class LatentCache(TensorCache):
 
 
 class TextCache(TensorCache):
-    """Encoded captions. encoders: identity of the text encoders' and tokenizers' files. dtype: what they compute in."""
+    """Encoded captions.
 
-    def __init__(self, folder: Path, encoders: str, dtype: torch.dtype) -> None:
+    encoders: identity of the text encoders' and tokenizers' files. dtype: what they compute in. transparency: backing
+    colour of pictures that are read with a caption.
+    """
+
+    def __init__(self, folder: Path, encoders: str, dtype: torch.dtype, transparency: str = "white") -> None:
         super().__init__(folder / "text")
         self.dtype = dtype
+        self.transparency = transparency
         self._encoders = encoders
 
-    def path(self, caption: str, length: int) -> Path:
-        """The file of `caption` at a text length in tokens."""
-        return self.file_of(
-            {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
-        )
+    def path(self, caption: str, length: int, control: Cut | None = None) -> Path:
+        """The file of `caption` at a text length in tokens; control: the picture that it is read with, and its cut."""
+        said = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
+        # without a picture the key is what it was before there were such: caches made then are still good
+        seen = {} if control is None else {"control": _seen(*control, self.transparency)}
+        return self.file_of({**said, **seen})
 
-    def load(self, caption: str, length: int) -> dict[str, Tensor]:
-        """What the family's `encode` gave for it, on the CPU. Refused when the file is gone or damaged."""
-        return _load(self, self.path(caption, length), f"the caption {caption[:60]!r}")
+    def load(self, caption: str, length: int, control: Cut | None = None) -> dict[str, Tensor]:
+        """What the family's encoders gave for it, on the CPU. Refused when the file is gone or damaged."""
+        return _load(self, self.path(caption, length, control), f"the caption {caption[:60]!r}")
+
+
+def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
+    """What decides the pixels of `item` in its bucket."""
+    return {
+        "picture": item.key,
+        "size": [fit.bucket.width, fit.bucket.height],
+        "box": [round(edge, 3) for edge in fit.box],
+        # The backing colour matters only where something is transparent.
+        "transparency": transparency if item.has_alpha else None,
+    }
 
 
 def _load(cache: TensorCache, path: Path, what: str) -> dict[str, Tensor]:

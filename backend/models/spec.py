@@ -7,7 +7,7 @@ process; the code of a family (torch, diffusers, transformers) comes in through 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,9 @@ DIFFUSION_OPTIONS = frozenset(
 
 TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr"})
 """Settings of families whose text encoders can be trained."""
+
+PictureTokens = Callable[[int, int], int]
+"""Width and height in px of a control picture -> tokens that the text encoder makes of it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ class FamilyFacts:
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
-    `control`: it edits, starting from a control picture of the size of its result.
+    `control`: it edits, starting from a control picture of the size of its result. `needs_control`: it can't do
+    without one, as its text encoder reads the caption together with it.
     `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
@@ -132,6 +136,7 @@ class FamilyFacts:
     fixed_text_length: bool = False
     one_size_batches: bool = False
     control: bool = False
+    needs_control: bool = False
     caption_template: str = "{}"
     template_tokens: int = 0
     text_before: int = 0
@@ -150,7 +155,8 @@ class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
     `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path, and
-    `facts_of(base)` where models of the family differ in their block classes;
+    `facts_of(base)` where models of the family differ in their block classes, `picture_tokens(base)` where the text
+    encoder reads control pictures;
     `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
     loaders.
     """
@@ -183,6 +189,11 @@ class Family:
         """The facts with the block classes that this base model has; the family's own where it can't be read."""
         narrowed = getattr(self._torch_free(), "facts_of", None)
         return self.facts if narrowed is None else narrowed(base)
+
+    def picture_tokens(self, base: Any) -> PictureTokens | None:
+        """Counts the tokens of a control picture that the text encoder reads; None where it reads none."""
+        counter = getattr(self._torch_free(), "picture_tokens", None)
+        return None if counter is None else counter(base)
 
     def sizes(self, base: Any, variant: str | None = None) -> dict[str, int]:
         """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""

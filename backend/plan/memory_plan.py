@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backend.models.base import Base
+from backend.models.spec import Family
 from backend.models.table import family
 from backend.plan.machine import cards, named_card, ram
 from backend.plan.memory import Estimate
@@ -30,7 +31,7 @@ def memory_plan(
             geometry = row.geometry(Base.of(cfg.model))
         except ValueError:
             geometry = row.facts.default_geometry
-        work = work_of_settings(cfg, geometry, row.facts.text_before + text_length_of(cfg, row.facts))
+        work = work_of_settings(cfg, geometry, _text_tokens(cfg, row))
     found = [named_card(vram_gb)] if vram_gb else cards()
     card = found[0] if found else None
     # On another machine the RAM is not known.
@@ -38,3 +39,9 @@ def memory_plan(
     search = Search(cfg, work, card, on_card=card is not None, ram_room=room)
     estimate = search.after({})
     return None if estimate is None else (estimate, search.nearest())
+
+
+def _text_tokens(cfg: Config, row: Family) -> int:
+    """Text tokens of a row, those of a square control picture at the resolution included where it is read with it."""
+    counter, side = row.picture_tokens(Base.of(cfg.model)), cfg.dataset.resolution
+    return row.facts.text_before + text_length_of(cfg, row.facts) + (0 if counter is None else counter(side, side))

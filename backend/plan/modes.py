@@ -77,6 +77,7 @@ def plan_mode(
     )
     own = tokens_of_all(items, fits)
     every = own + [t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each)]
+    text = text.reading(_read_sizes(cfg, geometry, [*fits, *(fit for each in held.values() for fit in each)]))
     static = _static_count(cfg, geometry, every)
     padded_to = static if mode == "static" else None
     work = _Work(cfg, scan, geometry, text, mode, fits, held, groups, steps, padded_to)
@@ -95,6 +96,7 @@ def plan_mode(
         padding=1 - used / (entries * padded_to) if padded_to and entries else 0.0,
         crop=sum(fit.crop for fit in fits) / len(fits) if fits else 0.0,
         never=tuple(index for index in range(len(items)) if index not in trained),
+        text_before=text.before,
     )
 
 
@@ -108,6 +110,13 @@ def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
             fit = known[size] = table.assign(*size)
         result.append(fit)
     return tuple(result)
+
+
+def _read_sizes(cfg: Config, geometry: Geometry, fits: Sequence[Fit]) -> set[tuple[int, int]]:
+    """Sizes in px of the control pictures that a text encoder may read: those of their results."""
+    prompts = cfg.sampling.prompts if sampling_is_on(cfg) else []
+    drawn = {fitting_size(prompt.width, prompt.height, geometry) for prompt in prompts}
+    return {(fit.bucket.width, fit.bucket.height) for fit in fits} | drawn
 
 
 def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit]) -> list[int]:

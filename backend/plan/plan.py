@@ -23,7 +23,8 @@ class ModePlan:
     """What one shape mode makes of the pictures.
 
     impossible: why it has no buckets, None when it has. padding: share of the image tokens that is padding. crop: mean
-    share of a picture's area that is lost. never: pictures that no epoch trains.
+    share of a picture's area that is lost. never: pictures that no epoch trains. text_before: tokens in front of every
+    caption.
     """
 
     mode: ShapeMode
@@ -38,6 +39,7 @@ class ModePlan:
     padding: float = 0.0
     crop: float = 0.0
     never: tuple[int, ...] = ()
+    text_before: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers of the mode for a table that compares them."""
@@ -139,6 +141,12 @@ class Plan:
     def caption_buckets(self) -> tuple[int, ...] | None:
         """Text lengths that captions are trimmed to; None for no trimming."""
         return self.text.buckets
+
+    @property
+    def drops_captions(self) -> bool:
+        """Whether some pictures are trained without their caption."""
+        rate, every = self.dropout
+        return rate > 0 or every is not None
 
     @property
     def problems(self) -> list[Problem]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from backend.data.buckets import SHAPE_MODES
 from backend.data.items import DatasetScan, Finding
 from backend.models.base import Base
-from backend.models.spec import FamilyFacts, Geometry
+from backend.models.spec import FamilyFacts, Geometry, PictureTokens
 from backend.models.table import family
 from backend.plan.findings import plan_findings, recommend
 from backend.plan.modes import fitting_size, plan_mode, validation_batch
@@ -31,15 +31,17 @@ def make_plan(
     geometry: Geometry,
     facts: FamilyFacts,
     count_tokens: CountTokens | None = None,
+    picture_tokens: PictureTokens | None = None,
 ) -> Plan:
     """The plan of a run of `cfg` on the pictures of `scan`.
 
     count_tokens: real tokens of a caption (see `token_counter`), asked only when captions are trimmed. What can't be
-    planned is an error among the plan's findings; nothing raises.
+    planned is an error among the plan's findings; nothing raises. picture_tokens: of a control picture that is read
+    with the caption (see `Family.picture_tokens`).
     """
     fixed = facts.fixed_text_length
     trimmed = None if fixed else cfg.compile.caption_buckets
-    text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before)
+    text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before, picture=picture_tokens)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
     modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}
@@ -48,7 +50,7 @@ def make_plan(
         modes=modes,
         items=scan.train.items,
         validation={name: found.items for name, found in scan.validation.items()},
-        text=text,
+        text=replace(text, before=modes[cfg.compile.shape_mode].text_before),
         geometry=geometry,
         batch_size=cfg.dataset.batch_size,
         validation_batch=validation_batch(cfg),
@@ -78,5 +80,5 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row.facts) if base is not None and cfg.compile.caption_buckets else None
     facts = row.facts if base is None else row.facts_of(base)
-    plan = make_plan(cfg, scan, geometry, facts, counter)
+    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or Base(None)))
     return plan if said is None else replace(plan, findings=(said, *plan.findings))

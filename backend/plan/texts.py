@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.models.base import Base
-from backend.models.spec import FamilyFacts
+from backend.models.files import read_json
+from backend.models.spec import FamilyFacts, PictureTokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +31,8 @@ class TextPlan:
 
     length: what captions are padded or cut to; fixed: whatever a prompt asks for. buckets, count: lengths that they are
     trimmed to, and what counts the real tokens of a caption; None for no trimming, which also happens where the
-    tokenizer can't be asked. before: tokens in front of these, always all there.
+    tokenizer can't be asked. before: tokens in front of these, always all there. picture: counts those of a control
+    picture that is read with the caption; None for families whose text encoder sees none.
     """
 
     length: int
@@ -38,6 +40,18 @@ class TextPlan:
     count: CountTokens | None = None
     fixed: bool = False
     before: int = 0
+    picture: PictureTokens | None = None
+
+    @property
+    def reads_control(self) -> bool:
+        """Whether a caption is encoded together with its control picture."""
+        return self.picture is not None
+
+    def reading(self, sizes: Iterable[tuple[int, int]]) -> TextPlan:
+        """The same with room in front for the largest of the control pictures, whose `sizes` are in px."""
+        if self.picture is None:
+            return self
+        return replace(self, before=max((self.picture(*size) for size in sizes), default=0))
 
     @property
     def tokens(self) -> int:
@@ -72,8 +86,8 @@ def text_length_of(cfg: Config, facts: FamilyFacts) -> int:
 def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
     """Counts the real tokens of a caption with the model's own tokenizer; None where there is none to read.
 
-    It is read from tokenizer.json, or for CLIP from vocab.json and merges.txt, which older models have alone. The
-    tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
+    It is read from tokenizer.json, or for CLIP and Qwen from vocab.json and merges.txt, which some models have alone.
+    The tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
     """
     parts = [part for part in facts.parts if part.name.startswith("tokenizer")]
     place = Base.at(base).place(parts[-1]) if parts else None
@@ -105,7 +119,32 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
     whole, vocabulary, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     if whole.is_file():
         return Tokenizer.from_file(str(whole))
-    return _clip(vocabulary, merges) if vocabulary.is_file() and merges.is_file() else None
+    if not (vocabulary.is_file() and merges.is_file()):
+        return None
+    special = _special_tokens(folder / "tokenizer_config.json")
+    return _qwen(vocabulary, merges, special) if "<|im_start|>" in special else _clip(vocabulary, merges)
+
+
+def _special_tokens(config: Path) -> list[str]:
+    """The tokens that tokenizer_config.json adds to the vocabulary, in their order."""
+    added = read_json(config).get("added_tokens_decoder", {}) if config.is_file() else {}
+    return [added[number]["content"] for number in sorted(added, key=int)]
+
+
+def _qwen(vocabulary: Path, merges: Path, special: list[str]) -> Tokenizer:
+    """Qwen2's byte pairs (transformers ``Qwen2Tokenizer``): words with the blank before them, digits one by one."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(vocabulary), str(merges))))
+    tokenizer.normalizer = normalizers.NFC()
+    words = Regex(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), by_bytes])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    return tokenizer
 
 
 def _clip(vocabulary: Path, merges: Path) -> Tokenizer:

@@ -46,8 +46,8 @@ class World:
         for item, fit in wanted_latents(self.plan):
             shape = (4, fit.bucket.height // 8, fit.bucket.width // 8)
             self.latents.write(self.latents.path(item, fit), {"latent": torch.full(shape, float(item.path.stem))})
-        self.codes = {caption: float(code) for code, (caption, _) in enumerate(wanted_text(cfg, self.plan))}
-        for caption, length in wanted_text(cfg, self.plan):
+        self.codes = {caption: float(code) for code, (caption, *_) in enumerate(wanted_text(cfg, self.plan))}
+        for caption, length, _ in wanted_text(cfg, self.plan):
             tensors = {"prompt_embeds": torch.full((length, 2), self.codes[caption]), "pooled": torch.zeros(3)}
             self.text.write(self.text.path(caption, length), tensors)
 
