@@ -6,14 +6,20 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from diffusers import StableDiffusion3Pipeline
 from PIL import Image
+from torch import nn
 
 from backend.config.schema import Config
+from backend.lora.keys import linear_layers, names_of
+from backend.lora.load import read_lora
+from backend.lora.save import file_tensors, write_lora
+from backend.models.sd3 import code
+from backend.models.sd3.facts import FACTS
 from backend.runs.folder import Run
 from tests.models import originals
+from tests.models.sd3.test_files import trained
 from tests.models.test_single_files import words
 from tests.tiny_anima import _tiny
 from tests.tiny_sd3 import denoiser
@@ -21,6 +27,9 @@ from tests.training.runs import config, events, lora_of, rows, same, start, trai
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
+TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
+# of every kind; few, since each is traced
+TARGETS = [r".*\.attn2?\.to_v", "attn.add_q_proj", "ff.net.2", "ff_context.net.0.proj"]
 
 
 def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
@@ -44,6 +53,7 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
         compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
         sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
         validation={"validate_at_start": True}, saving={"save_layout": "diffusers"},
+        network={"targets_include": TARGETS},
     )  # fmt: skip
     run = Run.create(cfg)
     assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
@@ -73,38 +83,29 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
     assert np.abs(np.asarray(samples[0, 0]).astype(int) - without).max() <= 1
 
 
-def test_a_resumed_run_is_the_straight_one_and_swap_changes_nothing(
+def test_a_run_with_swap_and_checkpointing_that_is_resumed_is_the_straight_one_without(
     tiny_sd3: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    whole = {"compile": {"shape_mode": "static"}}
-    straight, code = train_here(settings(tiny_sd3, image_folder, tmp_path, **whole))
-    assert code == 0, events(straight, "error")
-    half, _ = train_here(settings(tiny_sd3, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
+    static = {"compile": {"shape_mode": "static"}}
+    straight, done = train_here(settings(tiny_sd3, image_folder, tmp_path, **static))
+    assert done == 0, events(straight, "error")
+    static |= {"memory": {"blocks_to_swap": 3}}
+    both = {steps: {"max_train_steps": steps, "gradient_checkpointing": True} for steps in (2, 4)}
+    half, _ = train_here(settings(tiny_sd3, image_folder, tmp_path, training=both[2], **static))
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(settings(tiny_sd3, image_folder, tmp_path, **whole), half, resume=True)
-    assert code == 0, events(half, "error")
+    _, done = train_here(settings(tiny_sd3, image_folder, tmp_path, training=both[4], **static), half, resume=True)
+    assert done == 0, events(half, "error")
+    assert [event["blocks"] for event in events(half, "swap")] == [3, 3]
     losses = [row["loss"] for row in rows(straight)]
     assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    swapped_cfg = settings(
-        tiny_sd3, image_folder, tmp_path, **whole,
-        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3},
-    )  # fmt: skip
-    swapped, code = train_here(swapped_cfg)
-    assert code == 0, events(swapped, "error")
-    assert [event["blocks"] for event in events(swapped, "swap")] == [3]
-    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
 
 
-def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_a_lora(
-    tiny_sd3: Path, image_folder: Path, tmp_path: Path
-) -> None:
-    """As Stability AI's ``sd3_medium_incl_clips_t5xxlfp8`` has all in one; the tokenizers' folders beside it."""
-    where = tmp_path / "files"
-    for name in ("tokenizer", "tokenizer_2", "tokenizer_3"):
-        shutil.copytree(tiny_sd3 / name, where / name)
-    widths = {"joint_attention_dim": 256, "pooled_projection_dim": 192}
-    net = _tiny(lambda: denoiser(latent=16, **widths), 0)
+def checkpoint(where: Path, tokenizers: Path) -> tuple[dict[str, str], nn.Module]:
+    """[model] as Stability AI's ``sd3_medium_incl_clips_t5xxlfp8`` has all in one, and its transformer."""
+    for name in TOKENIZERS:
+        shutil.copytree(tokenizers / name, where / name)
+    net = _tiny(lambda: denoiser(latent=16, joint_attention_dim=256, pooled_projection_dim=192), 0)
     first = originals.clip(words(where / "tokenizer"), "CLIPTextModelWithProjection", 64)
     second = originals.clip(words(where / "tokenizer_2"), "CLIPTextModelWithProjection", 128, "gelu")
     encoders = {
@@ -118,30 +119,35 @@ def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_a_lora(
         originals.behind("first_stage_model.", originals.ldm_vae(originals.autoencoder().state_dict())),
         *(originals.behind(f"text_encoders.{name}.transformer.", state) for name, state in encoders.items()),
     )
-    model = {"base_model": str(path), **{name: str(where / name) for name in ("tokenizer", "tokenizer_2")}}
-    model["tokenizer_3"] = str(where / "tokenizer_3")
-    given = {"model": model, "training": {"max_train_steps": 2}}
-    cfg = settings(tiny_sd3, image_folder, tmp_path, sampling={"prompts": [PROMPT]}, **given)
-    run, code = train_here(cfg)
-    assert code == 0, events(run, "error")
-    assert len(rows(run)) == 2 and events(run, "sample")
-    kohya = lora_of(run)
-    # fused as in the checkpoint: down, up and alpha of qkv, out and two of the feed-forward, by stream and block
-    assert len(kohya) == 3 * (5 * 4 + 5 * 1 + 4 * 3 + 2 * 2)
-    # there and back through both layouts, learning nothing
-    for layout in ("diffusers", "kohya"):
-        still = {"optimizer": {"learning_rate": 1e-12}, "saving": {"save_layout": layout}, "model": model}
-        weights = {"network_weights": str(run.checkpoints_dir / "tiny.safetensors")}
-        run, code = train_here(
-            settings(tiny_sd3, image_folder, tmp_path, network=weights, training={"max_train_steps": 1}, **still)
-        )
-        assert code == 0, events(run, "error")
-    back = lora_of(run)
-    assert back.keys() == kohya.keys()
-    for stem in {name.partition(".")[0] for name in kohya}:
-        found, wanted = (
-            held[f"{stem}.alpha"] / len(held[f"{stem}.lora_down.weight"])
-            * (held[f"{stem}.lora_up.weight"] @ held[f"{stem}.lora_down.weight"])
-            for held in (back, kohya)
+    return {"base_model": str(path), **{name: str(where / name) for name in TOKENIZERS}}, net
+
+
+def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_loras_of_both_layouts(
+    tiny_sd3: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """From diffusers' layout and saved in kohya's, from there and saved in diffusers', learning nothing on the way."""
+    model, net = checkpoint(tmp_path / "files", tiny_sd3)
+    names = names_of(linear_layers(net), code, FACTS)
+    _, lora = trained(list(FACTS.default_targets), rank=4)
+    given = tmp_path / "given.safetensors"
+    # of a denoiser with the same blocks
+    write_lora(given, file_tensors(lora, "fp32", names, "diffusers"), {})
+    wanted = read_lora(given, names)
+    for layout in ("kohya", "diffusers"):
+        cfg = settings(
+            tiny_sd3, image_folder, tmp_path, model=model, training={"max_train_steps": 1},
+            optimizer={"learning_rate": 1e-12}, saving={"save_layout": layout}, sampling={"prompts": [PROMPT]},
+            network={"network_weights": str(given)},
         )  # fmt: skip
-        torch.testing.assert_close(found, wanted)
+        run, done = train_here(cfg)
+        assert done == 0, events(run, "error")
+        assert len(rows(run)) == 1 and events(run, "sample")
+        given = run.checkpoints_dir / "tiny.safetensors"
+        found = read_lora(given, names)
+        assert found.pairs.keys() == wanted.pairs.keys()
+        for path, (a, b) in wanted.pairs.items():
+            here = found.scales[path] * (found.pairs[path][1] @ found.pairs[path][0])
+            torch.testing.assert_close(here, wanted.scales[path] * (b @ a))
+        if layout == "kohya":
+            # fused as in the checkpoint: down, up and alpha of qkv, out and both of the feed-forward, by stream
+            assert len(lora_of(run)) == 3 * (5 * 4 + 5 * 1 + 4 * 3 + 2 * 2)
