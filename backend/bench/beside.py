@@ -45,7 +45,10 @@ def _musubi(found: Sequence[Group]) -> Iterator[str]:
 
 def _on_their_work(group: Group) -> bool:
     row = group.rows[0]
-    plain = all((row[name] or default_of(name)) == default_of(name) for name in ("layers", "rank", "batch", "captions"))
+    names = ("layers", "rank", "batch", "captions", "memory_budget", "base_quantization", "base_compute")
+    plain = all((row[name] or default_of(name)) == default_of(name) for name in names)
+    # Selective checkpointing keeps more than the blocks' inputs: not the same trade.
+    plain = plain and row["checkpointing_kind"] in ("", "block", "auto")
     return row["size"] == "flux" and plain and _offered(group) and "H100" in row["device"]
 
 
