@@ -32,10 +32,10 @@ from backend.data.identity import text_identity, vae_identity
 from backend.data.items import DatasetScan, Item, count_of
 from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import mixed_precision, pick_device, weight_dtype
-from backend.lora.inject import find_targets
+from backend.lora.inject import find_targets, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
-from backend.lora.patterns import Size, sizes
+from backend.lora.patterns import Size, included, sizes
 from backend.memory import oom, support
 from backend.memory.bytes import stored_as
 from backend.memory.decoder import tile
@@ -261,11 +261,12 @@ def _check_settings(
 
     Returns the targets with their sizes.
     """
-    include = cfg.network.targets_include or list(family.facts.default_targets)
-    given = sizes(find_targets(empty, include, cfg.network.targets_exclude), cfg.network)
+    targets = find_targets(empty, included(cfg.network, family.facts), cfg.network.targets_exclude)
+    given = sizes(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
     if cfg.network.network_weights:
-        ranks = {path: size.rank for path, size in given.items()}
-        check_continue(resolve(cfg.network.network_weights), names, ranks)
+        network = cfg.network
+        path = resolve(network.network_weights)
+        check_continue(path, names, given, network.network_type, network.lokr_factor)
     optimizer = optimizer_of(cfg, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg, device, dtype)

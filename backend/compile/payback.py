@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parents[2] / "docs" / "benchmarks"
 _SAME_WORK = {
     "model": ("family", "base_model", "text_length"),
     "dataset": ("resolution", "batch_size"),
-    "network": ("network_dim",),
+    "network": ("network_dim", "conv_dim"),
     "training": ("gradient_accumulation_steps", "gradient_checkpointing", "mixed_precision"),
     "memory": ("blocks_to_swap", "checkpointing_kind", "base_quantization", "base_compute"),
 }

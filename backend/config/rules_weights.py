@@ -170,9 +170,16 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "Set network.lora_fused to false",
     ),
     Rule(
-        ("network.network_weights", "network.network_type"),
-        lambda weights, kind: weights is not None and kind != "lora",
-        "a run can go on from a LoRA file only, and this one trains {network_type}",
-        "Set network.network_type to lora, or take network_weights out",
+        ("network.conv_dim", "network.network_type"),
+        lambda rank, kind: rank is not None and kind != "lora",
+        "conv_dim gives convolutions larger than one pixel a LoRA, and this run trains {network_type}",
+        "Set network.network_type to lora, or take conv_dim out",
+    ),
+    Rule(
+        ("network.conv_alpha", "network.conv_dim"),
+        lambda alpha, rank: alpha is not None and rank is None,
+        "conv_alpha has no effect: conv_dim is not set",
+        "Set conv_dim, or take conv_alpha out",
+        "warning",
     ),
 )

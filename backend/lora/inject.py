@@ -72,7 +72,7 @@ class Lora:
     def pair(self, path: str) -> tuple[nn.Parameter, nn.Parameter]:
         """A (rank, in features) and B (out features, rank) of one target as trained and saved, float32.
 
-        A convolution's have two dimensions more, of 1 each, as other programs keep them too.
+        A convolution's have two dimensions more, as other programs keep them too: A those of its kernel, B 1 each.
         """
         a, b = self.live(path)
         return (a, b) if self.masters is None else (self.masters.of(a), self.masters.of(b))
@@ -155,7 +155,7 @@ class Lora:
 def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str] | None = None) -> list[str]:
     """Module paths of the layers that `include` names and `exclude` does not, in the model's order.
 
-    Layers are linear ones and convolutions of one pixel, which do the same to every pixel of a picture.
+    Layers are linear ones and convolutions.
 
     A pattern is a whole path, the end of a path (``attn.to_q``, as in peft), or a regular expression for a whole path.
     Refused for a pattern of `include` that matches no such layer (nearest names given), for a broken regular
@@ -183,10 +183,13 @@ def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str
 
 
 def takes_lora(module: nn.Module) -> bool:
-    """Whether a LoRA goes into this layer: a linear one, or a convolution whose kernel is one pixel."""
-    if isinstance(module, nn.Conv2d):
-        return module.kernel_size == (1, 1) and module.groups == 1
-    return isinstance(module, nn.Linear)
+    """Whether a LoRA goes into this layer: a linear one, or a convolution that mixes all its channels."""
+    return isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
+
+
+def is_large(module: nn.Module) -> bool:
+    """True for a convolution larger than one pixel, whose LoRA has an A of the same size."""
+    return isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)
 
 
 def inject(
@@ -229,7 +232,7 @@ def inject(
         for part in (layer.lora_A, layer.lora_B):
             part[ADAPTER].to(device=device, dtype=torch.float32)
         a, b = lora.pair(path)
-        bound = 1 / math.sqrt(a.shape[1])
+        bound = 1 / math.sqrt(a[0].numel())
         with torch.no_grad():
             a.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=generator(seed, "lora", path)))
             b.zero_()
@@ -266,8 +269,11 @@ def _peft_layers(
 
 
 def _factored(model: nn.Module, path: str, kind: Kind, size: Size, factor: int | None, seed: int) -> Factored:
-    """Put the factors of a LoKr or LoHa beside the layer at `path`."""
+    """Put the factors of a LoKr or LoHa beside the layer at `path`; Refused for a convolution larger than a pixel."""
     parent, _, name = path.rpartition(".")
+    if is_large(model.get_submodule(path)):
+        text = f"{path} is a convolution larger than one pixel, into which no {kind} goes"
+        raise Refused(text, "Take it out of targets_include, or set network_type to lora.", "network.targets_include")
     layer = Factored(model.get_submodule(path), kind, size.rank, size.alpha, factor)
     layer.start(generator(seed, "lora", path))
     setattr(model.get_submodule(parent), name, layer)
@@ -288,7 +294,7 @@ def _nothing_matches(
     other = next((name for name in modules if test(name)), None)
     if other is not None:
         text = f"Target {pattern!r} names {other}, a {type(modules[other]).__name__}; a LoRA goes into linear layers "
-        text += "and convolutions of one pixel"
+        text += "and convolutions"
         inside = [n for n in linear if n.startswith(other + ".")][:3]
         near = inside or _ends(linear)[:3]
     else:

@@ -8,6 +8,7 @@ OneTrainer, LyCORIS and older diffusers write.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,9 +44,9 @@ _LORA = re.compile(
     r"|(?:_lora|\.lora|\.lora_linear_layer)\.(?P<old>down|up)\.weight"
     r"|\.(?P<alpha>alpha))"
 )
+_FACTOR = re.compile(r"(?P<stem>.+?)\.(?P<name>hada_w[12]_[ab]|lokr_w[12](?:_[ab])?)")
 _KINDS = (
-    (r"\.hada_(w[12]_[ab]|t[12])$", "loha"),
-    (r"\.lokr_(w[12](_[ab])?|t2)$", "lokr"),
+    (r"\.(hada|lokr)_t[12]$", "tucker"),
     (r"\.(dora_scale|lora_magnitude_vector(\..+)?)$", "dora"),
     (r"\.lora_mid\.weight$", "locon"),
     (r"\.(diff|diff_b|set_weight|w_norm|b_norm)$", "diff"),
@@ -59,7 +60,8 @@ _HALF = {"A": "A", "B": "B", "down": "A", "up": "B", "alpha": "alpha"}
 class Names:
     """What the layers of a denoiser are called in LoRA files.
 
-    layers: module path -> (in, out) features, of every linear layer. prefix: diffusers' name of the part. natives: the
+    layers: module path -> (in, out) features, of every linear layer and convolution, whose in features are those of
+    all cells of its kernel. prefix: diffusers' name of the part. natives: the
     layers' names in the project's own layout. kohya_native: ``kohya`` files go by those.
     """
 
@@ -78,7 +80,8 @@ class Names:
         fused: dict[str, list[tuple[str, Native | None]]] = {}
         for path, native in self.natives.items():
             if native != Native(path):
-                fused.setdefault(native.stem, []).append((path, native))
+                for stem in (native.stem, *native.also):
+                    fused.setdefault(stem, []).append((path, native))
         for stem, parts in fused.items():
             for spelled in _spelled(stem):
                 found.setdefault(spelled, parts)
@@ -123,13 +126,13 @@ def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: Fam
 
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
-    """Module path -> (in, out) features of a module's linear layers and convolutions of one pixel."""
+    """Module path -> (in, out) features of a module's linear layers and convolutions, as in `Names`."""
     found = {}
     for name, module in model.named_modules():
         if name and hasattr(module, "in_features") and hasattr(module, "weight"):
             found[name] = module.in_features, module.out_features
-        elif name and getattr(module, "kernel_size", None) == (1, 1):
-            found[name] = module.in_channels, module.out_channels
+        elif name and len(getattr(module, "kernel_size", ())) == 2 and module.groups == 1:
+            found[name] = module.in_channels * math.prod(module.kernel_size), module.out_channels
     return found
 
 
@@ -141,8 +144,14 @@ def split_key(key: str) -> tuple[str, str] | None:
     return match["stem"], _HALF[match["half"] or match["old"] or "alpha"]
 
 
+def split_factor(key: str) -> tuple[str, str] | None:
+    """What a key has before its ending, and the name of a factor of LyCORIS' LoKr or LoHa; None for any other."""
+    match = _FACTOR.fullmatch(key)
+    return None if match is None else (match["stem"], match["name"])
+
+
 def kind_of_key(key: str) -> str | None:
-    """The other kind of adapter that a key belongs to: loha, lokr, dora, locon, diff, oft or bias; None for LoRA."""
+    """The kind that a key belongs to, of those that are not read: tucker, dora, locon, diff, oft or bias; else None."""
     return next((kind for pattern, kind in _KINDS if re.search(pattern, key)), None)
 
 

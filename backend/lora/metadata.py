@@ -10,6 +10,7 @@ from pathlib import Path
 
 from backend.config.schema import Config
 from backend.data.items import Item
+from backend.lora.patterns import of_convolutions
 from backend.models.table import family
 from backend.plan.memory_work import trains_text
 
@@ -50,7 +51,10 @@ def file_metadata(
 def _network(cfg: Config, targets: int) -> dict[str, object]:
     network, baked = cfg.network, cfg.saving.save_layout == "diffusers"
     own = [row.model_dump(exclude_none=True) for row in network.layer_settings or ()]
-    kind = {"algo": network.network_type} if network.network_type != "lora" else {}
+    kind: dict[str, object] = {"algo": network.network_type} if network.network_type != "lora" else {}
+    if network.conv_dim is not None:
+        convolution = of_convolutions(network)
+        kind |= {"conv_dim": convolution.rank, "conv_alpha": convolution.alpha}
     arguments = {**kind, "trained_alpha": network.network_alpha, "layers": targets}
     return {
         "ss_network_module": "monotile.lora" if network.network_type == "lora" else "lycoris.kohya",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.models.layouts.rules import Layout, Rule, Turn, highest_numbers
 
@@ -13,13 +13,15 @@ from backend.models.layouts.rules import Layout, Rule, Turn, highest_numbers
 class Native:
     """A layer in another layout: `stem` is its name there, of whose output rows it is part `number` of `shares`.
 
-    turn: what is done to the rows beside cutting (``swap_halves``), as in `Rule`.
+    turn: what is done to the rows beside cutting (``swap_halves``), as in `Rule`. also: its other names, where a
+    layout has one for each build of a model.
     """
 
     stem: str
     number: int = 0
     shares: tuple[int, ...] = (1,)
     turn: Turn = ""
+    also: tuple[str, ...] = ()
 
     def rows(self, out_features: int) -> tuple[int, int, int]:
         """First row, row behind the last, and number of all rows in the layer `stem`, for a part of `out_features`."""
@@ -41,9 +43,14 @@ def native_names(layout: Layout | None, paths: Iterable[str]) -> dict[str, Nativ
     named: dict[str, Native] = {}
     for path, found in fitting.items():
         for rule, match, theirs, native in found:
-            if rule.holds(match, most):
-                stem = theirs.format(**match.groupdict()).removesuffix(".weight")
+            if not rule.holds(match, most):
+                continue
+            stem, first = theirs.format(**match.groupdict()).removesuffix(".weight"), named.get(path)
+            if first is None:
                 named[path] = Native(stem, native.number, native.shares, native.turn)
+            elif len(first.shares) == len(native.shares) == 1:
+                named[path] = replace(first, also=(*first.also, stem))
+            if rule.last:
                 break
     return named
 

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from backend.refused import Refused
 
 if TYPE_CHECKING:
     from backend.config.sections.network import LayerRow, NetworkSection
+    from backend.models.spec import FamilyFacts
 
 SETTING = "network.layer_settings"
 
@@ -58,13 +59,27 @@ def fits(pattern: str, path: str) -> bool:
     return path == pattern or path.endswith(f".{pattern}") or re.fullmatch(pattern, path) is not None
 
 
-def sizes(targets: Sequence[str], network: NetworkSection) -> dict[str, Size]:
+def included(network: NetworkSection, facts: FamilyFacts) -> list[str]:
+    """Patterns of the layers to train: the person's or the family's own, and what `conv_dim` adds to them."""
+    chosen = network.targets_include or list(facts.default_targets)
+    return [*chosen, *(facts.conv_targets if network.conv_dim is not None else ())]
+
+
+def of_convolutions(network: NetworkSection) -> Size:
+    """What a convolution larger than one pixel gets."""
+    rank = network.conv_dim or network.network_dim
+    return Size(rank, network.conv_alpha or network.network_alpha * rank / network.network_dim)
+
+
+def sizes(targets: Sequence[str], network: NetworkSection, large: Collection[str] = ()) -> dict[str, Size]:
     """Every target layer -> its rank, alpha and rate: those of the run, changed by each row that names it, in order.
 
-    A row with a rank and without alpha keeps alpha / rank as it was. Refused for a row that names no target layer, with
+    large: those of them that are convolutions larger than one pixel, which have a rank and alpha of their own where
+    these are set. A rank without alpha keeps alpha / rank as it was. Refused for a row that names no target layer, with
     the nearest names.
     """
-    given = {path: Size(network.network_dim, network.network_alpha) for path in targets}
+    usual, convolution = Size(network.network_dim, network.network_alpha), of_convolutions(network)
+    given = {path: convolution if path in large else usual for path in targets}
     for row in network.layer_settings or ():
         named = [path for path in targets if fits(row.layers, path)]
         if not named:
@@ -90,7 +105,7 @@ def by_rate(given: Mapping[str, Size]) -> dict[float | None, list[str]]:
 
 def layers_digest(given: Mapping[str, Size], network: NetworkSection) -> str:
     """Digest of the kind, sizes and rates of all layers; "" where nothing is of its own, as in states of before."""
-    if not network.layer_settings and network.network_type == "lora":
+    if not network.layer_settings and network.network_type == "lora" and network.conv_dim is None:
         return ""
     said = f"{network.network_type} {network.lokr_factor}\n" if network.network_type != "lora" else ""
     said += "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in given.items())

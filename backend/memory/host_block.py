@@ -9,30 +9,20 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 # Kernels may assume more than an element's own alignment; 256 is what the CUDA allocator gives.
 _ALIGNMENT = 256
 _PAGE = mmap.PAGESIZE
 
 
-@dataclass
-class _Held:
-    """A tensor that a block holds, under every name that it has inside of the block."""
-
-    tensor: Tensor
-    names: list[tuple[dict[str, Any], str]] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class _Piece:
-    """One plain tensor's place in the flat memory."""
+    """One tensor's place in the flat memory."""
 
     offset: int
     dtype: torch.dtype
@@ -50,39 +40,14 @@ class _Piece:
         return empty.set_(flat.untyped_storage(), start // self.dtype.itemsize, self.size, self.stride)
 
 
-def frozen(block: nn.Module) -> dict[int, Tensor]:
-    """Frozen parameters and buffers of a block by identity."""
-    return {id(held.tensor): held.tensor for held in _held(block, ())}
-
-
-def _held(block: nn.Module, without: Collection[int]) -> list[_Held]:
-    found: dict[int, _Held] = {}
+def frozen(block: nn.Module, without: Collection[int] = ()) -> dict[int, Tensor]:
+    """Frozen parameters and buffers of a block by identity, but for those of `without`."""
+    found: dict[int, Tensor] = {}
     for module in block.modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                if tensor is None or tensor.requires_grad or id(tensor) in without or tensor.numel() == 0:
-                    continue
-                found.setdefault(id(tensor), _Held(tensor)).names.append((table, name))
-    return list(found.values())
-
-
-def _plain(tensor: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that a tensor is made of: itself, or those inside of a subclass (torchao's weights)."""
-    if not is_traceable_wrapper_subclass(tensor):
-        yield tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
-        return
-    names, _ = tensor.__tensor_flatten__()
-    for name in names:
-        yield from _plain(getattr(tensor, name))
-
-
-def _rebuilt(tensor: Tensor, take: Callable[[], Tensor]) -> Tensor:
-    """`tensor` with each plain tensor in it replaced by what `take` gives next."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return take()
-    names, context = tensor.__tensor_flatten__()
-    inner = {name: _rebuilt(getattr(tensor, name), take) for name in names}
-    return type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and not tensor.requires_grad and tensor.numel() and id(tensor) not in without:
+                found[id(tensor)] = tensor
+    return found
 
 
 class HostBlock:
@@ -94,16 +59,15 @@ class HostBlock:
 
     def __init__(self, name: str, block: nn.Module, without: Collection[int] = ()) -> None:
         self.name, self.block = name, block
-        self._tensors = _held(block, without)
+        self._tensors = list(frozen(block, without).values())
         self._pieces: list[_Piece] = []
         end = 0
-        for held in self._tensors:
-            for plain in _plain(held.tensor):
-                offset = -(-end // _ALIGNMENT) * _ALIGNMENT
-                # what preserve_format keeps: strides of dense tensors, such as a transposed weight
-                stride = torch.empty_like(plain, device="meta").stride()
-                self._pieces.append(_Piece(offset, plain.dtype, plain.size(), stride))
-                end = offset + plain.numel() * plain.dtype.itemsize
+        for tensor in self._tensors:
+            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+            # what preserve_format keeps: strides of dense tensors, such as a transposed weight
+            stride = torch.empty_like(tensor, device="meta").stride()
+            self._pieces.append(_Piece(offset, tensor.dtype, tensor.size(), stride))
+            end = offset + tensor.numel() * tensor.dtype.itemsize
         self.nbytes = end
         self.flat: Tensor | None = None
         self._unpin: weakref.finalize | None = None
@@ -129,26 +93,15 @@ class HostBlock:
     @torch.no_grad()
     def fill(self, flat: Tensor) -> None:
         """Copy the tensors, wherever they are, to `flat` (uint8, at least `nbytes`, on the host), which is kept."""
-        pieces = iter(self._pieces)
-        for held in self._tensors:
-            for plain in _plain(held.tensor):
-                next(pieces).view(flat).copy_(plain)
+        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
+            piece.view(flat).copy_(tensor)
         self.flat = flat
 
     @torch.no_grad()
     def bind(self, place: Tensor) -> None:
         """Make every tensor of the block a view into `place` (uint8); its old memory is freed."""
-        pieces = iter(self._pieces)
-        for held in self._tensors:
-            if not is_traceable_wrapper_subclass(held.tensor):
-                held.tensor.data = next(pieces).view(place)
-                continue
-            new = _rebuilt(held.tensor, lambda: next(pieces).view(place))
-            if isinstance(held.tensor, nn.Parameter):
-                new = nn.Parameter(new, requires_grad=False)
-            for table, name in held.names:
-                table[name] = new
-            held.tensor = new
+        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
+            tensor.data = piece.view(place)
 
 
 def host_memory(nbytes: int) -> Tensor:

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from backend.memory.host_block import HostBlock, frozen, host_memory
 from backend.memory.pinned import pinned_limit
@@ -205,12 +204,6 @@ def _shared(model: nn.Module, blocks: Iterable[nn.Module]) -> set[int]:
 
 def _to_device(module: nn.Module, device: torch.device) -> None:
     """What is not in the ring: the LoRA, shared tensors, and blocks that stay."""
-    for table in (module._parameters, module._buffers):
-        for name, tensor in table.items():
-            if tensor is None or tensor.device == device:
-                continue
-            if is_traceable_wrapper_subclass(tensor):
-                moved = tensor.to(device)
-                table[name] = nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
-            else:
-                tensor.data = tensor.data.to(device)
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and tensor.device != device:
+            tensor.data = tensor.data.to(device)

@@ -60,9 +60,11 @@ class VaeActivations:
 class FamilyMemory:
     """The memory of a family. blocks: one entry a block class.
 
-    around: bytes a token of the picture that layers outside of these blocks keep under mixed precision.
+    around: bytes a token of the picture that layers outside of these blocks keep under mixed precision. resolutions:
+    pixels that such a layer sees for each token of the picture, by the start of its path; 1 for one that is not named.
     """
 
     blocks: tuple[BlockActivations, ...]
     vae: VaeActivations
     around: int = 0
+    resolutions: tuple[tuple[str, int], ...] = ()

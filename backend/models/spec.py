@@ -26,6 +26,9 @@ DIFFUSION_OPTIONS = frozenset(
 TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr"})
 """Settings of families whose text encoders can be trained."""
 
+CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})
+"""Settings of families with convolutions that can have a LoRA."""
+
 PictureTokens = Callable[[int, int], int]
 """Width and height in px of a control picture -> tokens that the text encoder makes of it."""
 
@@ -117,7 +120,8 @@ class FamilyFacts:
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
     tokens that the denoiser sees before those that `text_length` counts, of a caption's states by another encoder.
-    `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained.
+    `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained. `conv_targets`:
+    as `default_targets`, the layers that `conv_dim` adds.
     """
 
     name: str
@@ -141,6 +145,7 @@ class FamilyFacts:
     template_tokens: int = 0
     text_before: int = 0
     text_targets: tuple[str, ...] = ()
+    conv_targets: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""

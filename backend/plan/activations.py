@@ -124,8 +124,12 @@ def training_bytes(
     trained: Mapping[str, Collection[str]],
     way: Way,
     number: Format,
+    convolutions: int = 0,
 ) -> Held:
-    """Activations of a step over all blocks. trained: block class -> paths within a block that have a LoRA."""
+    """Activations of a step over all blocks. trained: block class -> paths within a block that have a LoRA.
+
+    convolutions: numbers a token, as `convolutions_kept` counts them.
+    """
     said = {each.block: each for each in memory.blocks} if memory else {}
     share = COMPILED * (LEAST_BUDGET + (1 - LEAST_BUDGET) * way.budget) if way.compiled else 1.0
     kept = largest = borders = 0
@@ -142,7 +146,7 @@ def training_bytes(
             borders += border
         else:
             kept += int(eager * share)
-    around = work.tokens("image") * memory.around if memory else 0
+    around = work.tokens("image") * ((memory.around if memory else 0) + convolutions * number.half)
     kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
@@ -160,6 +164,21 @@ def _recomputed(way: Way, index: int) -> bool:
     if way.checkpointing in ("off", "graph"):
         return way.compiled and way.budget == 0
     return way.checkpointing != "selective" or index % 2 == 0
+
+
+def convolutions_kept(denoiser: Denoiser, memory: FamilyMemory | None, ranks: Mapping[str, int]) -> int:
+    """Numbers a token of the picture that convolutions with a LoRA keep: their inputs, and what A makes of them.
+
+    A frozen convolution keeps nothing but its weight. ranks: of the trained layers, of which those of one pixel are
+    counted in `FamilyMemory.around`.
+    """
+    kept = 0
+    for path, cells in denoiser.kernels.items():
+        if path in ranks:
+            places = memory.resolutions if memory else ()
+            scale = next((scale for pattern, scale in places if re.match(pattern, path)), 1)
+            kept += scale * (denoiser.layers[path][0] // cells + ranks[path])
+    return kept
 
 
 def forward_bytes(denoiser: Denoiser, memory: FamilyMemory | None, work: Work, number: Format, compiled: bool) -> int:

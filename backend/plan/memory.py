@@ -7,18 +7,18 @@ from the layers of the blocks (`backend.plan.activations`). A run holds its esti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from backend.lora.patterns import factor_shapes, sizes
+from backend.lora.patterns import factor_shapes, included, sizes
 from backend.memory.bytes import total_bytes
 from backend.memory.optimizer_bytes import trained_bytes
 from backend.models.base import Base
 from backend.models.spec import Family
 from backend.models.table import family as family_named
 from backend.plan import memory_ram
-from backend.plan.activations import Held, Work, forward_bytes, training_bytes
+from backend.plan.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
 from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
 from backend.plan.memory_text import TrainedText, trained_text
@@ -218,20 +218,21 @@ def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunW
 class Trained:
     """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers.
 
-    text: the text encoders, where they are trained.
+    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep.
     """
 
     bytes: Mapping[str, int]
     layers: Mapping[str, frozenset[str]]
     count: int
     text: TrainedText
+    around: int
 
 
 def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
-    include = cfg.network.targets_include or list(family.facts.default_targets)
-    layers = trained_layers(parts.denoiser, include, cfg.network.targets_exclude or ())
+    layers = trained_layers(parts.denoiser, included(cfg.network, family.facts), cfg.network.targets_exclude or ())
+    ranks = _ranks(layers, parts.denoiser.kernels, cfg)
     text = trained_text(cfg, family.facts, parts, given, work.training)
-    shapes = _lora_shapes(layers, cfg) + text.lora
+    shapes = _lora_shapes(layers, ranks, cfg) + text.lora
     found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
     by_class: dict[str, set[str]] = defaultdict(set)
     for name in layers:
@@ -239,17 +240,22 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: Run
             kind, path = parts.denoiser.places[name]
             by_class[kind].add(path)
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
-    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes), text)
+    around = convolutions_kept(parts.denoiser, family_memory(family), ranks)
+    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes), text, around)
 
 
-def _lora_shapes(layers: Mapping[str, tuple[int, int]], cfg: Config) -> list[tuple[int, int]]:
-    """Shapes of all A and B, by each layer's own rank."""
-    network = cfg.network
+def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:
+    """Rank of each trained layer."""
     try:
-        ranks = {path: size.rank for path, size in sizes(list(layers), network).items()}
+        return {path: size.rank for path, size in sizes(list(layers), cfg.network, kernels).items()}
     except Refused:
         # said where the layers are chosen
-        ranks = dict.fromkeys(layers, network.network_dim)
+        return dict.fromkeys(layers, cfg.network.network_dim)
+
+
+def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], cfg: Config) -> list[tuple[int, int]]:
+    """Shapes of all A and B, by each layer's own rank."""
+    network = cfg.network
     return [
         shape
         for path, size in layers.items()
@@ -290,7 +296,7 @@ def _training(
 
 def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
     return training_bytes(
-        parts.denoiser, family_memory(family), work, given.rank, trained.layers, given.way, given.number
+        parts.denoiser, family_memory(family), work, given.rank, trained.layers, given.way, given.number, trained.around
     )
 
 

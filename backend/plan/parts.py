@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend.models.activations import FamilyMemory
 from backend.models.base import Base
@@ -43,8 +43,9 @@ class Block:
 class Denoiser:
     """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor.
 
-    layers: those that may take a LoRA -> (in, out) features. places: those of them in blocks -> block class and path
-    within the block.
+    layers: those that may take a LoRA -> (in, out) features; in features of a convolution are those of all cells of its
+    kernel. places: those of them in blocks -> block class and path within the block. kernels: convolutions larger than
+    one pixel -> cells of their kernel.
     """
 
     blocks: tuple[Block, ...]
@@ -52,6 +53,7 @@ class Denoiser:
     largest: int
     layers: Mapping[str, tuple[int, int]]
     places: Mapping[str, tuple[str, str]]
+    kernels: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -88,12 +90,15 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
     linears: dict[tuple[str, str, int], dict[str, tuple[int, int]]] = defaultdict(dict)
     others: dict[tuple[str, str, int], int] = defaultdict(int)
     norms: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    outside, layers, places = 0, {}, {}
+    outside, layers, places, kernels = 0, {}, {}, {}
     for name, shape in shapes.items():
         place = place_of(name, facts)
         linear = len(shape) == 2 and name.endswith(".weight")
-        if linear or (shape[2:] == (1, 1) and name.endswith(".weight")):
-            layers[name.removesuffix(".weight")] = (shape[1], shape[0])
+        if linear or (len(shape) == 4 and name.endswith(".weight")):
+            cells = math.prod(shape[2:])
+            layers[name.removesuffix(".weight")] = (shape[1] * cells, shape[0])
+            if cells > 1:
+                kernels[name.removesuffix(".weight")] = cells
         if place is None:
             outside += math.prod(shape)
             continue
@@ -109,7 +114,8 @@ def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
     runs = _running_order(facts)
     keys = sorted(linears, key=lambda key: (runs[key[0]], _by_value(key[1]), key[2]))
     blocks = tuple(Block(key[0], linears[key], others[key], frozenset(norms[key])) for key in keys)
-    return Denoiser(blocks, outside, max((math.prod(s) for s in shapes.values()), default=0), layers, places)
+    largest = max((math.prod(s) for s in shapes.values()), default=0)
+    return Denoiser(blocks, outside, largest, layers, places, kernels)
 
 
 def _running_order(facts: FamilyFacts) -> dict[str, int]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from backend.config.foreign import tables
+from backend.config.foreign import reasons, tables
 from backend.config.foreign.__main__ import main
 from backend.config.foreign.convert import Converted, convert
 from backend.config.foreign.prompts import read_prompts
@@ -131,11 +131,62 @@ def test_every_name_of_a_file_is_told_of_once_with_its_line(name: str) -> None:
         assert told[0].line, key
 
 
+NAMES: dict[str, str] = json.loads((FILES / "names.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("program", [name for name in NAMES if "in them" not in name])
+def test_every_option_of_the_programs_is_mapped_or_has_its_reason(program: str) -> None:
+    """All names of their argument parsers, data set files and presets, at the commits that tables.py names."""
+    names = NAMES[program].split()
+    if program.endswith("datasets"):
+        source = read_raw(toml.dumps({"datasets": [dict.fromkeys(names, "1")]}).encode())
+    else:
+        values = {name: True if name.endswith("_checkbox") else "1" for name in names}
+        as_json = program == "kohya_ss"
+        source = read_raw((json.dumps(values) if as_json else toml.dumps(values)).encode())
+    notes = convert(source).notes
+    assert not [note.key for note in notes if note.fate == "unknown"]
+    if not program.endswith("datasets"):
+        assert set(names) <= {note.key.removeprefix("network_args ") for note in notes}
+
+
+def test_tables_have_no_name_that_the_programs_lack() -> None:
+    theirs = set(" ".join(NAMES.values()).split())
+    theirs |= {name.removeprefix(start) for name in theirs for start in tables.SWITCHES if name.startswith(start)}
+    assert {*tables.KEYS, *tables.COMBINED, *reasons.NOT_NEEDED, *reasons.NOT_OFFERED} <= theirs
+
+
+@pytest.mark.parametrize(
+    ("network", "values", "wanted"),
+    [
+        # sd-scripts' LoCon: alpha 1 where nothing is said
+        ("networks.lora", ["conv_dim=8"], {"conv_dim": 8, "conv_alpha": 1.0, "network_type": "lora"}),
+        ("networks.lora", ["conv_dim=8", "conv_alpha=4"], {"conv_dim": 8, "conv_alpha": 4.0}),
+        ("networks.lora", ["conv_alpha=4"], {"conv_dim": None, "conv_alpha": None}),
+        # LyCORIS': as large as the other layers where nothing is said
+        ("lycoris.kohya", ["algo=locon"], {"conv_dim": 16, "conv_alpha": 2.0, "network_type": "lora"}),
+        ("lycoris.kohya", ["algo=lokr", "factor=8"], {"conv_dim": None, "lokr_factor": 8, "network_type": "lokr"}),
+        ("lycoris.kohya", ["algo=lokr", "factor=-1"], {"lokr_factor": None, "network_type": "lokr"}),
+        ("networks.loha", [], {"conv_dim": None, "network_type": "loha"}),
+    ],
+)  # fmt: skip
+def test_networks_of_other_programs(network: str, values: list[str], wanted: dict[str, Any]) -> None:
+    text = toml.dumps({
+        "network_module": network, "network_dim": 16, "network_alpha": 2, "network_args": values,
+        "pretrained_model_name_or_path": "sd_xl_base_1.0.safetensors",
+    })  # fmt: skip
+    converted = convert(read_raw(text.encode()))
+    assert converted.loaded.config is not None and converted.loaded.config.model.family == "sdxl"
+    holds(converted.loaded.config, {f"network.{name}": value for name, value in wanted.items()})
+    flux = convert(read_raw(text.replace("sd_xl_base", "flux1").encode())).loaded.config
+    assert flux is not None and flux.network.conv_dim is None
+
+
 def test_tables_name_settings_and_readers_that_exist() -> None:
     for keys in (tables.KEYS, *tables.FAMILY_KEYS.values()):
         assert {path for path, _ in keys.values()} <= set(by_path())
         assert {reader for _, reader in keys.values()} <= set(READERS)
-    for table in (tables.NOT_NEEDED, tables.NOT_OFFERED):
+    for table in (reasons.NOT_NEEDED, reasons.NOT_OFFERED):
         assert all(table.values()), "each has its reason"
         assert not set(table) & (set(tables.KEYS) | tables.COMBINED)
 
@@ -172,7 +223,7 @@ def test_a_value_that_does_not_fit_is_left_and_the_rest_is_taken() -> None:
 
 def test_families_and_networks_that_are_not_here_are_said() -> None:
     converted = convert(
-        read_raw(b'network_module = "lycoris.kohya"\nnetwork_args = ["algo=loha"]\nresolution = "512,512"\n')
+        read_raw(b'network_module = "lycoris.kohya"\nnetwork_args = ["algo=boft"]\nresolution = "512,512"\n')
     )
     assert "LyCORIS" in next(note.why for note in converted.notes if note.key == "network kind")
     assert converted.loaded.config is not None and converted.loaded.config.model.family == "sd15"
@@ -229,7 +280,7 @@ _ANY = st.one_of(
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
-        st.sampled_from(sorted({*tables.KEYS, *tables.COMBINED, *tables.NOT_OFFERED, "zzz"})), _ANY, max_size=8
+        st.sampled_from(sorted({*tables.KEYS, *tables.COMBINED, *reasons.NOT_OFFERED, "zzz"})), _ANY, max_size=8
     )
 )
 def test_no_value_breaks_it_and_no_name_is_lost(values: dict[str, Any]) -> None:

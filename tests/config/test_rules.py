@@ -189,7 +189,8 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"network.lokr_factor": 4}, "network.lokr_factor", "no LoKr"),
     ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "no layout for loha"),
     ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "joins the layers"),
-    ({"network.network_type": "lokr", "network.network_weights": "x.st"}, "network.network_weights", "LoRA file only"),
+    ({"network.network_type": "lokr", "network.conv_dim": 4, **SDXL}, "network.conv_dim", "this run trains lokr"),
+    ({"network.conv_alpha": 4.0, **SDXL}, "network.conv_alpha", "conv_dim is not set"),
     ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
@@ -277,6 +278,8 @@ DIFFUSION_ONLY: dict[str, Any] = {
     "loss.zero_terminal_snr": True,
     "network.train_text_encoder": True,
     "dataset.max_token_length": 150,
+    "network.conv_dim": 4,
+    "network.conv_alpha": 4.0,
     "optimizer.text_encoder_lr": 1e-5,
 }
 LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]

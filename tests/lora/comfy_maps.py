@@ -64,8 +64,11 @@ def sd3(blocks: int, dual: int) -> set[str]:
     }
 
 
-def unet(attentions: dict[str, int], layers: dict[str, int]) -> set[str]:
-    """A UNet. attentions: place ("mid_block.attentions.0") -> transformer blocks. layers: "mid_block" -> resnets."""
+def unet(attentions: dict[str, int], layers: dict[str, int], samplers: Iterable[str] = ()) -> set[str]:
+    """A UNet. attentions: place ("mid_block.attentions.0") -> transformer blocks. layers: "mid_block" -> resnets.
+
+    samplers: places of what changes the size ("down_blocks.0.downsamplers.0").
+    """
     found = ["time_embedding.linear_1", "time_embedding.linear_2", "add_embedding.linear_1", "add_embedding.linear_2"]
     for place, depth in attentions.items():
         found += [f"{place}.proj_in", f"{place}.proj_out"]
@@ -78,4 +81,5 @@ def unet(attentions: dict[str, int], layers: dict[str, int]) -> set[str]:
     for place, count in layers.items():
         names = ("conv1", "conv2", "time_emb_proj", "conv_shortcut")
         found += [f"{place}.resnets.{n}.{name}" for n in range(count) for name in names]
+    found += ["conv_in", "conv_out", *(f"{place}.conv" for place in samplers)]
     return {f"lora_unet_{name.replace('.', '_')}" for name in found}

@@ -1,13 +1,22 @@
-"""LoRA of convolutions of one pixel: SD 1.5's projections into and out of its transformers."""
+"""LoRA of convolutions: SD 1.5's projections of one pixel, and the larger ones of ResNets, down- and upsamplers."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import safetensors.torch
 import torch
 
-from backend.lora.inject import find_targets, inject
-from backend.lora.load import LoraFile, continue_from
+from backend.config.schema import Config
+from backend.config.sections.network import NetworkSection
+from backend.lora.inject import find_targets, inject, is_large
+from backend.lora.keys import linear_layers, names_of
+from backend.lora.load import LoraFile, check_continue, continue_from, read_lora
+from backend.lora.patterns import Size, included, sizes
 from backend.models.sd15.facts import FACTS
+from backend.models.table import family
+from backend.plan.memory import _lora_shapes, _ranks
 from backend.plan.parts import denoiser_of, trained_layers
 from backend.refused import Refused
 from tests.tiny_sdxl import make_tiny_unet
@@ -26,9 +35,62 @@ def test_default_targets_are_all_layers_of_the_transformers_and_the_plan_counts_
     assert set(trained_layers(denoiser, FACTS.default_targets, ())) == set(targets)
 
 
-def test_a_larger_kernel_takes_none() -> None:
-    with pytest.raises(Refused, match="one pixel"):
-        find_targets(make_tiny_unet("sd15"), ["conv1"])
+@pytest.mark.parametrize(("kind", "count"), [("sdxl", 2), ("sd15", 3)])
+def test_conv_dim_adds_all_of_resnets_and_what_changes_the_size(kind: str, count: int) -> None:
+    """As sd-scripts' ``conv_dim`` does, but for the text's and picture's own first and last layers."""
+    model, facts = make_tiny_unet(kind), family(kind).facts
+    network = NetworkSection(network_dim=8, network_alpha=4.0, conv_dim=2)
+    targets = find_targets(model, included(network, facts))
+    wanted = {
+        f"{place}.{inside}"
+        for place, module in model.named_modules()
+        if type(module).__name__ in ("ResnetBlock2D", "Downsample2D", "Upsample2D")
+        for inside, layer in module.named_modules()
+        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d)
+    }
+    added = set(targets) - set(find_targets(model, facts.default_targets))
+    assert added == wanted and sum("samplers" in path for path in added) == 2 * count
+    large = {path for path in targets if is_large(model.get_submodule(path))}
+    given = sizes(targets, network, large)
+    assert {given[path] for path in large} == {Size(2, 1.0)}
+    assert {given[path] for path in set(targets) - large} == {Size(8, 4.0)}
+    # the estimate counts each by its own size
+    denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
+    assert large <= set(denoiser.kernels) and set(denoiser.kernels.values()) == {9}
+    layers, cfg = trained_layers(denoiser, included(network, facts), ()), Config(network=network)
+    counted = _lora_shapes(layers, _ranks(layers, denoiser.kernels, cfg), cfg)
+    lora = inject(model, targets, rank=8, alpha=4.0, dropout=0.0, seed=1, sizes=given)
+    assert sorted(counted) == sorted(tuple(p.flatten(1).shape) for p in lora.parameters())
+
+
+def test_a_lokr_takes_no_larger_kernel() -> None:
+    model = make_tiny_unet("sd15")
+    with pytest.raises(Refused, match="larger than one pixel"):
+        inject(model, find_targets(model, ["conv1"]), rank=2, alpha=1.0, dropout=0.0, seed=1, kind="lokr")
+
+
+def test_a_file_with_convolutions_needs_conv_dim_of_its_rank(tmp_path: Path) -> None:
+    """kohya's and LyCORIS' LoCon: A as large as the kernel, B of one pixel."""
+    model, facts = make_tiny_unet("sdxl"), family("sdxl").facts
+    names = names_of(linear_layers(model), family("sdxl").load(), facts)
+    path = "down_blocks.0.resnets.0.conv1"
+    outer, inner = model.get_submodule(path).weight.shape[:2]
+    stem, source = f"lora_unet_{path.replace('.', '_')}", torch.Generator().manual_seed(3)
+    a, b = torch.randn(4, inner, 3, 3, generator=source), torch.randn(outer, 4, 1, 1, generator=source)
+    tensors = {f"{stem}.lora_down.weight": a, f"{stem}.lora_up.weight": b, f"{stem}.alpha": torch.tensor(2.0)}
+    file = tmp_path / "x.safetensors"
+    safetensors.torch.save_file(tensors, file)
+    with pytest.raises(Refused, match="conv_dim adds convolutions"):
+        check_continue(file, names, {"mid_block.attentions.0.proj_in": Size(4, 4.0)})
+    with pytest.raises(Refused, match="Set conv_dim to 4"):
+        check_continue(file, names, {path: Size(2, 2.0)})
+    lora = inject(model, [path], rank=6, alpha=3.0, dropout=0.0, seed=1)
+    check_continue(file, names, {path: Size(6, 3.0)})
+    (said,) = continue_from(lora, read_lora(file, names))
+    assert "padded to 6" in said
+    layer, x = lora.layers[path], torch.randn(1, inner, 6, 7, generator=source)
+    wanted = torch.nn.functional.conv2d(torch.nn.functional.conv2d(x, a, padding=1), b) * 0.5
+    torch.testing.assert_close(layer(x) - layer.base_layer(x), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("flat", [False, True])

@@ -121,7 +121,6 @@ def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
     [
         ({"network": {"network_type": "loha"}, "saving": {"save_layout": "diffusers"}}, "saving.save_layout"),
         ({"network": {"network_type": "lokr", "lora_fused": True}}, "network.lora_fused"),
-        ({"network": {"network_type": "lokr", "network_weights": "x.safetensors"}}, "network.network_weights"),
         ({"network": {"lokr_factor": 4}}, "network.lokr_factor"),
     ],
 )

@@ -14,9 +14,11 @@ import torch
 from diffusers.loaders.lora_conversion_utils import _convert_kohya_flux_lora_to_diffusers
 from torch import Tensor
 
+from backend.lora.contents import inspect_lora
 from backend.lora.inject import Lora
 from backend.lora.keys import Names, split_key
-from backend.lora.load import check_continue, continue_from, inspect_lora, read_lora
+from backend.lora.load import check_continue, continue_from, read_lora
+from backend.lora.patterns import Size
 from backend.lora.save import Trained, file_tensors, in_format, write_lora
 from backend.models.base import Base
 from backend.models.flux.facts import FACTS
@@ -186,7 +188,7 @@ def test_a_file_of_ours_goes_on_at_its_own_rank_though_it_stacks_three(tmp_path:
     write_lora(tmp_path / "x.safetensors", file_tensors(old, "fp32", NAMES), {})
     _, lora = trained(rank=4, alpha=4)
     file = tmp_path / "x.safetensors"
-    check_continue(file, NAMES, dict.fromkeys(lora.layers, 4))
+    check_continue(file, NAMES, dict.fromkeys(lora.layers, Size(4, 4.0)))
     assert continue_from(lora, read_lora(file, NAMES)) == []
     same(deltas(lora), deltas(old))
     with pytest.raises(Refused, match="network_dim to 4"):
@@ -243,11 +245,14 @@ def pair(stem: str, inner: int = 32, outer: int = 32) -> dict[str, Tensor]:
         (pair("lora_unet_double_blocks_7_img_attn_proj") | pair("lora_unet_img_in", 16), "no layer lora_unet_double"),
         (pair("lora_unet_img_in", 16, 3072), "3072"),
         (pair("lora_te1_text_model_encoder_layers_0_mlp_fc1"), "text encoders"),
-        ({"lora_unet_img_in.hada_w1_a": torch.ones(2, 2), "lora_unet_img_in.alpha": torch.ones(())}, "a LoHa"),
-        ({"lora_unet_img_in.lokr_w1": torch.ones(2, 2)}, "a LoKr"),
+        ({"lora_unet_img_in.hada_w1_a": torch.ones(2, 2), "lora_unet_img_in.alpha": torch.ones(())}, "lacks hada_w1_b"),
+        ({"lora_unet_img_in.lokr_w1": torch.ones(2, 2)}, "lacks lokr_w2_a, lokr_w2_b"),
+        ({f"lora_unet_img_in.lokr_w{n}": torch.ones(2, 2) for n in (1, 2)}, "x_embedder is 4 x 4"),
+        ({f"lora_unet_img_in.lokr_{n}": torch.ones(2, 2) for n in ("w1", "w2_a", "w2_b", "t2")}, "in three parts"),
+        (pair("lora_unet_img_in", 16) | {"lora_unet_txt_in.lokr_w1": torch.ones(2, 2)}, "a LoRA (lora_unet_img_in"),
         (pair("lora_unet_img_in", 16) | {"lora_unet_img_in.dora_scale": torch.ones(2)}, "a DoRA"),
         ({"decoder.conv_in.weight": torch.ones(2), "encoder.conv_in.weight": torch.ones(2)}, "VAE, not a LoRA"),
-        ({"lora_unet_img_in.lora_down.weight": torch.ones(2, 16)}, "lacks a half"),
+        ({"lora_unet_img_in.lora_down.weight": torch.ones(2, 16)}, "lacks B"),
         ({"what": torch.ones(1)}, "not a LoRA"),
         ({}, "empty"),
     ],

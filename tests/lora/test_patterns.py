@@ -12,7 +12,7 @@ from backend.config.schema import Config
 from backend.lora.inject import find_targets, inject
 from backend.lora.patterns import Size, by_rate, sizes
 from backend.models.flux.facts import FACTS
-from backend.plan.memory import _lora_shapes
+from backend.plan.memory import _lora_shapes, _ranks
 from backend.refused import Refused
 from tests.tiny_flux import make_tiny_denoiser
 from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
@@ -53,7 +53,9 @@ def test_each_layer_has_its_rank_and_the_estimate_counts_it() -> None:
         a, b = lora.pair(path)
         assert (a.shape[0], b.shape[1], lora.alpha_of(path)) == (size.rank, size.rank, size.alpha)
         assert lora.layers[path].scaling["default"] == size.alpha / size.rank
-    assert sorted(tuple(p.shape) for p in lora.parameters()) == sorted(_lora_shapes(linear, cfg))
+    assert sorted(tuple(p.shape) for p in lora.parameters()) == sorted(
+        _lora_shapes(linear, _ranks(linear, (), cfg), cfg)
+    )
 
 
 def test_a_pattern_that_fits_no_trained_layer_is_an_error_with_what_is_near() -> None:

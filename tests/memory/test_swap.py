@@ -12,7 +12,7 @@ from backend.memory.host_block import HostBlock, host_memory
 from backend.memory.swap import Swap
 from backend.memory.swap_choice import device_bytes, moved_per_batch, swapped_blocks
 from backend.memory.travel import Travel
-from tests.compile.toys import Counting, Stack, lists
+from tests.compile.toys import Counting, Stack
 from tests.memory.swapping import Training, sparse_lora
 
 CPU = torch.device("cpu")
@@ -198,20 +198,6 @@ def test_any_format_stride_and_sharing() -> None:
     assert all(block.same is block.turned and block.shared is shared for block in model)
     places = {place.flat.untyped_storage().data_ptr() for place in swap._ring.places}
     assert shared.untyped_storage().data_ptr() not in places
-
-
-def test_subclasses_of_torchao_move_too() -> None:
-    torchao = pytest.importorskip("torchao.quantization")
-    stack = Stack(count=4)
-    stack.requires_grad_(False)
-    stack = stack.to(torch.bfloat16)
-    torchao.quantize_(stack, torchao.Int8WeightOnlyConfig(version=2))
-    x = torch.randn(2, 3, 8, dtype=torch.bfloat16)
-    wanted = stack(x)
-    kinds = [type(block.linear.weight) for block in stack.firsts]
-    Swap(stack, lists(stack), 4, CPU, poison=True)
-    assert [type(block.linear.weight) for block in stack.firsts] == kinds and kinds[0] is not nn.Parameter
-    assert torch.equal(stack(x), wanted) and torch.equal(stack(x), wanted)
 
 
 def test_host_memory_has_its_pages_for_itself() -> None:

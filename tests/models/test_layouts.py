@@ -233,6 +233,9 @@ PUBLISHED = [
     ("sd3_medium", "sd3", "vae"),
     ("clip_g", "sd3", "text_encoder_2"),
     ("t5xxl", "sd3", "text_encoder_3"),
+    *(("anima-base-v1.0", "anima", name) for name in ("transformer", "text_conditioner")),
+    ("qwen_3_06b_base", "anima", "text_encoder"),
+    ("qwen_image", "qwen_image", "transformer"),
 ]
 
 

@@ -13,7 +13,7 @@ from backend.models.sd15.memory import MEMORY as SD15_MEMORY
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.sdxl.memory import MEMORY as SDXL_MEMORY
 from backend.models.table import family
-from backend.plan.activations import Format, Way, Work, training_bytes
+from backend.plan.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory_settings import chosen
 from backend.plan.parts import Parts, denoiser_of, place_of, trained_layers
 from tests.plan.kept import empty_unet, unet_kept_bytes
@@ -45,6 +45,7 @@ SD15_CONFIG: dict[str, Any] = {
         (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets),
         (SDXL, SDXL_MEMORY, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0")),
         (SD15, SD15_MEMORY, SD15_CONFIG, 64, 1, SD15.default_targets),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets),
     ],
 )
 def test_what_is_kept_is_what_autograd_keeps(
@@ -54,13 +55,15 @@ def test_what_is_kept_is_what_autograd_keeps(
     denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
     real = unet_kept_bytes(model, side=side, batch=batch, rank=16, targets=targets)
     paths: dict[str, set[str]] = {}
-    for name in trained_layers(denoiser, targets, ()):
+    layers = trained_layers(denoiser, targets, ())
+    for name in layers:
         place = place_of(name, facts)
         if place is not None:
             paths.setdefault(place[0], set()).add(place[3])
     cell = 2 ** (len(config["block_out_channels"]) - 1)
     work = Work(batch, (side // cell) ** 2, 77)
-    said = training_bytes(denoiser, memory, work, 16, paths, Way(False, "off"), Format()).kept
+    convolutions = convolutions_kept(denoiser, memory, dict.fromkeys(layers, 16))
+    said = training_bytes(denoiser, memory, work, 16, paths, Way(False, "off"), Format(), convolutions).kept
     assert said == pytest.approx(real, rel=0.12)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.config import load
-from backend.config.foreign import tables
+from backend.config.foreign import reasons, tables
 from backend.config.foreign.datasets import Row, read_dataset
 from backend.config.foreign.family import Found, family_of
+from backend.config.foreign.network import read_network
 from backend.config.foreign.notes import Fate, Note, shown
 from backend.config.foreign.prompts import read_prompts
 from backend.config.foreign.source import TITLES, Kind, Source
@@ -93,13 +94,22 @@ class _Conversion:
         note = note or self._note
         if key in tables.COMBINED:
             return
+        start, switch = next(((s, w) for s, w in tables.SWITCHES.items() if key.startswith(s)), ("", ""))
+        if switch and is_off(self.values.get(switch)):
+            note(key, "off", f"it counts only where {switch} is on")
+            return
+        bare = key if key in reasons.NOT_NEEDED else key.removeprefix(start)
+        self._named(key, bare, value, note)
+
+    def _named(self, key: str, name: str, value: Any, note: Any) -> None:
+        """What is written as `key`, by the name that all files of the other program have for it."""
         own = tables.FAMILY_KEYS.get(self.ours.get("model.family", ""), {})
-        goal, reader = own.get(key) or tables.KEYS.get(key) or _by_alias(key) or ("", "")
-        if key in tables.NOT_NEEDED:
-            note(key, "not needed", tables.NOT_NEEDED[key])
-        elif key in tables.NOT_OFFERED:
-            off = is_off(value) or str(value).strip() in tables.NEUTRAL.get(key, ())
-            note(key, "off" if off else "not offered", tables.NOT_OFFERED[key])
+        goal, reader = own.get(name) or tables.KEYS.get(name) or _by_alias(name) or ("", "")
+        if name in reasons.NOT_NEEDED:
+            note(key, "not needed", reasons.NOT_NEEDED[name])
+        elif name in reasons.NOT_OFFERED:
+            off = is_off(value) or str(value).strip() in reasons.NEUTRAL.get(name, ())
+            note(key, "off" if off else "not offered", reasons.NOT_OFFERED[name])
         elif goal not in by_path():
             note(key, "off" if is_off(value) and not goal else "not offered" if goal else "unknown", _UNKNOWN)
         elif self._empty(by_path()[goal], value):
@@ -141,7 +151,11 @@ class _Conversion:
             self._note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
         if found.network:
             self._note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
-        for key in ("sdxl", "flux1_checkbox", "sd3_checkbox", "v2", "edit", "edit_plus", "model_version", "LoRA_type",
+        elif found.kind != "lora":
+            self.ours["network.network_type"], self.origin["network.network_type"] = found.kind, "network kind"
+            self._note("network kind", "taken", "", "network.network_type")
+        for key in ("sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox",
+                    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "model_version", "LoRA_type",
                     "network_module"):  # fmt: skip
             if key in self.values and all(note.key != key for note in self.notes):
                 self._note(key, "off" if is_off(self.values[key]) else "taken", "", "model.family")
@@ -174,38 +188,11 @@ class _Conversion:
                        "network.train_text_encoder")  # fmt: skip
 
     def _network(self) -> None:
-        given: dict[str, Any] = {}
-        if "network_args" in self.values:
-            try:
-                given = arguments(self.values["network_args"])
-                self._note("network_args", "taken", "see each of them" if given else "empty")
-            except Left as left:
-                self._note("network_args", "not offered", str(left))
-        for key in ("conv_dim", "conv_alpha"):
-            if key in self.values:
-                given.setdefault(key, self.values[key])
-        for key, value in given.items():
-            self.notes.append(self._network_note(key, value))
+        self.notes += read_network(self.source, self.ours, self.origin)
         if "enable_bucket" in self.values:
             near = "pictures always keep their shape here; there they were cropped to a square"
             off = is_off(self.values["enable_bucket"])
             self._note("enable_bucket", "near" if off else "not needed", near if off else "it is always on")
-
-    def _network_note(self, key: str, value: Any) -> Note:
-        line, said = self.source.lines.get(key, self.source.lines.get("network_args")), shown(key, value)
-        goal = {"include_patterns": "network.targets_include", "exclude_patterns": "network.targets_exclude"}.get(key)
-        if goal is not None:
-            self.ours[goal] = value if isinstance(value, list) else [str(value)]
-            self.origin[goal] = "network_args"
-            return Note(f"network_args {key}", "near", "names of layers are those of diffusers here", line, goal, said)
-        unused = key in ("conv_dim", "conv_alpha") and self.values.get("LoRA_type") in tables.LORA_TYPES
-        if is_off(value) or unused:
-            return Note(f"network_args {key}", "off", "", line, None, said)
-        if key in ("conv_dim", "conv_alpha"):
-            why = "convolutions larger than 1x1 get no LoRA here"
-            return Note(f"network_args {key}", "not offered", why, line, None, said)
-        why = tables.NOT_OFFERED.get(key, "there is no such setting of the LoRA")
-        return Note(f"network_args {key}", "not offered", why, line, None, said)
 
     def _optimizer_args(self) -> None:
         if "optimizer_args" not in self.values:
@@ -268,8 +255,8 @@ class _Conversion:
 
     def _defaults(self) -> None:
         said = dict(tables.DEFAULTS[self.kind]) if self.kind in tables.DEFAULTS else {}
-        if self.kind == "sd-scripts" and self.ours.get("model.family") == "flux":
-            said |= tables.FLUX_DEFAULTS
+        if self.kind == "sd-scripts":
+            said |= tables.FAMILY_DEFAULTS.get(str(self.ours.get("model.family")), {})
         for key, value in said.items():
             goal, reader = tables.KEYS[key]
             if goal in self.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in self.ours):

@@ -6,49 +6,81 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from backend.config.foreign.source import Kind
-from backend.config.foreign.tables import LORA_TYPES, NETWORKS
-from backend.config.foreign.values import is_off, number
+from backend.config.foreign.tables import ALGOS, KINDS, LORA_TYPES, NETWORKS
+from backend.config.foreign.values import Left, arguments, is_off, number
 
 _XL_NAMES = ("xl", "pony", "illustrious", "noob", "animagine")
+_LYCORIS = "lycoris.kohya"
 _OTHER_NETWORKS = {
-    "lycoris.kohya": "LyCORIS networks",
-    "networks.oft": "OFT networks", "networks.dylora": "DyLoRA networks", "networks.loha": "LoHa networks",
-    "networks.lokr": "LoKr networks", "networks.oft_flux": "OFT networks",
+    "networks.oft": "OFT networks", "networks.dylora": "DyLoRA networks", "networks.oft_flux": "OFT networks",
+    "networks.lora_fa": "LoRA-FA networks",
 }  # fmt: skip
 
 
 class Found(NamedTuple):
-    """family: None where it can't be told. guessed: why it was taken, where the file does not say. network: what other
-    kind of network the file asks for; empty for a LoRA."""
+    """family: None where it can't be told. guessed: why it was taken, where the file does not say. network: what kind
+    of network the file asks for that is not offered; empty for one that is. kind: of the network here."""
 
     family: str | None
     guessed: str = ""
     network: str = ""
+    kind: str = "lora"
 
 
 def family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     """The family by our name for it, whether it is offered here or not."""
+    return _family_of(kind, values)._replace(**_network_of(values))
+
+
+def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     module = str(values.get("network_module") or "").strip()
     lora_type = str(values.get("LoRA_type") or "").strip()
-    network = _OTHER_NETWORKS.get(module, "")
-    if lora_type and lora_type not in LORA_TYPES:
-        network = f"{lora_type} networks"
-    named = NETWORKS.get(module) or LORA_TYPES.get(lora_type) or ""
+    named = NETWORKS.get(module) or LORA_TYPES.get(lora_type, ("", ""))[0]
     if named == "flux" and kind == "musubi-tuner":
-        return Found("flux_kontext", network=network)
+        return Found("flux_kontext")
     if named == "qwen_image" and (not is_off(values.get("edit")) or not is_off(values.get("edit_plus"))):
-        return Found("qwen_image_edit", network=network)
+        return Found("qwen_image_edit")
     if named == "qwen_image" and str(values.get("model_version", "")).startswith("edit"):
-        return Found("qwen_image_edit", network=network)
+        return Found("qwen_image_edit")
     if named:
-        return Found(named, network=network)
+        return Found(named)
     if kind == "musubi-tuner":
-        return Found("hunyuan_video" if module == "networks.lora" else None, network=network)
-    return _by_hints(values)._replace(network=network)
+        return Found("hunyuan_video" if module == "networks.lora" else None)
+    return _by_hints(values)
+
+
+def _network_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """`kind` and `network` of `Found`."""
+    module = str(values.get("network_module") or "").strip()
+    lora_type = str(values.get("LoRA_type") or "").strip()
+    if module == _LYCORIS:
+        algo = algo_of(values)
+        return {"kind": ALGOS[algo]} if algo in ALGOS else {"network": f"LyCORIS networks by {algo}"}
+    if module in _OTHER_NETWORKS:
+        return {"network": _OTHER_NETWORKS[module]}
+    if lora_type and lora_type not in LORA_TYPES:
+        return {"network": f"{lora_type} networks"}
+    return {"kind": KINDS.get(module) or LORA_TYPES.get(lora_type, ("", "lora"))[1]}
+
+
+def algo_of(values: Mapping[str, Any]) -> str:
+    """What a network of LyCORIS' is made by: its own name for it, or what the preset of kohya_ss stands for."""
+    try:
+        return str(arguments(values.get("network_args")).get("algo") or "lora").lower()
+    except Left:
+        return "lora"
+
+
+def is_lycoris(values: Mapping[str, Any]) -> bool:
+    """Whether LyCORIS makes the network."""
+    lora_type = str(values.get("LoRA_type") or "")
+    return str(values.get("network_module") or "").strip() == _LYCORIS or lora_type.startswith("LyCORIS/")
 
 
 def _by_hints(values: Mapping[str, Any]) -> Found:
-    for flag, name in (("flux1_checkbox", "flux"), ("sd3_checkbox", "sd3"), ("sdxl", "sdxl"), ("v2", "sd2")):
+    for flag, name in (("flux1_checkbox", "flux"), ("sd3_checkbox", "sd3"), ("sdxl", "sdxl"), ("v2", "sd2"),
+                       ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
+                       ("hunyuan_image_checkbox", "hunyuan_image")):  # fmt: skip
         if not is_off(values.get(flag)):
             return Found(name)
     if values.get("ae") or values.get("t5xxl"):

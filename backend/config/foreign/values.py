@@ -184,7 +184,15 @@ def _dynamic(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken(text if text in ("auto", "true", "false") else "auto")
 
 
-_KERNELS = {"sdpa": "sdpa", "torch": "sdpa", "flash_attn": "flash2", "flash": "flash2", "flash3": "fa3", "fa3": "fa3"}
+_KERNELS = {
+    "sdpa": "sdpa",
+    "torch": "sdpa",
+    "flash_attn": "flash2",
+    "use_flash_attn": "flash2",
+    "flash": "flash2",
+    "flash3": "fa3",
+    "fa3": "fa3",
+}
 _SAME = {"xformers": "auto", "mem_eff_attn": "auto"}
 
 
@@ -211,6 +219,25 @@ def _int8_text(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("off", needed=False)
     return Taken("int8", "text encoders are kept in int8 here: as small as fp8, and more exact")
+
+
+def _tiling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    if is_off(value):
+        raise Left("off", needed=False)
+    return Taken("on")
+
+
+def _factor(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    factor = number(value)
+    if isinstance(factor, int) and factor < 1:
+        raise Left("-1: both factors of a LoKr are as square as they can be", needed=False)
+    return Taken(factor)
+
+
+def _old_optimizer(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    if is_off(value):
+        raise Left("off", needed=False)
+    return Taken({"use_8bit_adam": "adamw8bit", "use_lion_optimizer": "lion"}[key])
 
 
 def _offload(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -252,7 +279,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "percent": _percent, "seed": _seed, "sampling": _sampling, "weighting": _weighting, "v_prediction": _v_prediction,
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
-    "log_with": _log_with,
+    "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
 }  # fmt: skip
 
 

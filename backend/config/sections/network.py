@@ -97,6 +97,26 @@ class NetworkSection(Section):
         aliases=("lora_dropout", "dropout", "neuron_dropout"),
         advanced=True,
     )
+    conv_dim: int | None = setting(
+        None,
+        ge=1,
+        le=4096,
+        label="Rank of convolutions",
+        help="For SDXL and Stable Diffusion 1.5: gives the ResNets, down- and upsamplers a LoRA too, of this rank in "
+        "convolutions larger than one pixel (a LoCon). It can change shapes and textures more, makes a larger file and "
+        "takes more memory. Empty leaves them alone.",
+        aliases=("conv_rank", "conv_lora_dim", "convolution_dim"),
+        advanced=True,
+    )
+    conv_alpha: float | None = setting(
+        None,
+        gt=0,
+        le=65536,
+        label="Alpha of convolutions",
+        help="Alpha of the convolutions. Empty keeps alpha / rank as it is elsewhere.",
+        aliases=("convolution_alpha",),
+        advanced=True,
+    )
     train_text_encoder: bool = setting(
         False,
         label="Train text encoders",
@@ -154,7 +174,8 @@ class NetworkSection(Section):
         label="Continue from LoRA",
         help="A LoRA file whose weights training starts from, with fresh optimizer state and steps: of Monotile, "
         "kohya's sd-scripts, ComfyUI, diffusers or peft, for the same base model. A smaller rank than the one set here "
-        "is padded. To go on with a stopped run as if it had not stopped, use Resume instead.",
+        "is padded. A LoKr or LoHa, of Monotile or LyCORIS, keeps its rank. To go on with a stopped run as if it had "
+        "not stopped, use Resume instead.",
         aliases=("lora_model_name", "resume_lora", "init_lora", "pretrained_lora", "lora_path"),
         advanced=True,
     )

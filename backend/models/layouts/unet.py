@@ -54,7 +54,7 @@ def _output_blocks() -> list[Rule]:
         theirs, ours = rf"output_blocks\.{number}", f"up_blocks.{level}"
         rules += _resnet(rf"{theirs}\.0", f"{ours}.resnets.{layer}")
         # behind the attention, or in its place where a level has none
-        rules.append(Rule(rf"{theirs}\.[12]\.conv\.{_LEAF}", (f"{ours}.upsamplers.0.conv.{{leaf}}",)))
+        rules += [Rule(rf"{theirs}\.{n}\.conv\.{_LEAF}", (f"{ours}.upsamplers.0.conv.{{leaf}}",)) for n in (2, 1)]
         rules.append(_attention(rf"{theirs}\.1", f"{ours}.attentions.{layer}"))
     return rules
 

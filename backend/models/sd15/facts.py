@@ -68,6 +68,7 @@ FACTS = FamilyFacts(
     default_geometry=Geometry(downscale=8, patch=2 ** (LEVELS - 1), latent_channels=4),
     options=unet.OPTIONS,
     text_targets=unet.TEXT_TARGETS,
+    conv_targets=unet.CONV_TARGETS,
     objective="diffusion",
     lacks_modes=unet.NO_STATIC,
     fixed_text_length=True,

@@ -9,9 +9,11 @@ LORA_LAYERS: tuple[str, ...] = (
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.attentions\.\d+\.(proj_in|proj_out)",
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.attentions\.\d+\.transformer_blocks\.\d+\."
     r"(attn[12]\.(to_q|to_k|to_v|to_out\.0)|ff\.net\.(0\.proj|2))",
-    r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.resnets\.\d+\.(time_emb_proj|conv_shortcut)",
+    r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.resnets\.\d+\.(time_emb_proj|conv1|conv2|conv_shortcut)",
+    r"(down_blocks\.\d+\.downsamplers|up_blocks\.\d+\.upsamplers)\.0\.conv",
+    r"conv_in|conv_out",
     r"(time_embedding|add_embedding)\.linear_[12]",
     r"te[12]?\.text_model\.encoder\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])",
 )
-"""Module paths (regular expressions for the whole path) of linear layers and convolutions of one pixel in ComfyUI's key
-map of UNets (``unet_to_diffusers`` in comfy/utils.py), and of CLIP text encoders (comfy/lora.py)."""
+"""Module paths (regular expressions for the whole path) of linear layers and convolutions in ComfyUI's key map of UNets
+(``unet_to_diffusers`` in comfy/utils.py), and of CLIP text encoders (comfy/lora.py)."""

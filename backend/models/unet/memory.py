@@ -7,9 +7,15 @@ from collections.abc import Mapping
 from backend.models.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
 
 
-def memory(levels: Mapping[str, int], around: int) -> FamilyMemory:
-    """levels: block class -> tokens for each token of the picture. around: bytes a token that convolutions keep."""
-    return FamilyMemory(tuple(_block(name, scale) for name, scale in levels.items()), VaeActivations(5, 6), around)
+def memory(blocks: Mapping[str, int], around: int, levels: int) -> FamilyMemory:
+    """blocks: class -> tokens for each token of the picture. around: bytes a token that frozen convolutions keep."""
+    places = (
+        # an upsampler's convolution sees the picture that it has doubled
+        (rf"down_blocks\.{n}\.|up_blocks\.{levels - 1 - n}\.resnets|up_blocks\.{levels - 2 - n}\.upsamplers", pixels)
+        for n, pixels in ((n, 4 ** (levels - 1 - n)) for n in range(levels))
+    )
+    counted = tuple(_block(name, scale) for name, scale in blocks.items())
+    return FamilyMemory(counted, VaeActivations(5, 6), around, tuple(places))
 
 
 def _block(name: str, scale: int) -> BlockActivations:

@@ -10,17 +10,23 @@ from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import Base
 from backend.models.fit import config_of, whole
-from backend.models.spec import DIFFUSION_OPTIONS, TEXT_OPTIONS, FamilyFacts, Geometry, Part
+from backend.models.spec import CONVOLUTION_OPTIONS, DIFFUSION_OPTIONS, TEXT_OPTIONS, FamilyFacts, Geometry, Part
 
 NO_STATIC = {"static": "its convolutions see the edge of a picture, so that a padded one would not be exact"}
 
 TEXT_LENGTH = 77
 """Tokens that CLIP reads; the padding is attended to."""
 
-OPTIONS = DIFFUSION_OPTIONS | TEXT_OPTIONS | {"true_cfg_scale", "max_token_length"}
+OPTIONS = DIFFUSION_OPTIONS | TEXT_OPTIONS | CONVOLUTION_OPTIONS | {"true_cfg_scale", "max_token_length"}
 
 TEXT_TARGETS = (r".+\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])",)
 """Layers of CLIP that sd-scripts trains."""
+
+CONV_TARGETS = (
+    r".+\.resnets\.\d+\.(conv1|conv2|conv_shortcut|time_emb_proj)",
+    r".+\.(down|up)samplers\.\d+\.conv",
+)
+"""Layers that sd-scripts trains too where ``conv_dim`` is set: all of the ResNets, and what changes the size."""
 
 UNET = Part(
     "unet",

@@ -2,7 +2,8 @@
 
 ``python -m tests.models.golden.make_golden_qwen``. Their makers published them for diffusers and transformers, whose
 classes are built here with the published configs on torch's meta device; names of single files that differ come from
-the tests' own renaming, not from ours.
+the tests' own renaming, not from ours. ComfyUI's classes of both transformers (comfy/ldm/cosmos/predict2.py, comfy/ldm/
+anima/model.py and comfy/ldm/qwen_image/model.py), which load the files as they are, have the same names and sizes.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ def fresh() -> Iterator[None]:
 
 
 def unet(name: str, targets: list[str] | None = None, dropout: float = 0.0) -> nn.Module:
-    """Tiny UNet in train mode, with a LoRA that does something."""
-    model = make_tiny_unet(name).train()
-    chosen = find_targets(model, targets or list(family(name).facts.default_targets))
+    """Tiny UNet in train mode, with a LoRA that does something: of `targets`, or of all layers, convolutions too."""
+    model, facts = make_tiny_unet(name).train(), family(name).facts
+    chosen = find_targets(model, targets or [*facts.default_targets, *facts.conv_targets])
     lora = inject(model, chosen, rank=2, alpha=2.0, dropout=dropout, seed=1)
     source = torch.Generator().manual_seed(2)
     for path in lora.layers:

@@ -12,8 +12,11 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from PIL import Image
 
 from backend.config.schema import Config
-from backend.lora.keys import linear_layers, names_of, split_key
+from backend.config.sections.network import NetworkSection
+from backend.lora.inject import find_targets, inject, is_large
+from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
+from backend.lora.patterns import included, sizes
 from backend.lora.save import file_tensors, write_lora
 from backend.models.loading import Loading
 from backend.models.table import family
@@ -111,7 +114,8 @@ def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
     name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path
 ) -> None:
     base = request.getfixturevalue(f"tiny_{name}")
-    few = {"network": {"network_dim": 4, "network_alpha": 2.0, "targets_include": ["attn2.to_k", "attn1.to_v"]}}
+    own = {"targets_include": ["attn2.to_k", "attn1.to_v"], "targets_exclude": [r"up_blocks.*resnets.*"]}
+    few = {"network": {"network_dim": 4, "network_alpha": 2.0, "conv_dim": 2, **own}}
     straight, code = train_here(settings(name, base, pictures, tmp_path, **few))
     assert code == 0, events(straight, "error")
     half, _ = train_here(settings(name, base, pictures, tmp_path, training={"max_train_steps": 2}, **few))
@@ -147,7 +151,7 @@ def comfy_map(denoiser: torch.nn.Module) -> set[str]:
             attentions[path.removesuffix(".transformer_blocks")] = len(module)
         if path.endswith(".resnets"):
             layers[path.removesuffix(".resnets")] = len(module)
-    return comfy_maps.unet(attentions, layers)
+    return comfy_maps.unet(attentions, layers, [p for p, _ in denoiser.named_modules() if p.endswith("samplers.0")])
 
 
 @pytest.mark.parametrize("layout", ["kohya", "diffusers"])
@@ -155,13 +159,16 @@ def comfy_map(denoiser: torch.nn.Module) -> set[str]:
 def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     request: pytest.FixtureRequest, tmp_path: Path, layout: str, name: str
 ) -> None:
-    from backend.lora.inject import find_targets, inject
-
-    base, code = request.getfixturevalue(f"tiny_{name}"), family(name).load()
+    """Convolutions larger than one pixel too, of a rank and alpha of their own."""
+    base, code, facts = request.getfixturevalue(f"tiny_{name}"), family(name).load(), family(name).facts
     denoiser = code.load_denoiser(base, Loading(torch.float32, torch.device("cpu")))
-    targets = find_targets(denoiser, family(name).facts.default_targets)
-    names = names_of(linear_layers(denoiser), code, family(name).facts)
-    lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1)
+    network = NetworkSection(network_dim=4, network_alpha=2.0, conv_dim=3, conv_alpha=6.0)
+    targets = find_targets(denoiser, included(network, facts))
+    large = {path for path in targets if is_large(denoiser.get_submodule(path))}
+    names = names_of(linear_layers(denoiser), code, facts)
+    given = sizes(targets, network, large)
+    lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=given)
+    assert large and not not_loadable(targets, code.LORA_LAYERS)
     source = torch.Generator().manual_seed(1)
     for path in targets:
         lora.pair(path)[1].data.copy_(torch.randn(lora.pair(path)[1].shape, generator=source) * 0.2)
@@ -169,7 +176,9 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     back = read_lora(tmp_path / "x.safetensors", names)
     for path in targets:
         a, b = lora.pair(path)
-        torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach().flatten(1) * 0.5)
+        assert a.shape[2:] == ((3, 3) if path in large else a.shape[2:]) and b.shape[2:].numel() == 1
+        assert (a.shape[0], lora.scale_of(path)) == ((3, 2.0) if path in large else (4, 0.5))
+        torch.testing.assert_close(back.pairs[path][1] * back.scales[path], b.detach().flatten(1) * lora.scale_of(path))
         assert torch.equal(back.pairs[path][0], a.flatten(1))
     if layout == "kohya":
         keys = safetensors.torch.load_file(tmp_path / "x.safetensors")

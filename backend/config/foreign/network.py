@@ -1,0 +1,102 @@
+"""The arguments of another program's network: ``network_args``, and what of them kohya_ss keeps by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.config.foreign import reasons, tables
+from backend.config.foreign.family import is_lycoris
+from backend.config.foreign.notes import Note, shown
+from backend.config.foreign.source import Source
+from backend.config.foreign.values import READERS, Left, arguments, is_off
+from backend.models.table import lacking
+
+_GOALS = {
+    "conv_dim": ("network.conv_dim", "number"),
+    "conv_alpha": ("network.conv_alpha", "number"),
+    "factor": ("network.lokr_factor", "factor"),
+}
+_PATTERNS = {"include_patterns": "network.targets_include", "exclude_patterns": "network.targets_exclude"}
+_NO_SETTING = "there is no such setting of the LoRA"
+
+
+def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
+    """Take over into `ours` what has a counterpart, with the name that it comes from in `origin`; a note for each."""
+    values, notes = source.values, []
+    given: dict[str, Any] = {}
+    if "network_args" in values:
+        line, said = source.lines.get("network_args"), shown("network_args", values["network_args"])
+        try:
+            given = arguments(values["network_args"])
+            why = "see each of them" if given else "empty"
+            notes.append(Note("network_args", "taken", why, line, None, said))
+        except Left as left:
+            notes.append(Note("network_args", "not offered", str(left), line, None, said))
+    for key in ("conv_dim", "conv_alpha"):
+        if key in values:
+            given.setdefault(key, values[key])
+    unused = {"conv_dim", "conv_alpha"} if values.get("LoRA_type") in tables.NO_CONVOLUTIONS else set()
+    if is_off(given.get("conv_dim")) and not is_lycoris(values):
+        unused.add("conv_alpha")
+    for key, value in given.items():
+        line = source.lines.get(key, source.lines.get("network_args"))
+        if key in unused:
+            notes.append(Note(f"network_args {key}", "off", "it is not used there", line, None, shown(key, value)))
+        else:
+            notes.append(_note(f"network_args {key}", key, value, values, line, ours, origin))
+    return notes + _convolutions(source, ours, origin)
+
+
+def _note(
+    name: str,
+    key: str,
+    value: Any,
+    values: Mapping[str, Any],
+    line: int | None,
+    ours: dict[str, Any],
+    origin: dict[str, str],
+) -> Note:
+    said = shown(key, value)
+    if key in _PATTERNS:
+        ours[_PATTERNS[key]] = value if isinstance(value, list) else [str(value)]
+        origin[_PATTERNS[key]] = "network_args"
+        return Note(name, "near", "names of layers are those of diffusers here", line, _PATTERNS[key], said)
+    told = "LyCORIS_preset" if key == "preset" else key
+    if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
+        return Note(name, "off", "", line, None, said)
+    if key == "algo":
+        return Note(name, "taken", "see network kind", line, None, said)
+    if key not in _GOALS:
+        return Note(name, "not offered", reasons.NOT_OFFERED.get(told, _NO_SETTING), line, None, said)
+    goal, reader = _GOALS[key]
+    try:
+        ours[goal], origin[goal] = READERS[reader](key, value, values).value, name
+    except Left as left:
+        return Note(name, "off", str(left), line, None, said)
+    return Note(name, "taken", "", line, goal, said)
+
+
+def _convolutions(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
+    """What the other program takes where its file leaves out rank or alpha of convolutions.
+
+    sd-scripts trains them only where there is a rank, with alpha 1; LyCORIS always, of the size of the other layers.
+    """
+    dim, alpha = "network.conv_dim", "network.conv_alpha"
+    theirs = tables.DEFAULTS["sd-scripts"]
+    convolved = "conv_dim" not in lacking(str(ours.get("model.family")))
+    if is_lycoris(source.values) and convolved and ours.get("network.network_type", "lora") == "lora":
+        program = "LyCORIS"
+        wanted = {
+            dim: ours.get("network.network_dim", theirs["network_dim"]),
+            alpha: ours.get("network.network_alpha", theirs["network_alpha"]),
+        }
+    else:
+        program, wanted = "sd-scripts", {alpha: 1.0} if dim in ours else {}
+    notes = []
+    for goal, value in wanted.items():
+        if goal not in ours:
+            ours[goal], origin[goal] = value, goal.rpartition(".")[2]
+            why = f"not in the file: {shown(goal, value)} is what {program} takes"
+            notes.append(Note(f"network_args {origin[goal]}", "default", why, None, goal))
+    return notes
