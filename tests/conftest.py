@@ -104,6 +104,14 @@ def tiny_qwen_image(once: Callable[[str, Callable[[Path], object]], Path]) -> Pa
 
 
 @pytest.fixture(scope="session")
+def tiny_qwen_edit(once: Callable[[str, Callable[[Path], object]], Path], tiny_qwen_image: Path) -> Path:
+    """A random Qwen-Image-Edit pipeline, likewise."""
+    from tests.tiny_qwen_image import make_tiny_qwen_edit
+
+    return once("tiny_qwen_edit", lambda folder: make_tiny_qwen_edit(tiny_qwen_image, folder))
+
+
+@pytest.fixture(scope="session")
 def tiny_sd3(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random SD3.5 pipeline of real classes in diffusers layout. Shared: never write into it."""
     from tests.tiny_sd3 import make_tiny_sd3

@@ -1,21 +1,26 @@
-"""A random tiny Qwen-Image pipeline in the real diffusers layout, made locally in about a second.
+"""Random tiny Qwen-Image and Qwen-Image-Edit pipelines in the real diffusers layout, made locally in about a second.
 
-Real classes, real file names, a tokenizer made from nothing that cuts the pipeline's template into the 34 tokens that
-the real one does. Dimensions are small, structure is Qwen-Image's (VAE of four levels, stretched dynamic shifting).
+Real classes, real file names, a tokenizer made from nothing that cuts the pipelines' templates into the 34 and 64
+tokens that the real one does. Dimensions are small, structure is Qwen-Image's (VAE of four levels, stretched dynamic
+shifting).
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+from backend.models.qwen_image.edit import TEMPLATE as EDIT_TEMPLATE
 from backend.models.qwen_image.facts import TEMPLATE
 from tests.tiny_anima import _tiny, autoencoder
 from tests.tiny_flux import _WORDS, _byte_alphabet
 
 TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 32, 2, 16, 4
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+SPECIAL += ("<|video_pad|>",)
 
 
 def make_tiny_denoiser(layers: int = 2, seed: int = 0):
@@ -27,6 +32,21 @@ def make_tiny_qwen_image(path: Path, seed: int = 0) -> Path:
     """Write the pipeline to the folder `path` (made if missing) and return it."""
     _tiny(lambda: _write(Path(path)), seed)
     return Path(path)
+
+
+def make_tiny_qwen_edit(plain: Path, path: Path) -> Path:
+    """The pipeline in `plain` as a Qwen-Image-Edit in `path`: the same parts, and what pictures are read by."""
+    shutil.copytree(plain, path, dirs_exist_ok=True)
+    index = json.loads((path / "model_index.json").read_text())
+    index |= {"_class_name": "QwenImageEditPipeline", "processor": ["transformers", "Qwen2VLProcessor"]}
+    (path / "model_index.json").write_text(json.dumps(index))
+    shutil.copytree(plain / "tokenizer", path / "processor")
+    # figures of Qwen/Qwen-Image-Edit
+    config = {"image_processor_type": "Qwen2VLImageProcessorFast", "processor_class": "Qwen2VLProcessor"}
+    config |= {"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+    config |= {"size": {"longest_edge": 12845056, "shortest_edge": 3136}, "resample": 3}
+    (path / "processor" / "preprocessor_config.json").write_text(json.dumps(config))
+    return path
 
 
 def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WIDTH):
@@ -45,8 +65,8 @@ def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WI
     )
 
 
-def text_encoder(vocabulary: int, width: int = TEXT_WIDTH, heads: int = 2):
-    """Qwen2.5-VL: 2 layers of language, 1 of vision."""
+def text_encoder(vocabulary: int, width: int = TEXT_WIDTH, heads: int = 2, eyes: int = 4):
+    """Qwen2.5-VL: 2 layers of language, 1 of vision with so many heads (`eyes`) of 8."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     half = width // heads // 2
@@ -64,13 +84,16 @@ def text_encoder(vocabulary: int, width: int = TEXT_WIDTH, heads: int = 2):
     }
     vision = {
         "depth": 1,
-        "hidden_size": 32,
+        "hidden_size": 8 * eyes,
         "intermediate_size": 32,
-        "num_heads": 4,
+        "num_heads": eyes,
         "out_hidden_size": width,
         "fullatt_block_indexes": [0],
     }
-    config = Qwen2_5_VLConfig(text_config=language, vision_config=vision, tie_word_embeddings=False)
+    # the tokenizer's last but one
+    config = Qwen2_5_VLConfig(
+        text_config=language, vision_config=vision, tie_word_embeddings=False, image_token_id=vocabulary - 2
+    )
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
@@ -78,7 +101,8 @@ def tokenizer(folder: Path) -> int:
     """Byte-level BPE as Qwen has it, with a token for each word of the template; returns the vocabulary's size."""
     from transformers import Qwen2Tokenizer
 
-    words = [f" {word}" for word in _WORDS] + re.findall(r" ?[A-Za-z]+", re.sub(r"<\|.*?\|>", "\n", TEMPLATE))
+    asked = re.sub(r"<\|.*?\|>", "\n", TEMPLATE + EDIT_TEMPLATE)
+    words = [" user", " (", "),", "'s"] + [f" {word}" for word in _WORDS] + re.findall(r" ?[A-Za-z]+", asked)
     tokens, merges = list(_byte_alphabet()), []
     for word in dict.fromkeys(words):
         parts = list(word.replace(" ", "Ġ"))

@@ -56,6 +56,22 @@ def family_option(path: str) -> Rule:
     )
 
 
+def needs_control(path: str, column: str) -> Rule:
+    """An error for each row without a control picture, of a family that can't do without one."""
+    return Rule(
+        (path, "model.family"),
+        lambda rows, family: (
+            [number for number, row in enumerate(rows) if getattr(row, column) is None]
+            if FAMILIES[family].facts.needs_control
+            else []
+        ),
+        f"the family {{family}} edits a picture and reads the caption with it: {column} is missing",
+        f"Set {column} to {'the pictures' if column == 'control_path' else 'the picture'} to start from",
+        when="start",
+        column=column,
+    )
+
+
 RULES: tuple[Rule, ...] = (
     # what a run needs
     Rule(
@@ -74,13 +90,21 @@ RULES: tuple[Rule, ...] = (
     ),
     # control pictures
     Rule(
-        ("dataset.folders", "sampling.prompts", "model.family"),
-        lambda folders, prompts, family: (
+        ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
+        lambda folders, measured, prompts, family: (
             not FAMILIES[family].facts.control
-            and (any(f.control_path for f in folders) or any(p.control_image for p in prompts))
+            and (any(f.control_path for f in [*folders, *measured]) or any(p.control_image for p in prompts))
         ),
         "the family {family} takes no control pictures",
         "Take control_path and control_image out, or choose a family that edits, such as flux_kontext",
+    ),
+    *(
+        needs_control(path, column)
+        for path, column in (
+            ("dataset.folders", "control_path"),
+            ("validation.validation_folders", "control_path"),
+            ("sampling.prompts", "control_image"),
+        )
     ),
     # length
     Rule(

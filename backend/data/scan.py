@@ -27,6 +27,8 @@ from backend.data.walk import Walk, named_repeats, walk
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
+    from backend.config.sections.dataset import ImageFolder
+    from backend.config.sections.sampling import ValidationFolder
 
 __all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "scan", "scan_dataset"]
 
@@ -137,7 +139,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             resolve(folder.path),
             folder.num_repeats,
             f"dataset.folders[{index}].path",
-            None if folder.control_path is None else resolve(folder.control_path),
+            _control(folder),
         )
         for index, folder in enumerate(data.folders)
     ]
@@ -152,12 +154,16 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        found = look([FolderSpec(resolve(folder.path), 1, setting)])
+        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder))])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in found.items)
         findings = (*trained_too(train, once, folder.name, setting), *found.findings)
         sets[folder.name] = replace(found, items=once, findings=findings)
     return DatasetScan(train, sets)
+
+
+def _control(folder: ImageFolder | ValidationFolder) -> Path | None:
+    return None if folder.control_path is None else resolve(folder.control_path)
 
 
 def _walk_all(gathered: Gathered) -> list[tuple[Path, int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.models.anima.facts import FACTS as ANIMA
 from backend.models.flux.facts import FACTS as FLUX
 from backend.models.flux.kontext import FACTS as KONTEXT
+from backend.models.qwen_image.edit import FACTS as QWEN_IMAGE_EDIT
 from backend.models.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.models.sd3.facts import FACTS as SD3
 from backend.models.sd15.facts import FACTS as SD15
@@ -12,10 +13,10 @@ from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.spec import Family, FamilyFacts
 
 
-def _row(facts: FamilyFacts, folder: str, facts_module: str = "facts") -> Family:
+def _row(facts: FamilyFacts, folder: str, facts_module: str = "facts", code: str = "code") -> Family:
     """The family whose modules lie in `folder` beside this file."""
     place = f"backend.models.{folder}"
-    return Family(facts, f"{place}.{facts_module}", code=f"{place}.code", denoise=f"{place}.denoise")
+    return Family(facts, f"{place}.{facts_module}", code=f"{place}.{code}", denoise=f"{place}.denoise")
 
 
 _ROWS = (
@@ -25,6 +26,7 @@ _ROWS = (
     _row(SD15, "sd15"),
     _row(ANIMA, "anima"),
     _row(QWEN_IMAGE, "qwen_image"),
+    _row(QWEN_IMAGE_EDIT, "qwen_image", "edit", "edit_code"),
     _row(SD3, "sd3"),
 )
 FAMILIES: dict[str, Family] = {row.facts.name: row for row in _ROWS}

@@ -19,6 +19,13 @@ FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
 SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 
+UNPAIRED = {
+    "model.family": "qwen_image_edit",
+    "dataset.folders": [{"path": "a", "control_path": "b"}, {"path": "c"}],
+    "validation.validation_folders": [{"path": "v", "name": "v"}],
+    **PROMPT,
+}
+
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
@@ -299,11 +306,25 @@ def test_rules_are_silent_where_they_should_be(values: Values) -> None:
     assert check(with_values(Config(), values)) == []
 
 
+def test_a_family_that_edits_needs_a_control_picture_everywhere() -> None:
+    cfg = with_values(Config(), {"model.base_model": "m", **UNPAIRED})
+    assert [problem.path for problem in check(cfg, "start")] == [
+        "dataset.folders[1].control_path",
+        "validation.validation_folders[0].control_path",
+        "sampling.prompts[0].control_image",
+    ]
+    assert check(with_values(cfg, {"model.family": "flux_kontext"}), "start") == []
+
+
 def test_every_rule_is_shown_to_fire() -> None:
     fired = {
         id(rule) for values, *_ in (*BROKEN, *LACKED) for rule in RULES if rule.problems(with_values(Config(), values))
     }
-    fired |= {id(rule) for rule in RULES if rule.when == "start" and rule.problems(Config())}
+    fired |= {
+        id(rule)
+        for rule in RULES
+        if rule.when == "start" and (rule.problems(Config()) or rule.problems(with_values(Config(), UNPAIRED)))
+    }
     silent = [rule.text for rule in RULES if id(rule) not in fired]
     assert silent == []
 

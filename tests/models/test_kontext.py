@@ -18,7 +18,7 @@ from backend.config.load import parse
 from backend.config.schema import SamplePrompt
 from backend.data.cache import pixels_of, sample_control
 from backend.data.items import Item
-from backend.data.scan import FolderSpec, scan
+from backend.data.scan import FolderSpec, scan, scan_dataset
 from backend.models.flux.denoise import predict
 from backend.models.loading import Loading
 from backend.models.table import family
@@ -181,6 +181,15 @@ def test_pairs_are_matched_by_name_and_what_is_missing_is_named(image_folder: Pa
     assert said.severity == "error" and "picture_3.png" in said.text
     assert said.setting == "dataset.folders[0].control_path"
     assert Item.from_dict(by_name["picture_1"].to_dict()) == by_name["picture_1"]
+
+
+def test_validation_folders_have_their_control_pictures(image_folder: Path, tmp_path: Path) -> None:
+    control = pairs(image_folder, tmp_path / "before")
+    row = {"path": str(image_folder), "name": "all", "control_path": str(control)}
+    dataset = {"folders": [{"path": str(image_folder), "control_path": str(control)}], "cache_dir": str(tmp_path / "c")}
+    given = {"model": {"family": "flux_kontext"}, "dataset": dataset, "validation": {"validation_folders": [row]}}
+    items = scan_dataset(parse(given).config).validation["all"].items
+    assert len(items) == 8 and all(item.control.path.parent == control for item in items)
 
 
 def test_a_control_folder_inside_the_folder_is_not_trained(image_folder: Path) -> None:

@@ -38,10 +38,13 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     named = NETWORKS.get(module) or LORA_TYPES.get(lora_type, ("", ""))[0]
     if named == "flux" and kind == "musubi-tuner":
         return Found("flux_kontext")
-    if named == "qwen_image" and (not is_off(values.get("edit")) or not is_off(values.get("edit_plus"))):
-        return Found("qwen_image_edit")
-    if named == "qwen_image" and str(values.get("model_version", "")).startswith("edit"):
-        return Found("qwen_image_edit")
+    if named == "qwen_image":
+        version = str(values.get("model_version") or "")
+        if not is_off(values.get("edit_plus")) or version.startswith("edit-"):
+            # 2509 and 2511, which read pictures otherwise
+            return Found("qwen_image_edit_plus")
+        if not is_off(values.get("edit")) or version == "edit":
+            return Found("qwen_image_edit")
     if named:
         return Found(named)
     if kind == "musubi-tuner":

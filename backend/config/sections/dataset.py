@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
 from backend.config.sections.values import clean_path, extension, multiple_of, not_blank
+
+
+def control_path() -> Any:
+    """The setting of a folder with control pictures, beside a folder of pictures."""
+    return setting(
+        None,
+        kind="path",
+        min_length=1,
+        label="Control folder",
+        help="For models that edit (FLUX.1 Kontext, Qwen-Image-Edit): folder with the picture to start from for each "
+        "picture, under the same name. The picture in the first folder is the result. Other models take none.",
+        aliases=("control_directory", "conditioning_data_dir", "control_dir", "source_dir"),
+    )
 
 
 class ImageFolder(Section):
@@ -29,15 +42,7 @@ class ImageFolder(Section):
         "beside a large one.",
         aliases=("repeats", "n_repeats", "dataset_repeats", "balancing"),
     )
-    control_path: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
-        label="Control folder",
-        help="For models that edit (FLUX.1 Kontext): folder with the picture to start from for each picture, under the "
-        "same name. The picture in the first folder is the result that is learnt. Other models take none.",
-        aliases=("control_directory", "conditioning_data_dir", "control_dir", "source_dir"),
-    )
+    control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
 
 
 class DatasetSection(Section):

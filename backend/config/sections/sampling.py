@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
+from backend.config.sections.dataset import control_path
 from backend.config.sections.values import clean_path, file_name, writable
 
 _Sigma = Annotated[float, Field(gt=0, le=1)]
@@ -32,7 +33,8 @@ class SamplePrompt(Section):
         kind="path",
         min_length=1,
         label="Control picture",
-        help="For models that edit (FLUX.1 Kontext): the picture to start from, cut to the sample's size.",
+        help="For models that edit (FLUX.1 Kontext, Qwen-Image-Edit): the picture to start from, cut to the sample's "
+        "size.",
         aliases=("ci", "ctrl_img", "control_image_path", "image"),
     )
     width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the picture.", aliases=("w",))
@@ -142,6 +144,7 @@ class ValidationFolder(Section):
         label="Name",
         help="What its line is called in the panels.",
     )
+    control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
 
 
 class ValidationSection(Section):

@@ -89,22 +89,27 @@ def install(denoiser: nn.Module, route: Route, longest: int | None = None) -> No
 
 
 def positions(
-    sizes: Sequence[tuple[int, int]], lengths: Sequence[int], text: int, image: int, device: torch.device
+    sizes: Sequence[Sequence[tuple[int, int]]], lengths: Sequence[int], text: int, image: int, device: torch.device
 ) -> Tensor:
     """(B, text + image, 3) frame, row and column of each token; padding has (0, 0, 0).
 
-    sizes: of the latents. Rows and columns count from the middle of the picture, and text goes on along the diagonal
-    from the border of the longer half side (`QwenEmbedRope` with ``scale_rope``), so where it lies depends on the
-    picture's height and width. lengths: real text tokens, at the end of the `text` places.
+    sizes: of a row's latents, the picture that is made first (frame 0), then its control pictures (frames 1, 2, ...).
+    Rows and columns count from the middle of the picture, and text goes on along the diagonal from the border of the
+    longest half side (`QwenEmbedRope` with ``scale_rope``), so where it lies depends on the pictures' heights and
+    widths. lengths: real text tokens, at the end of the `text` places.
     """
     ids = torch.zeros(len(sizes), text + image, 3, dtype=torch.long)
-    for index, ((height, width), length) in enumerate(zip(sizes, lengths, strict=True)):
-        rows, columns = height // PATCH, width // PATCH
-        first = max(rows // 2, columns // 2)
+    for index, (pictures, length) in enumerate(zip(sizes, lengths, strict=True)):
+        first = max(side // PATCH // 2 for size in pictures for side in size)
         ids[index, text - length : text] = torch.arange(first, first + length)[:, None]
-        end = text + rows * columns
-        ids[index, text:end, 1] = torch.arange(rows).repeat_interleave(columns) - (rows - rows // 2)
-        ids[index, text:end, 2] = torch.arange(columns).repeat(rows) - (columns - columns // 2)
+        start = text
+        for number, (height, width) in enumerate(pictures):
+            rows, columns = height // PATCH, width // PATCH
+            end = start + rows * columns
+            ids[index, start:end, 0] = number
+            ids[index, start:end, 1] = torch.arange(rows).repeat_interleave(columns) - (rows - rows // 2)
+            ids[index, start:end, 2] = torch.arange(columns).repeat(rows) - (columns - columns // 2)
+            start = end
     return ids.to(device, non_blocking=True)
 
 
@@ -168,15 +173,18 @@ def predict(
     """Velocity that Qwen-Image predicts for each noisy latent, on real tokens only.
 
     noisy: B latents (C, h, w), sizes may differ. sigma: (B,) float32 in [0, 1]. text: B dicts with `prompt_embeds`
-    (L, D), the real tokens alone. guidance: no effect, the model has no guidance input. Returns B tensors (C, h, w)
-    float32 in the order given. Wait-free on the device.
+    (L, D), the real tokens alone; `length` (0-d, where captions are trimmed) is the room that the plan has for them;
+    `control` is the latent (C, h, w) of a picture to start from: it stands behind the row's own tokens as in
+    `QwenImageEditPipeline`, and the prediction for it is dropped. guidance: no effect, the model has no guidance input.
+    Returns B tensors (C, h, w) float32 in the order given. Wait-free on the device.
     """
     shapes.install(denoiser)
     dtype = denoiser.txt_norm.weight.dtype
-    sizes = [(latent.shape[1], latent.shape[2]) for latent in noisy]
+    rows = [[latent, *([t["control"]] if "control" in t else [])] for latent, t in zip(noisy, text, strict=True)]
+    sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in rows]
     words = [t["prompt_embeds"].to(dtype) for t in text]
     batch = shapes.pack(
-        [pack_latent(latent).to(dtype) for latent in noisy], words, shapes.room([len(row) for row in words])
+        [torch.cat([pack_latent(latent).to(dtype) for latent in row]) for row in rows], words, _room(shapes, text)
     )
     # The timestep stays float32 up to its sinusoids: in bf16, 0.750 and 0.751 would be one.
     temb = denoiser.time_text_embed(sigma.float(), batch.image)
@@ -190,8 +198,16 @@ def predict(
         mark = None
     velocity = denoiser.core(batch.image, batch.text, temb, rope, batch.mask, mark).float()
     return [
-        unpack_latent(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)
+        unpack_latent(velocity[i, : height * width // PATCH**2], height, width)
+        for i, ((height, width), *_) in enumerate(sizes)
     ]
+
+
+def _room(shapes: ShapeRuntime, text: Sequence[dict[str, Tensor]]) -> int:
+    """Text tokens of the rectangle: as planned where rows say so, else by their real lengths."""
+    lengths = [t["prompt_embeds"].shape[0] for t in text]
+    planned = [int(t["length"]) for t in text if "length" in t]
+    return max(*planned, *lengths) if len(planned) == len(text) else shapes.room(lengths)
 
 
 def guided(toward: Tensor, away: Tensor, scale: float) -> Tensor:

@@ -20,7 +20,7 @@ from backend.models.qwen_vae import QwenVaeStack
 
 @dataclass
 class TextStack:
-    """The language model of Qwen2.5-VL; its eyes are not asked."""
+    """The language model of Qwen2.5-VL; its eyes are not asked for captions alone."""
 
     qwen: Qwen2_5_VLForConditionalGeneration
     tokenizer: Any

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.problems import Problem
-from backend.models.base import Base
+from backend.models.base import Base, header_of
 from backend.models.check import check_files
 from backend.models.files import SETTING
 from backend.models.fit import config_of, differing, video_vae_geometry, whole
@@ -30,6 +30,9 @@ TEMPLATE_TOKENS = 34
 
 MOST_TOKENS = 1024
 """Tokens behind those that the pipeline lets the text encoder read."""
+
+# A tensor by which ComfyUI's files of Qwen-Image-Edit-2511 say what diffusers' config calls zero_cond_t.
+_ZERO_TIMESTEP = "__index_timestep_zero__"
 
 # Pipelines that hold the same parts.
 SAME_PARTS = ("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline")
@@ -123,7 +126,7 @@ FACTS = FamilyFacts(
 )
 
 
-def _check_fit(base: Base) -> list[Problem]:
+def _check_fit(base: Base, of: FamilyFacts) -> list[Problem]:
     """Parts that are each whole but don't belong together, and relatives of Qwen-Image that work otherwise."""
     net, vae, text = (config_of(base, FACTS, name) for name in ("transformer", "vae", "text_encoder"))
     channels = whole(vae, "z_dim")
@@ -142,20 +145,34 @@ def _check_fit(base: Base) -> list[Problem]:
             whole(net, "in_channels"),
         ),
     )
-    problems = differing(pairs, FACTS.title)
+    problems = differing(pairs, of.title)
     flags = ("zero_cond_t", "use_additional_t_cond", "use_layer3d_rope", "guidance_embeds")
-    other = [name for name in flags if net.get(name)]
+    other = [name for name in flags if net.get(name) or (name == "zero_cond_t" and _marked(base))]
     if other:
-        said = f"the transformer is of a relative of Qwen-Image that edits or has layers: its {', '.join(other)} is set"
-        problems.append(Problem(SETTING, None, said, "Give Qwen-Image itself; its relatives are not trained here yet."))
+        said = f"the transformer is of a relative of {of.title} (Edit-2511, Layered): its {', '.join(other)} is set"
+        problems.append(Problem(SETTING, None, said, f"Give {of.title} itself; this relative is not trained here yet."))
     return problems
+
+
+def _marked(base: Base) -> bool:
+    """Whether a single file says of its transformer that it has a second timestep of zero."""
+    place = base.place(FACTS.part("transformer"))
+    try:
+        names = header_of(place.path).names if place is not None and place.path.is_file() else ()
+    except (OSError, ValueError):
+        return False
+    return any(name.endswith(_ZERO_TIMESTEP) for name in names)
 
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
     """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    base = Base.at(base, variant)
-    problems = check_files(base, FACTS, SAME_PARTS)
-    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
+    return check(Base.at(base, variant), FACTS, SAME_PARTS)
+
+
+def check(base: Base, of: FamilyFacts, pipelines: tuple[str, ...]) -> list[Problem]:
+    """The same for a model of this build whose facts are `of`. pipelines: that model_index.json may name too."""
+    problems = check_files(base, of, pipelines)
+    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base, of)
 
 
 def geometry(base: Base | Path) -> Geometry:

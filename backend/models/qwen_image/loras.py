@@ -19,6 +19,15 @@ BASE_MODEL_VERSION = "qwen_image"
 """``ss_base_model_version``, as musubi-tuner writes it for Qwen-Image."""
 
 
+EDIT_MODEL_VERSION = "qwen_image_edit"
+"""The same for Qwen-Image-Edit."""
+
+
 def architecture(base: Base | Path) -> str:
     """``modelspec.architecture`` of a LoRA for the model, in the spelling that musubi-tuner began."""
     return "Qwen-Image/lora"
+
+
+def edit_architecture(base: Base | Path) -> str:
+    """The same of a LoRA for Qwen-Image-Edit."""
+    return "Qwen-Image-Edit/lora"

@@ -136,7 +136,7 @@ def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int]) 
     model = make_tiny_denoiser()
     rows, columns = size[0] // 2, size[1] // 2
     image, text = model.pos_embed([[(1, rows, columns)]], device=torch.device("cpu"), max_txt_seq_len=5)
-    cos, sin = rope_of(model, positions([size], [5], 12, 40, torch.device("cpu")))
+    cos, sin = rope_of(model, positions([[size]], [5], 12, 40, torch.device("cpu")))
     found = [part[0, 7 : 12 + rows * columns, ::2] for part in (cos, sin)]
     whole = torch.cat([text, image])
     assert torch.equal(found[0], whole.real) and torch.equal(found[1], whole.imag)

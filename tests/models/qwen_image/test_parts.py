@@ -35,6 +35,22 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_image: Path
     assert counted("") == 5 and counted("a red circle") == 8
 
 
+def test_captions_are_counted_without_tokenizer_json_too(tiny_qwen_image: Path, tmp_path: Path) -> None:
+    """As the published model has it: vocabulary, merges, and the tokens that its tokenizer_config.json adds."""
+    whole = json.loads((tiny_qwen_image / "tokenizer" / "tokenizer.json").read_text())
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    special = {str(token["id"]): {"content": token["content"]} for token in whole["added_tokens"]}
+    vocabulary = {word: number for word, number in whole["model"]["vocab"].items() if str(number) not in special}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": special}))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in whole["model"]["merges"]]
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges))
+    counts = token_counter(tmp_path, FACTS), token_counter(tiny_qwen_image, FACTS)
+    said = [*CAPTIONS, "it's 2024,  isn't\n\n it?  Über-größe  (DON'T)\t"]
+    assert [counts[0](caption) for caption in said] == [counts[1](caption) for caption in said]
+
+
 def test_latents_are_the_pipelines_and_come_back(tiny_qwen_image: Path) -> None:
     pipeline = QwenImagePipeline.from_pretrained(tiny_qwen_image)
     stack = ROW.load().load_vae(tiny_qwen_image, CPU)

@@ -95,15 +95,14 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
     assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
 
 
-def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_folder: Path, tmp_path: Path) -> None:
-    """As ComfyUI's users have it: transformer, text encoder and VAE in a file each, and the tokenizer's folder."""
+def single_files(tokenizer: Path, where: Path, eyes: int = 4) -> dict[str, str]:
+    """Transformer, text encoder and VAE in a file each, and the folder `tokenizer`; by [model] setting."""
     from tests.models.test_qwen_layouts import wan
     from tests.models.test_single_files import words
 
-    where = tmp_path / "files"
-    shutil.copytree(tiny_qwen_image / "tokenizer", where / "tokenizer")
+    shutil.copytree(tokenizer, where / "tokenizer")
     net = _tiny(lambda: denoiser(latent=16, text=128), 0)
-    text = _tiny(lambda: text_encoder(words(where / "tokenizer"), width=128, heads=1), 2)
+    text = _tiny(lambda: text_encoder(words(where / "tokenizer"), width=128, heads=1, eyes=eyes), 2)
     files = {
         "base_model": originals.write(
             where / "qwen_image_bf16.safetensors", originals.behind("model.diffusion_model.", net.state_dict())
@@ -114,8 +113,14 @@ def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_
         ),
         "tokenizer": where / "tokenizer",
     }
+    return {name: str(path) for name, path in files.items()}
+
+
+def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_folder: Path, tmp_path: Path) -> None:
+    """As ComfyUI's users have it: transformer, text encoder and VAE in a file each, and the tokenizer's folder."""
+    files = single_files(tiny_qwen_image / "tokenizer", tmp_path / "files")
     cfg = settings(
-        tiny_qwen_image, image_folder, tmp_path, model={name: str(path) for name, path in files.items()},
+        tiny_qwen_image, image_folder, tmp_path, model=files,
         sampling={"prompts": [PROMPT]}, training={"max_train_steps": 2},
     )  # fmt: skip
     run, code = train_here(cfg)

@@ -1,0 +1,251 @@
+"""Qwen-Image-Edit: its text, forward, samples and runs are those of diffusers' pipeline, control picture included."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import QwenImageEditPipeline
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
+from PIL import Image
+from torch import Tensor, nn
+from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
+
+from backend.config.schema import Config
+from backend.lora.keys import split_key
+from backend.memory import checkpointing
+from backend.models.base import Base
+from backend.models.loading import Loading
+from backend.models.qwen_image.edit import FACTS, TEMPLATE, TEMPLATE_TOKENS, picture_tokens
+from backend.models.table import family
+from backend.plan.texts import token_counter
+from backend.runs.folder import Run
+from backend.shapes.runtime import ShapeRuntime
+from tests.lora import comfy_maps
+from tests.models import originals
+from tests.models.qwen_image.test_forward import (
+    EVERY_LAYER,
+    GARBAGE,
+    LENGTHS,
+    SIZES,
+    Batch,
+    gradients,
+    make_batch,
+    model_with_lora,
+    ours,
+)
+from tests.models.qwen_image.test_runs import PROMPT, single_files
+from tests.models.qwen_image.test_runs import settings as plain_settings
+from tests.shapes.common import assert_equal_runs
+from tests.tiny_qwen_image import LATENT_CHANNELS, make_tiny_denoiser
+from tests.training.runs import events, lora_of, rows, same, start, train_here
+
+ROW, CPU = family("qwen_image_edit"), Loading(torch.float32, torch.device("cpu"))
+CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]
+PICTURES = [(64, 64), (64, 96), (160, 32)]
+# latents of control pictures: of other sizes than the rows' own too
+CONTROLS = [(8, 8), (6, 10), (12, 4)]
+
+
+class PictureProcessor(Qwen2VLProcessor):
+    """transformers' own without its part for videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def pipeline_of(base: Path) -> QwenImageEditPipeline:
+    """The pipeline, its text encoder told where the picture is.
+
+    diffusers 0.42 leaves out what the processor says of that (huggingface/diffusers issue 14194); transformers before
+    5 found it by itself, which is what the model was trained with.
+    """
+    pictures = Qwen2VLImageProcessorPil.from_pretrained(base / "processor")
+    processor = PictureProcessor(pictures, Qwen2Tokenizer.from_pretrained(base / "processor"), None)
+    pipeline = QwenImageEditPipeline.from_pretrained(base, processor=processor)
+    pipeline.set_progress_bar_config(disable=True)
+    plain = pipeline.text_encoder.forward
+
+    def told(input_ids: Tensor, **given: Any) -> Any:
+        kinds = torch.tensor(processor.create_mm_token_type_ids(input_ids.tolist()))
+        return plain(input_ids=input_ids, mm_token_type_ids=kinds, **given)
+
+    pipeline.text_encoder.forward = told
+    return pipeline
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    draw = np.random.default_rng(seed)
+    small = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8), "RGB")
+    return small.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_edit: Path) -> None:
+    pipeline = pipeline_of(tiny_qwen_edit)
+    assert (pipeline.prompt_template_encode, pipeline.prompt_template_encode_start_idx) == (TEMPLATE, TEMPLATE_TOKENS)
+    stack, counted = ROW.load().load_text(tiny_qwen_edit, CPU), token_counter(tiny_qwen_edit, FACTS)
+    seen = picture_tokens(tiny_qwen_edit)
+    for caption, size in zip(CAPTIONS, PICTURES, strict=True):
+        found = stack.encode_with_picture(caption, picture(*size), 512)["prompt_embeds"]
+        with torch.no_grad():
+            wanted, mask = pipeline.encode_prompt(caption, picture(*size), device="cpu")
+        assert mask is None and found.shape[0] == seen(*size) + counted(caption)
+        torch.testing.assert_close(found, wanted[0], atol=1e-6, rtol=1e-5)
+        assert stack.encode_with_picture(caption, picture(*size), 3)["prompt_embeds"].shape[0] == seen(*size) + 3
+    # as cut by the real tokenizer: what stands around the picture, and the template's end
+    assert counted("") == 7
+    one, other = (stack.encode_with_picture("a cat", picture(64, 64, seed), 512)["prompt_embeds"] for seed in (1, 2))
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_pictures_tokens_are_those_of_the_processor(tiny_qwen_edit: Path) -> None:
+    seen, processor = picture_tokens(Base(None)), Qwen2VLImageProcessorPil.from_pretrained(tiny_qwen_edit / "processor")
+    sizes = [(16 * w, 16 * h) for w in range(1, 96, 7) for h in range(1, 96, 9) if max(w, h) / min(w, h) < 200]
+    assert [seen(*s) for s in sizes] == [processor.get_number_of_image_patches(s[1], s[0]) // 4 for s in sizes]
+    assert seen(1024, 1024) == 37 * 37
+
+
+def with_controls(batch: Batch, sizes: list[tuple[int, int]] = CONTROLS) -> Batch:
+    draw = torch.Generator().manual_seed(9)
+    for text, size in zip(batch.text, sizes, strict=False):
+        text["control"] = torch.randn(LATENT_CHANNELS, *size, generator=draw)
+    return batch
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as ``QwenImageEditPipeline.__call__`` does."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        parts = [(part.shape[1], part.shape[2], part) for part in (latent, text["control"])]
+        packed = [QwenImageEditPipeline._pack_latents(x[None], 1, x.shape[0], h, w) for h, w, x in parts]
+        made = model(
+            hidden_states=torch.cat(packed, dim=1),
+            timestep=sigma[None],
+            encoder_hidden_states=text["prompt_embeds"][None],
+            encoder_hidden_states_mask=None,
+            img_shapes=[[(1, h // 2, w // 2) for h, w, _ in parts]],
+            return_dict=False,
+        )[0][:, : packed[0].shape[1]]
+        outs.append(QwenImageEditPipeline._unpack_latents(made, parts[0][0] * 8, parts[0][1] * 8, 8)[0, :, 0])
+    return [x.detach() for x in outs], gradients(model, outs)
+
+
+@pytest.mark.parametrize("shapes", [ShapeRuntime(), ShapeRuntime("static", 64, None, 24)], ids=["native", "static"])
+def test_equals_the_pipelines_call_in_output_and_gradients(shapes: ShapeRuntime) -> None:
+    batch = with_controls(make_batch(SIZES, LENGTHS))
+    wanted = theirs(model_with_lora(EVERY_LAYER), batch)
+    shapes.pad_fill = GARBAGE if shapes.mode == "static" else 0.0
+    for kind in ("off", "block"):
+        model = model_with_lora(EVERY_LAYER)
+        checkpointing.apply(model, kind)
+        assert_equal_runs(ours(model, batch, shapes), wanted)
+
+
+def drawn_by(pipeline: QwenImageEditPipeline, control: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The pipeline's picture of 64 x 96 px; it scales a control picture to a megapixel, here to the picture's size."""
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: (64, 96, None))
+    drawn = pipeline(
+        Image.open(control).convert("RGB"), "a red circle", "a dog", true_cfg_scale=4.0, width=64, height=96,
+        num_inference_steps=3, generator=torch.Generator("cpu").manual_seed(5),
+    )  # fmt: skip
+    return np.asarray(drawn.images[0]).astype(int)
+
+
+def pairs(images: Path, where: Path) -> Path:
+    """A control picture for each of `images`, of the same size."""
+    where.mkdir()
+    for number, path in enumerate(sorted(images.glob("*.png"))):
+        picture(*Image.open(path).size, seed=number).save(where / path.name)
+    return where
+
+
+def settings(base: Path, images: Path, control: Path, where: Path, **changes: dict) -> Config:
+    folders = {"folders": [{"path": str(images), "control_path": str(control)}], "validation_split": 0.25}
+    given = {section: dict(values) for section, values in changes.items()}
+    given["model"] = {"family": "qwen_image_edit"} | given.get("model", {})
+    given["dataset"] = folders | given.get("dataset", {})
+    return plain_settings(base, images, where, **given)
+
+
+def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+    tiny_qwen_edit: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On pairs of 8 sizes and captions, some dropped, trimmed beside their pictures; with validation and samples."""
+    control = pairs(image_folder, tmp_path / "before")
+    before = [str(control / f"picture_{number}.png") for number in (0, 2)]
+    sample = PROMPT | {"control_image": before[1]}
+    cfg = settings(
+        tiny_qwen_edit, image_folder, control, tmp_path,
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [12, 64]},
+        dataset={"caption_dropout_rate": 0.3}, training={"max_train_steps": 6},
+        sampling={"prompts": [sample, sample | {"steps": 1, "control_image": before[0]}], "sample_at_start": True},
+        validation={"validate_at_start": True},
+    )  # fmt: skip
+    run = Run.create(cfg)
+    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    last, plan = rows(run)[-1], events(run, "plan")[0]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (plan["graphs"]["planned"], 0, 0)
+    assert last["graphs"] > 0 and [event["step"] for event in events(run, "validation")] == [0, 6]
+    drawn = {(s.step, s.prompt_index): np.asarray(Image.open(s.path)).astype(int) for s in run.samples()}
+    # diffusers draws the same from base and file: text of both prompts, control, strength, names, levels, guidance
+    pipeline = pipeline_of(tiny_qwen_edit)
+    without, other = (drawn_by(pipeline, path, monkeypatch) for path in (before[1], before[0]))
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    theirs = drawn_by(pipeline, before[1], monkeypatch)
+    assert np.abs(drawn[6, 0] - theirs).max() <= 1 and np.abs(without - theirs).max() > 3
+    assert np.abs(drawn[0, 0] - without).max() <= 1 and np.abs(other - without).max() > 1
+
+
+def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_nothing(
+    tiny_qwen_edit: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """As ComfyUI's users have it: transformer, text encoder with its eyes and VAE in a file each, and a tokenizer."""
+    files = single_files(tiny_qwen_edit / "tokenizer", tmp_path / "files", eyes=16)
+    control = pairs(image_folder, tmp_path / "before")
+    measured = {"path": str(image_folder), "name": "all", "control_path": str(control)}
+
+    def trained(steps: int = 4, run: Run | None = None, swap: int = 0) -> Run:
+        cfg = settings(
+            tiny_qwen_edit, image_folder, control, tmp_path, model=files, compile={"shape_mode": "static"},
+            dataset={"validation_split": 0.0}, validation={"validation_folders": [measured]},
+            network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]}, memory={"blocks_to_swap": swap},
+            training={"max_train_steps": steps, "gradient_checkpointing": bool(swap)},
+        )  # fmt: skip
+        done, code = train_here(cfg, run, resume=run is not None)
+        assert code == 0, events(done, "error")
+        return done
+
+    straight, half = trained(), trained(2)
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    trained(run=half)
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    swapped = trained(swap=2)
+    assert [event["blocks"] for event in events(swapped, "swap")] == [2]
+    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-5)
+    assert events(straight, "validation")[-1]["loss"] > 0
+    # ComfyUI's Qwen-Image-Edit is its Qwen-Image
+    stems = {split_key(key)[0] for key in lora_of(straight)}
+    assert len(stems) == 2 * 2 and stems <= comfy_maps.published(make_tiny_denoiser().state_dict())
+
+
+def test_what_does_not_belong_is_named(tiny_qwen_edit: Path, tiny_qwen_image: Path, tmp_path: Path) -> None:
+    assert ROW.check_base_model(tiny_qwen_edit) == []
+    assert "QwenImagePipeline" in ROW.check_base_model(tiny_qwen_image)[0].text
+    base = Path(shutil.copytree(tiny_qwen_edit, tmp_path / "base"))
+    index, net = base / "model_index.json", base / "transformer" / "config.json"
+    index.write_text(index.read_text().replace("QwenImageEditPipeline", "QwenImageEditPlusPipeline"))
+    net.write_text(json.dumps(json.loads(net.read_text()) | {"zero_cond_t": True}))
+    (base / "processor" / "preprocessor_config.json").unlink()
+    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    assert "QwenImageEditPlusPipeline" in said and "zero_cond_t" in said and "preprocessor_config.json" in said
+    # ComfyUI's file of 2511 says so by a tensor
+    stored = make_tiny_denoiser().state_dict()
+    file = originals.write(tmp_path / "2511.safetensors", stored | {"__index_timestep_zero__": torch.zeros(1)})
+    assert any("zero_cond_t" in problem.text for problem in ROW.check_base_model(file))
