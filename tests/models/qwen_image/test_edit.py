@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
 
 from backend.config.schema import Config
+from backend.data.items import DatasetScan, Scan
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.qwen_image.edit import FACTS, TEMPLATE, TEMPLATE_TOKENS, picture_tokens
 from backend.models.table import family
+from backend.plan.graphs import Shape
+from backend.plan.memory_work import work_of
+from backend.plan.shapes import plan_for
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
@@ -41,6 +46,7 @@ from tests.models.qwen_image.test_forward import (
 )
 from tests.models.qwen_image.test_runs import PROMPT, single_files
 from tests.models.qwen_image.test_runs import settings as plain_settings
+from tests.plan.data import TEN_SIZES, items_of
 from tests.shapes.common import assert_equal_runs
 from tests.tiny_qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.training.runs import events, lora_of, rows, same, start, train_here
@@ -108,6 +114,16 @@ def test_pictures_tokens_are_those_of_the_processor(tiny_qwen_edit: Path) -> Non
     sizes = [(16 * w, 16 * h) for w in range(1, 96, 7) for h in range(1, 96, 9) if max(w, h) / min(w, h) < 200]
     assert [seen(*s) for s in sizes] == [processor.get_number_of_image_patches(s[1], s[0]) // 4 for s in sizes]
     assert seen(1024, 1024) == 37 * 37
+
+
+def test_the_plan_and_its_memory_have_room_for_the_largest_picture() -> None:
+    """Ten sizes are one shape: twice the image tokens, and the text of the picture that most tokens are made of."""
+    items = tuple(replace(item, control=item) for item in items_of(TEN_SIZES))
+    cfg = Config.model_validate({"model": {"family": "qwen_image_edit"}})
+    plan = plan_for(cfg, DatasetScan(Scan(items)))
+    assert plan.graphs.training == (Shape(2 * 4096, 37 * 37 + 512, 1),) and plan.text.before == 37 * 37
+    work = work_of(cfg, plan).training
+    assert (work.image, work.text) == (2 * 4096, 37 * 37 + 512)
 
 
 def with_controls(batch: Batch, sizes: list[tuple[int, int]] = CONTROLS) -> Batch:
