@@ -9,6 +9,7 @@ import torch
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
 from backend.memory.checkpointing import apply as checkpoint
+from backend.memory.checkpointing import set_activation_budget
 from backend.memory.swap import Swap
 from backend.models.flux.denoise import block_lists, predict
 from backend.shapes.runtime import ShapeRuntime
@@ -74,8 +75,15 @@ class Training:
         self.backend, self.linear, self.dynamic, self.lists = backend, linear, dynamic, lists
         self.shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
         if backend is not None:
+            set_activation_budget(0.0 if kind == "auto" else None)
             self.report = compile_model(
-                self.model, lists, backend=backend, dynamic=dynamic, disable_linear=linear, swapping=count > 0
+                self.model,
+                lists,
+                backend=backend,
+                dynamic=dynamic,
+                disable_linear=linear,
+                swapping=count > 0,
+                recompute=kind == "auto",
             )
 
     def batch(self, number: int) -> Batch:

@@ -21,16 +21,19 @@ def model(kind: str, compute: str) -> torch.nn.Module:
 
 
 FORMATS = [("fp8", "bf16"), ("int8", "int8"), ("nf4", "bf16")]
-WAYS = [(4, True), (4, False)]
+WAYS = [(4, "block"), (4, "off")]
 
 
 @pytest.mark.parametrize(
     ("kind", "compute", "count", "checkpointing"),
-    [*((*each, *way) for each in FORMATS for way in WAYS), ("int8", "bf16", 0, True)],
+    [*((*each, *way) for each in FORMATS for way in WAYS), ("int8", "bf16", 4, "auto"), ("int8", "int8", 0, "auto")],
 )
-def test_no_break_and_no_recompile(kind: str, compute: str, count: int, checkpointing: bool) -> None:
-    eager = Training(0, model=model(kind, compute), checkpointing=checkpointing).run(5, validate_every=4)
-    training = Training(count, model=model(kind, compute), checkpointing=checkpointing, backend="aot_eager")
+def test_no_break_and_no_recompile(kind: str, compute: str, count: int, checkpointing: str) -> None:
+    eager = Training(0, model=model(kind, compute), kind=checkpointing).run(5, validate_every=4)
+    # the partitioner that inductor has, which recomputes within the graphs
+    backend = "aot_eager_decomp_partition" if checkpointing == "auto" else "aot_eager"
+    training = Training(count, model=model(kind, compute), kind=checkpointing, backend=backend)
+    assert all(block.forward.recomputes == (checkpointing == "auto") for block in training.lists["double"])
     assert training.run(5, validate_every=4) == pytest.approx(eager, rel=1e-5)
     kept = [module.weight.dtype for module in training.model.modules() if isinstance(module, QuantizedLinear)]
     assert len(kept) > 20 and all(dtype.itemsize == 1 for dtype in kept)

@@ -13,8 +13,8 @@ from tests.memory.swapping import Training
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kind", ["off", "block", "offload", "selective"])
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
+@pytest.mark.parametrize("kind", ["off", "auto", "block", "offload", "selective"])
+@pytest.mark.parametrize("backend", [None, "aot_eager_decomp_partition"])
 def test_the_loss_is_that_of_the_unswapped_run(backend: str | None, kind: str) -> None:
     """Copies begin ten milliseconds late: a kernel that does not wait for them computes NaN."""
     steps = 50 if kind == "off" and backend is None else 10
