@@ -165,9 +165,9 @@ def _core(
 ) -> Tensor:
     """The stack from packed tokens to velocity: image (B, N, 4C) and text (B, T, D) -> (B, N, 4C)."""
     checkpoint = self._gradient_checkpointing_func if self.gradient_checkpointing else None
-    # a convolution whose patches don't overlap, on patches that are cut already
-    cut = self.pos_embed.proj
-    hidden = nn.functional.linear(image, cut.weight.flatten(1), cut.bias)
+    # a convolution whose patches don't overlap, on patches that are cut already; by itself, as it may have a LoRA
+    cells = image.reshape(-1, image.shape[2] // PATCH**2, PATCH, PATCH)
+    hidden = self.pos_embed.proj(cells).reshape(*image.shape[:2], -1)
     hidden = with_grad((hidden + self.pos_embed.pos_embed[0][place]).to(hidden.dtype))
     words = with_grad(self.context_embedder(text))
     for block in self.transformer_blocks:

@@ -120,13 +120,14 @@ def test_equals_diffusers_own_call_in_output_and_gradients(
     kind: str, mode: str, rows: int, kept: tuple[int, ...] | None, route: attention.Route
 ) -> None:
     batch = make_batch(SIZES[:rows], LENGTHS[:rows], room=ROOM)
-    wanted = theirs(model_with_lora(EVERY_LAYER, kind), batch, kept)
-    assert len(wanted[1]) > 40
+    targets = [*EVERY_LAYER, "pos_embed.proj"]
+    wanted = theirs(model_with_lora(targets, kind), batch, kept)
+    assert len(wanted[1]) > 40 and any("pos_embed" in name for name in wanted[1])
     # longer than all text there is: padded on the left
     shapes = ShapeRuntime(mode, 32, kept, CLIP_TOKENS + ROOM + 5, route)
     shapes.pad_fill = GARBAGE
     for checkpointed in ("off", "block"):
-        model = model_with_lora(EVERY_LAYER, kind)
+        model = model_with_lora(targets, kind)
         checkpointing.apply(model, checkpointed)
         assert_equal_runs(ours(model, batch, shapes), wanted)
 
