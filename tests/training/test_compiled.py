@@ -90,6 +90,16 @@ def test_without_a_compiler_the_run_says_so_and_trains_eagerly(
     assert rows(run)[-1]["graphs"] == 0
 
 
+def test_shapes_that_a_short_run_never_meets_are_no_warning(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    fixed = {"compile": True, "compile_backend": "eager", "compile_dynamic": "false", "shape_mode": "off"}
+    run, code = train_here(config(tiny_flux, image_folder, tmp_path, compile=fixed, training={"max_train_steps": 1}))
+    assert code == 0, events(run, "error")
+    assert 0 < rows(run)[-1]["graphs"] < events(run, "plan")[0]["graphs"]["planned"]
+    assert not [event for event in events(run, "warning") if "graph" in event["text"]]
+
+
 def test_compile_that_silently_does_nothing_is_an_error(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

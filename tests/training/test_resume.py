@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.folder import Run
+from tests.conftest import draw_pictures
 from tests.training.runs import config, events, lora_of, rows, same, start, state_of, train_here
 
 STEPS = 12
@@ -44,9 +46,11 @@ def assert_equal_to_straight(run: Run, straight: Run) -> None:
         assert [row[column] for row in rows(run)] == [row[column] for row in rows(straight)], column
 
 
-@pytest.fixture
-def straight(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> Run:
-    run, code = train_here(settings(tiny_flux, image_folder, tmp_path))
+@pytest.fixture(scope="module")
+def straight(tiny_flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that went through; nobody changes it."""
+    where = tmp_path_factory.mktemp("straight")
+    run, code = train_here(settings(tiny_flux, draw_pictures(where / "images"), where))
     assert code == 0, events(run, "error")
     return run
 
@@ -92,18 +96,20 @@ def test_killed_in_the_middle_of_an_epoch(straight: Run, tiny_flux: Path, image_
 
 
 def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
-    straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path
+    straight: Run, tiny_flux: Path, tmp_path: Path
 ) -> None:
-    first = (straight.checkpoints_dir / "tiny.safetensors").read_bytes()
-    _, code = train_here(settings(tiny_flux, image_folder, tmp_path), straight, resume=True)
-    assert code == 0 and straight.status().step == STEPS
-    assert [path.name for path in straight.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
-    text = straight.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
-    straight.config_path.write_text(text)
-    _, code = train_here(settings(tiny_flux, image_folder, tmp_path), straight, resume=True)
-    assert code == 0 and straight.status().step == STEPS + 2
-    assert (straight.checkpoints_dir / "tiny.safetensors").read_bytes() == first
-    assert not same(lora_of(straight, "tiny-2.safetensors"), lora_of(straight))
+    run = Run(shutil.copytree(straight.path, tmp_path / straight.name))
+    first = (run.checkpoints_dir / "tiny.safetensors").read_bytes()
+    cfg = config(tiny_flux, tmp_path, tmp_path)
+    _, code = train_here(cfg, run, resume=True)
+    assert code == 0 and run.status().step == STEPS
+    assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
+    text = run.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
+    run.config_path.write_text(text)
+    _, code = train_here(cfg, run, resume=True)
+    assert code == 0 and run.status().step == STEPS + 2
+    assert (run.checkpoints_dir / "tiny.safetensors").read_bytes() == first
+    assert not same(lora_of(run, "tiny-2.safetensors"), lora_of(run))
 
 
 def test_settings_changed_before_a_resume_hold_from_its_first_step(
