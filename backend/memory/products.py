@@ -44,7 +44,7 @@ class Int8(torch.autograd.Function):
         """(rows, in) -> (rows, out), in the format of `x`."""
         ctx.save_for_backward(weight, scale)
         numbers, rows = quantize_rows(x, "int8")
-        return (torch._int_mm(numbers, weight.t()).float() * rows * scale).to(x.dtype)
+        return _in(torch._int_mm(numbers, weight.t()).float() * rows * scale, x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -52,7 +52,7 @@ class Int8(torch.autograd.Function):
         weight, scale = ctx.saved_tensors
         numbers, rows = quantize_rows(grad.float() * scale, "int8")
         product = torch._int_mm(numbers, _columns_first(weight))
-        return (product.float() * rows).to(grad.dtype), None, None
+        return _in(product.float() * rows, grad.dtype), None, None
 
 
 class Fp8(torch.autograd.Function):
@@ -63,7 +63,7 @@ class Fp8(torch.autograd.Function):
         """(rows, in) -> (rows, out), in the format of `x`."""
         ctx.save_for_backward(weight, scale)
         numbers, rows = quantize_rows(x, "fp8")
-        return _scaled(numbers, weight.t(), rows, scale[None], fast=True).to(x.dtype)
+        return _in(_scaled(numbers, weight.t(), rows, scale[None], fast=True), x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -72,7 +72,13 @@ class Fp8(torch.autograd.Function):
         numbers, rows = quantize_rows(grad.float() * scale, "fp8")
         columns = torch.ones(1, weight.shape[1], device=weight.device)
         product = _scaled(numbers, _columns_first(weight), rows, columns, fast=False)
-        return product.to(grad.dtype), None, None
+        return _in(product, grad.dtype), None, None
+
+
+def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    # Compiled by torch 2.11, a conversion that changes nothing cuts a function's output off from its backward: the
+    # gradient is zero. (Seen with fp8 products in bf16; 2.13 does not.)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _scaled(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor, fast: bool) -> Tensor:
