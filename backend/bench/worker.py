@@ -52,15 +52,9 @@ def measure(spec: Spec) -> dict[str, Any]:
     stats = telemetry.poll()
     planned, planned_warm = (_planned(chosen, report, stream, shapes, steps) for steps in (len(times), warm))
     telemetry.stop()
-    timed = times[warm:]
-    median = statistics.median(timed)
     row = {
-        "s_per_step": median,
-        "spread": (max(timed) - min(timed)) / median,
+        **_timed(times, warm),
         "compile_s": stats.seconds,
-        "step_100_s": sum(times) + max(0, STEP_100 - len(times)) * median,
-        "total_s": sum(times),
-        "second_half_s": sum(times[len(times) // 2 :]),
         "graphs": stats.graphs,
         "planned_graphs": planned,
         # A shape that the plan knows and that first comes later makes its graph later.
@@ -75,7 +69,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         "failed_blocks": len(report.failed) if report else 0,
         "notes": "; ".join(report.failed.values()) if report else "",
         "losses": losses,
-        **meter.row(len(timed)),
+        **meter.row(len(times) - warm),
     }
     with counted_syncs(device) as syncs:
         step(stream.batch(len(times)))
@@ -83,6 +77,19 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _timed(times: list[float], warm: int) -> dict[str, float]:
+    """Columns of the record that seconds a step give; the first `warm` steps are not timed."""
+    timed = times[warm:]
+    median = statistics.median(timed)
+    return {
+        "s_per_step": median,
+        "spread": (max(timed) - min(timed)) / median,
+        "step_100_s": sum(times) + max(0, STEP_100 - len(times)) * median,
+        "total_s": sum(times),
+        "second_half_s": sum(times[len(times) // 2 :]),
+    }
 
 
 def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
