@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -111,7 +112,16 @@ def _ask(folder: Path, action: str, file: Path) -> str:
     """Have another process do it: which kernels fit this machine is torch's to say. HTTPException with its words."""
     command = [sys.executable, "-m", "backend.compile.cache", "--cache-dir", str(folder), action, str(file)]
     try:
-        done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            cwd=PROJECT_ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONUTF8": "1"},
+            timeout=_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise HTTPException(504, f"It took longer than {_SECONDS // 60} minutes.") from None
     if done.returncode:

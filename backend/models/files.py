@@ -182,14 +182,6 @@ def folder_tensors(folder: Path, part: Part, variant: str | None = None) -> dict
     return tensors
 
 
-def part_tensors(base: Path, part: Part, variant: str | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The same for a whole model's folder; what can't be read is left out."""
-    try:
-        return folder_tensors(base / part.folder, part, variant)
-    except (ValueError, OSError):
-        return {}
-
-
 def _problem(text: str, remedy: str) -> Problem:
     return Problem(path=SETTING, line=None, text=text, remedy=remedy)
 
