@@ -255,8 +255,7 @@ def _compile(
     telemetry = Telemetry(cache).start()
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
-    budget = inputs.cfg.memory.activation_memory_budget
-    checkpointing.set_activation_budget(0.0 if recompute and budget is None else budget)
+    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
     rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
     try:
         report = compile_model(

@@ -194,6 +194,9 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
         folder = caches / _short(spec)
         if repeat == 0:
             _empty(folder)
+        elif variant(spec.variant).compile and not folder.is_dir():
+            write(f"{spec.variant} has no cache to start warm from: run the command with --fill first\n")
+            return
         answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
         clock.note(spec, answer["process_s"])
         record.add(spec, repeat, answer)

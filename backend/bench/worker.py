@@ -39,7 +39,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     stream = Stream(spec, device, chosen.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
     optimizer.register_step_post_hook(lambda *_: lora.publish())
-    checkpointing.set_activation_budget(0.0 if spec.recomputes and spec.memory_budget is None else spec.memory_budget)
+    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, chosen, model, shapes)

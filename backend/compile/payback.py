@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backend.bench.record import read_rows
 from backend.bench.table import groups
+from backend.compile.recompute import checkpointing_of
 from backend.config.load import load
 from backend.config.schema import Config
 from backend.runs.eta import spoken
@@ -24,7 +25,7 @@ _SAME_WORK = {
     "dataset": ("resolution", "batch_size"),
     "network": ("network_dim", "conv_dim"),
     "training": ("gradient_accumulation_steps", "gradient_checkpointing", "mixed_precision"),
-    "memory": ("blocks_to_swap", "checkpointing_kind", "base_quantization", "base_compute"),
+    "memory": ("blocks_to_swap", "checkpointing_kind", "activation_memory_budget", "base_quantization", "base_compute"),
 }
 _MOST_RUNS = 40
 _ROWS = 200
@@ -92,18 +93,17 @@ def steps_to_pay(compile_seconds: float, s_per_step: float, speedup: float) -> i
     return math.ceil(compile_seconds / saved) if saved > 0 else None
 
 
-def measured_speedup(checkpointing: bool, record: Path = RECORDS / "flux-compile", kind: str = "") -> float | None:
+def measured_speedup(checkpointing: str, record: Path = RECORDS / "flux-compile") -> float | None:
     """How many times faster than eager our default (static, auto attention) ran in the bench; None without a record.
 
-    kind: of checkpointing, as the bench writes it, empty for block.
+    checkpointing: as `checkpointing_of` says it.
     """
+    kind = {"off": "", "block": "", "graph": "auto"}.get(checkpointing, checkpointing)
     if not (record / "results.csv").is_file():
         return None
-    found = {
-        g.variant: g.median("s_per_step")
-        for g in groups(read_rows(record))
-        if g.checkpointing is checkpointing and (g.variant == "eager" or g.rows[0]["checkpointing_kind"] == kind)
-    }
+    measured = [g for g in groups(read_rows(record)) if g.checkpointing is (checkpointing != "off")]
+    alike = [g for g in measured if g.variant == "eager" or g.rows[0]["checkpointing_kind"] == kind]
+    found = {g.variant: g.median("s_per_step") for g in alike}
     eager, ours = found.get("eager"), found.get("static:sdpa")
     return eager / ours if eager and ours else None
 
@@ -146,9 +146,7 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
     if eager is not None:
         return Payback(compiled.s_per_step, eager.s_per_step, longest, "an earlier run of the same settings")
     lends = config.model.family == "flux" and compiled.on_card
-    checkpointed = config.training.gradient_checkpointing
-    kind = config.memory.checkpointing_kind if checkpointed else ""
-    ratio = measured_speedup(checkpointed, bench, kind.replace("block", "")) if lends else None
+    ratio = measured_speedup(checkpointing_of(config), bench) if lends else None
     if ratio is None:
         return Payback(compiled.s_per_step, None, longest)
     return Payback(compiled.s_per_step, compiled.s_per_step * ratio, longest, "reckoned by the ratio in the benchmarks")

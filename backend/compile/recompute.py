@@ -1,4 +1,4 @@
-"""Whether compiled blocks compute again in their backward graphs what gradient checkpointing drops. Torch-free."""
+"""What gradient checkpointing comes to for a config: whether compiled blocks recompute in their graphs. Torch-free."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def within_graphs(cfg: Config) -> bool:
         and not pieces
         and cfg.network.network_dropout == 0
     )
+
+
+def checkpointing_of(cfg: Config) -> str:
+    """What is done: off, block, offload, selective, or graph, which is block within the compiled graphs."""
+    kind = cfg.memory.checkpointing_kind
+    if not cfg.training.gradient_checkpointing:
+        return "off"
+    if kind == "auto":
+        return "graph" if within_graphs(cfg) else "block"
+    return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.compile.recompute import PARTITIONING
 from backend.config.rule import Rule, no_effect
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE
@@ -129,7 +130,7 @@ WEIGHT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("memory.activation_memory_budget", "compile.compile", "compile.compile_backend"),
-        lambda budget, on, backend: budget is not None and on and backend != "inductor",
+        lambda budget, on, backend: budget is not None and on and backend not in PARTITIONING,
         "activation_memory_budget has no effect: {compile_backend} keeps what the model keeps",
         "Set compile.compile_backend to inductor, or take activation_memory_budget out",
         "warning",

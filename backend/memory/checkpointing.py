@@ -94,11 +94,13 @@ class Selective:
         return recomputed(function, *arguments, **named)
 
 
-def set_activation_budget(share: float | None) -> None:
-    """Share of a compiled block's activations that may be kept, 0 to 1; None keeps what torch finds fastest.
+def set_activation_budget(share: float | None, recompute: bool = False) -> None:
+    """Share of a compiled block's activations that may be kept, 0 to 1.
 
+    None keeps what torch finds fastest, or nothing where blocks `recompute` within their graphs.
     The partitioner of torch.compile then recomputes the cheapest operators; at 0 all of them, from the block's input.
     It counts for blocks compiled afterwards, in all threads. Not for models with dropout: it takes random operators for
     recomputable ones (seen with torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
     """
-    set_everywhere(torch._functorch.config, "activation_memory_budget", 1.0 if share is None else share)
+    usual = 0.0 if recompute else 1.0
+    set_everywhere(torch._functorch.config, "activation_memory_budget", usual if share is None else share)

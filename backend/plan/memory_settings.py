@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backend.compile.recompute import within_graphs
+from backend.compile.recompute import PARTITIONING, checkpointing_of, within_graphs
 from backend.memory.bytes import stored_as, total_bytes
 from backend.memory.swap_choice import device_bytes, swapped_blocks
 from backend.models.activations import VaeActivations
@@ -80,7 +80,7 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         text_format=stored_as(memory.text_encoder_quantization),
         autocast=autocast,
         number=Format(2, 4) if autocast else Format(width, width),
-        way=Way(cfg.compile.compile, _checkpointing(cfg), _budget(cfg)),
+        way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=cfg.network.network_dim,
         lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
         vae=said.vae if said else _USUAL_VAE,
@@ -93,19 +93,9 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
     )
 
 
-def _checkpointing(cfg: Config) -> str:
-    """As `Way` has it."""
-    if not cfg.training.gradient_checkpointing:
-        return "off"
-    kind = cfg.memory.checkpointing_kind
-    if kind == "auto":
-        return "graph" if within_graphs(cfg) else "block"
-    return kind
-
-
 def _budget(cfg: Config) -> float:
     """Share of its activations that a compiled block may keep."""
     share = cfg.memory.activation_memory_budget
     if share is None:
         return 0.0 if within_graphs(cfg) else 1.0
-    return 1.0 if cfg.compile.compile_backend != "inductor" else share
+    return share if cfg.compile.compile_backend in PARTITIONING else 1.0

@@ -24,8 +24,9 @@ def test_speedup_is_read_from_the_record(tmp_path: Path) -> None:
     record = Record.open(tmp_path, "compile", [], "abc")
     for name, seconds in (("eager", 0.21), ("static:sdpa", 0.14)):
         record.add(Spec(name), 0, {"ok": True, "process_s": 1.0, "row": {"s_per_step": seconds}})
-    assert abs(measured_speedup(True, tmp_path) - 1.5) < 1e-9
-    assert measured_speedup(False, tmp_path) is None and measured_speedup(True, tmp_path / "none") is None
+    assert abs(measured_speedup("block", tmp_path) - 1.5) < 1e-9
+    assert measured_speedup("off", tmp_path) is None and measured_speedup("block", tmp_path / "none") is None
+    assert measured_speedup("graph", tmp_path) is None, "measured with another kind of checkpointing"
 
 
 def test_payback_is_torch_free() -> None:

@@ -75,7 +75,7 @@ class Training:
         self.backend, self.linear, self.dynamic, self.lists = backend, linear, dynamic, lists
         self.shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
         if backend is not None:
-            set_activation_budget(0.0 if kind == "auto" else None)
+            set_activation_budget(None, recompute=kind == "auto")
             self.report = compile_model(
                 self.model,
                 lists,

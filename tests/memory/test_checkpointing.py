@@ -25,7 +25,7 @@ from backend.shapes.runtime import ShapeRuntime
 from tests.compile.toys import Counting
 from tests.shapes.common import Batch, make_batch
 from tests.tiny_flux import make_tiny_denoiser
-from tests.training.runs import config, events, lora_of, same, train_here
+from tests.training.runs import config, events, lora_of, rows, same, train_here
 
 TEXT = 12
 SIZES = [(6, 8), (8, 12)]
@@ -166,9 +166,9 @@ def test_a_block_that_fails_to_compile_is_recomputed_from_outside() -> None:
     torch._dynamo.register_backend(broken, name="broken")
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
     model, _ = denoiser("auto", double=1, single=1, targets=FEW)
-    rows = [Choice("single:0", "aot_eager", True)]
+    chosen = [Choice("single:0", "aot_eager", True)]
     report = compile_model(
-        model, block_lists(model), backend="aot_eager_decomp_partition", selection=rows, recompute=True
+        model, block_lists(model), backend="aot_eager_decomp_partition", selection=chosen, recompute=True
     )
     assert not model.single_transformer_blocks[0].forward.recomputes
     forward = model.transformer_blocks[0].forward
@@ -307,15 +307,16 @@ def test_offload_on_the_card_is_exact_and_smaller() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", checkpointing.KINDS)
 def test_compiled_flux_on_the_card_equals_the_run_without(kind: str) -> None:
-    """Inductor, dropout on: the same loss and gradients over three steps, two graphs in all."""
-    found = []
+    """Inductor, dropout on where it may be: the same loss and gradients over three steps, two graphs in all."""
+    found, dropout = [], 0.0 if kind == "auto" else 0.3
     for each in ("off", kind):
         torch._dynamo.reset()
-        model, _ = denoiser(each)
+        model, _ = denoiser(each, dropout=dropout)
         model.cuda()
+        checkpointing.set_activation_budget(None, recompute=each == "auto")
         shapes = ShapeRuntime("static", 24, text_length=TEXT)
         telemetry = Telemetry().start()
-        compile_model(model, block_lists(model), fullgraph=True, dynamic="false")
+        compile_model(model, block_lists(model), fullgraph=True, dynamic="false", recompute=each == "auto")
         batches = [make_batch(sizes, [TEXT, TEXT]).to("cuda", torch.float32) for sizes in (SIZES, SIZES[::-1], SIZES)]
         found.append([step(model, batch, shapes) for batch in batches])
         stats = telemetry.poll()
@@ -347,3 +348,25 @@ def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_pat
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     assert torch._functorch.config.activation_memory_budget == 0.3
+
+
+def test_a_run_recomputes_within_its_graphs(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The setting reaches compile, torch's partitioner and the log, and the losses are those of block."""
+    losses = {}
+    for kind in ("auto", "block"):
+        caplog.clear()
+        cfg = config(
+            tiny_flux, image_folder, tmp_path,
+            memory={"checkpointing_kind": kind}, training={"max_train_steps": 2, "gradient_checkpointing": True},
+            compile={"compile": True, "compile_backend": "aot_eager_decomp_partition"},
+            network={"targets_include": ["attn.to_q"]},
+        )  # fmt: skip
+        with caplog.at_level("INFO"):
+            run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        assert ("checkpointing within the graphs" in caplog.text) == (kind == "auto")
+        assert torch._functorch.config.activation_memory_budget == (0.0 if kind == "auto" else 1.0)
+        losses[kind] = [row["loss"] for row in rows(run)]
+    assert losses["auto"] == pytest.approx(losses["block"], rel=1e-5)
