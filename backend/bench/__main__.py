@@ -9,18 +9,18 @@ Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and me
 an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would not end in time; the
 same command again goes on.
 
-Where a card is lent by the minute, `--fill` compiles all variants into their caches, several processes at once, and
-records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and no times, so that its
-processes may run at once too.
+Where a card is lent by the minute, `--together N` compiles and warms up N processes side by side and then times them
+one after another, the others idle: their steps are as alone, their compile times are not taken. `--fill` compiles all
+variants into their caches and records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and
+no times, so that its processes may run at once too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
@@ -28,10 +28,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from backend.bench import seed000
+from backend.bench.processes import LONGEST_SECONDS, ROOT, Answer, run_together, run_worker
 from backend.bench.record import Record, read_losses
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
@@ -39,9 +41,6 @@ from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, Spec, variant
 from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
-
-ROOT = Path(__file__).parents[2]
-_WORKER_SECONDS = 1800
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--losses", action="store_true", help="record and compare losses alone, no time")
     add("--fill", action="store_true", help="only compile into the caches, for --warm")
     add("--warm", action="store_true", help="measure warm starts alone, from caches made by --fill")
+    add("--together", type=int, default=1, help="processes that get ready side by side and are timed one by one")
     add("--at-once", type=int, default=4, help="processes side by side under --fill and --losses")
     add("--budget-s", type=float, help="seconds in which the command must end")
     add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="folder of the records")
@@ -132,19 +132,6 @@ def _value(given: argparse.Namespace, name: str) -> Any:
     return () if name == "layers" and numbers == SIZES[given.size].layers else numbers
 
 
-def run_worker(spec: Spec, timeout: float = _WORKER_SECONDS) -> dict[str, Any]:
-    """One measurement in a process of its own; its log goes to our stderr."""
-    command = [sys.executable, "-m", "backend.bench.worker", json.dumps(spec.to_dict())]
-    try:
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"no end within {timeout:.0f} s", "process_s": timeout}
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"ok"')]
-    if lines:
-        return json.loads(lines[-1])
-    return {"ok": False, "error": f"the process ended with exit code {done.returncode}", "process_s": 0.0}
-
-
 class _Clock:
     """What is left of the budget, and whether a measurement still fits by what its like took."""
 
@@ -156,7 +143,7 @@ class _Clock:
         self._took[spec.variant] = max(seconds, self._took.get(spec.variant, 0.0))
 
     def left(self) -> float:
-        return _WORKER_SECONDS if self._end is None else max(1.0, self._end - time.monotonic())
+        return LONGEST_SECONDS if self._end is None else max(1.0, self._end - time.monotonic())
 
     def fits(self, spec: Spec) -> bool:
         guess = self._took.get(spec.variant, max(self._took.values(), default=30.0))
@@ -185,24 +172,39 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     # The first repetition is the cold one.
     first = 1 if given.warm else 0
 
-    def measured(repeat: int, spec: Spec) -> None:
+    def cache_of(spec: Spec) -> Path:
+        return caches / _short(spec)
+
+    def begun(repeat: int, spec: Spec) -> bool:
+        """Whether to measure it now; its cache is as the repetition wants it."""
         if record.has(spec, repeat) and not given.keep_going:
-            return
+            return False
         if not clock.fits(spec):
             write(f"no time left for {spec.variant}, run the command again to go on\n")
-            return
-        folder = caches / _short(spec)
+            return False
         if repeat == 0:
-            _empty(folder)
-        elif variant(spec.variant).compile and not folder.is_dir():
+            shutil.rmtree(cache_of(spec), ignore_errors=True)
+        elif variant(spec.variant).compile and not cache_of(spec).is_dir():
             write(f"{spec.variant} has no cache to start warm from: run the command with --fill first\n")
-            return
-        answer = run_worker(replace(spec, cache_dir=str(folder)), clock.left())
+            return False
+        return True
+
+    def ended(repeat: int, spec: Spec, answer: Answer) -> None:
         clock.note(spec, answer["process_s"])
         record.add(spec, repeat, answer)
         write(_told(spec, answer))
 
-    jobs = [(repeat, spec) for repeat in range(first, first + repeats) for spec in specs]
+    def measured(repeat: int, some: Sequence[Spec]) -> None:
+        with_caches = [replace(spec, cache_dir=str(cache_of(spec))) for spec in some if begun(repeat, spec)]
+        if given.together > 1 and with_caches:
+            run_together(with_caches, clock.left(), partial(ended, repeat))
+            return
+        for spec in with_caches:
+            ended(repeat, spec, run_worker(spec, clock.left()))
+
+    size = max(1, given.together)
+    parts = [specs[at : at + size] for at in range(0, len(specs), size)]
+    jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in parts]
     with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
         for done in [pool.submit(measured, *job) for job in jobs]:
             done.result()
@@ -233,12 +235,6 @@ def _short(spec: Spec) -> str:
     """Name of the compile cache of one variant and its settings: no two of them share kernels."""
     told = [spec.variant, spec.checkpointing, *(getattr(spec, name) for name in SETTINGS)]
     return f"{spec.variant.replace(':', '-')}-{zlib.crc32(repr(told).encode()):08x}"
-
-
-def _empty(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _to_stdout(text: str) -> None:

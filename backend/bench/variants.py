@@ -78,6 +78,7 @@ class Spec:
     """One measurement, as the worker process gets it. Everything made with `option` is also a flag and a column.
 
     layers: empty for the size's own. checkpointing_kind: of `backend.memory.checkpointing`, empty for block.
+    gated: the process waits for its turn before its timed steps, beside others.
     """
 
     variant: str
@@ -112,6 +113,7 @@ class Spec:
         ("auto", "on", "off"),
     )
     cache_dir: str = ""
+    gated: bool = False
     images: int = 34
     validate: bool = False
     extra: dict[str, Any] = field(default_factory=dict)

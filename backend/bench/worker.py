@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 VALIDATION_SIGMAS = (0.05, 0.1, 0.2, 0.35)
 STEP_100 = 100
+# What says nothing of a process that started and compiled beside others.
+_OF_A_PROCESS_ALONE = ("compile_s", "step_100_s", "total_s", "second_half_s", "graph_gb")
 
 
 def measure(spec: Spec) -> dict[str, Any]:
@@ -71,6 +73,8 @@ def measure(spec: Spec) -> dict[str, Any]:
         "losses": losses,
         **meter.row(len(times) - warm),
     }
+    if spec.gated:
+        row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
     with counted_syncs(device) as syncs:
         step(stream.batch(len(times)))
     row["syncs"] = syncs.count
@@ -223,6 +227,8 @@ def _run(
         meter.wait()
         if number == warm:
             graphs = telemetry.poll().graphs
+            if spec.gated:
+                _wait_for_turn()
             meter.steady()
         began = time.perf_counter()
         loss = step(batch)
@@ -230,6 +236,13 @@ def _run(
         times.append(time.perf_counter() - began)
         losses.append(float(loss))
     return times, losses, graphs
+
+
+def _wait_for_turn() -> None:
+    """Say that the timed steps may begin, and wait until it is so: a line on standard input."""
+    sys.stdout.write('\n{"ready": true}\n')
+    sys.stdout.flush()
+    sys.stdin.readline()
 
 
 def _validate(stream: Any, forward: Callable[[Any], Any]) -> float:

@@ -361,3 +361,19 @@ def test_caches_are_filled_side_by_side_and_warm_starts_measured(
     assert (row["ok"], row["cold"], row["repeat"]) == ("1", "0", "1")
     assert bench.main([*TINY, "--variants", "eager", "--out", str(tmp_path), "--losses"], said.append) == 0
     assert {row["variant"] for row in read_losses(tmp_path / "tiny-loss")} == {"eager"}
+
+
+@pytest.mark.slow
+def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same losses as alone, a time a step but none of the compile; one that can't start does not hold the rest."""
+    monkeypatch.setenv("MONOTILE_BENCH_CACHE", str(tmp_path / "c"))
+    said: list[str] = []
+    command = [*TINY, "--variants", "eager,static:varlen,static:sdpa", "--out", str(tmp_path), "--together", "3"]
+    assert bench.main(command, said.append) == 0
+    rows = {row["variant"]: row for row in Record.open(tmp_path / "tiny-compile", "compile", []).rows}
+    eager, static, refused = rows["eager"], rows["static:sdpa"], rows["static:varlen"]
+    assert float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
+    assert float(static["s_per_step"]) > 0 and (static["graphs"], static["recompiles"]) == ("2", "0")
+    assert static["compile_s"] == static["step_100_s"] == "" and "needs an NVIDIA GPU" in refused["error"]
