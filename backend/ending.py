@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
     """Train and write the end into events and record. Failed, after the last good LoRA was kept, when loss or
-    gradients are lost or the card is full; everything else is passed on."""
+    gradients are lost or memory has run out; everything else is passed on."""
     try:
         ending = train(job)
     except NotFinite as lost:
         raise _kept(run, job, lost) from lost
-    except RuntimeError as error:
-        if not oom.is_full(error):
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not oom.is_out_of_memory(error):
             raise
         raise oom.told(error, events, job.expected, job.shape_words(), partial(_kept_whole, job, error)) from error
     finally:
@@ -68,11 +68,11 @@ def _kept(run: Run, job: Job, lost: NotFinite) -> Failed:
     return Failed(f"{lost} Training was stopped. {kept}{state}", remedy)
 
 
-def _kept_whole(job: Job, error: RuntimeError) -> str:
-    """What was kept after the card ran out of memory."""
+def _kept_whole(job: Job, error: BaseException) -> str:
+    """What was kept after memory ran out."""
     try:
         return oom.keep_whole(job, error)
-    except (NotFinite, WriteFailed, RuntimeError) as failed:
+    except (NotFinite, WriteFailed, RuntimeError, MemoryError) as failed:
         # the first error is what the person has to know of
         log.warning("The last step could not be saved: %s", failed)
         return "The last step could not be saved; the state of the last save is kept."

@@ -93,6 +93,7 @@
   const update = async () => {
     if (!node) return;
     const mine = ++turn;
+    if (!last) fill(result, el("p", { class: "note" }, "Working it out …"));
     try {
       const answer = await m.get("/memory", { vram: size() });
       const key = JSON.stringify(answer);
@@ -110,6 +111,7 @@
       result,
       el("div", { class: `verdict ${TONES[facts.verdict]}`, id: "fit-verdict", "data-verdict": facts.verdict }, facts.headline),
       facts.nearest ? advice(facts.nearest) : null,
+      facts.problems.map((said) => el("p", { class: "note bad" }, said)),
       bars(facts),
       legend(facts),
       el("p", { class: `note ${facts.ram_verdict === "does_not_fit" ? "bad" : ""}`, id: "fit-ram" }, facts.ram_words),

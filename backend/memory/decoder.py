@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.memory.shortage import is_full
 from backend.memory.turns import away
 from backend.plan.memory import TILE_PX
 
@@ -66,21 +67,28 @@ class Decoder:
         """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_card`."""
         if self.tiled:
             tile(self._vae.vae)
-        try:
-            return self._decode(latent)
-        except torch.OutOfMemoryError:
-            # outside of the except: an exception that is being handled keeps what failed in memory
-            pass
+        done = self._tried(latent, alone=False)
+        if done is not None:
+            return done
         for said in self._lighter():
             log.warning("No room on the card to decode a sample; %s", said)
             torch.cuda.empty_cache()
-            try:
-                with away(self.denoiser, self.device) if self.may_turn and not self.turns else nullcontext():
-                    return self._decode(latent)
-            except torch.OutOfMemoryError:
-                pass
+            done = self._tried(latent, alone=self.may_turn and not self.turns)
+            if done is not None:
+                return done
         log.warning("No room on the card to decode a sample; it is decoded on the CPU")
         return self._vae.to("cpu").decode(latent[None].cpu())[0]
+
+    def _tried(self, latent: Tensor, alone: bool) -> Tensor | None:
+        """Pixels, with the denoiser gone meanwhile if `alone`; None when the card is full."""
+        try:
+            with away(self.denoiser, self.device) if alone else nullcontext():
+                return self._vae.to(self.device).decode(latent[None])[0].cpu()
+        except RuntimeError as error:
+            if not is_full(error):
+                raise
+        # outside of the except: an exception that is being handled keeps what failed in memory
+        return None
 
     def _lighter(self) -> Iterator[str]:
         """Ways to need less of the card, each taken when the one before it was not enough."""
@@ -90,6 +98,3 @@ class Decoder:
             self.tiled = True
             tile(self._vae.vae)
             yield "it is decoded in tiles"
-
-    def _decode(self, latent: Tensor) -> Tensor:
-        return self._vae.to(self.device).decode(latent[None])[0].cpu()

@@ -12,11 +12,11 @@ import torch
 
 from backend.config.problems import Problem
 from backend.config.schema import Config
+from backend.plan.estimate import OUTSIDE, Estimate
 from backend.plan.machine import Card, ram
-from backend.plan.memory import OUTSIDE, Estimate
 from backend.plan.memory_report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words
 from backend.plan.memory_work import RunWork
-from backend.plan.nearest import Change, Search
+from backend.plan.nearest import Search
 from backend.refused import Refused
 from backend.runs.events import EventWriter
 from backend.runs.files import write_atomic
@@ -68,10 +68,6 @@ class Expected:
         remedy = "Use a card with more memory." if nearest is None else nearest_words(nearest)
         raise Refused.of([Problem("memory.vram_limit_gb" if self._limited else "model.base_model", None, text, remedy)
                           for text in (self._short(stage) for stage in short)])  # fmt: skip
-
-    def told_changes(self, most: int = 3) -> list[tuple[Change, int]]:
-        """Single settings in order of least cost, with the bytes each saves."""
-        return self.search.cheapest(most)
 
     @property
     def _limited(self) -> bool:

@@ -1,4 +1,4 @@
-"""Out of video memory: what was being done, how much was missing, and what to change, in order of least cost."""
+"""Out of memory: what was being done, how much was missing, and what to change, in order of least cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import logging
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from backend.memory.expected import Expected
+from backend.memory.shortage import is_full, is_short_of_ram
+from backend.plan.changes import Change
 from backend.plan.memory_report import gigabytes
 from backend.refused import Failed
+from backend.runs.diagnose_rules import LESS_RAM
 from backend.runs.events import EventWriter, read_events
 
 if TYPE_CHECKING:
@@ -25,11 +28,6 @@ log = logging.getLogger(__name__)
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = r"([\d.]+) ([KMGT]iB|bytes|B)"
-# What libraries say when the card is full, beside torch's own exception: cuBLAS, cuDNN, NVRTC, bitsandbytes, HIP.
-_FULL = re.compile(
-    r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
-    r"cudaErrorMemoryAllocation|HIP out of memory|CUDA driver error: out of memory|Triton Error \[CUDA\]: out of memory"
-)
 _DOING = {
     "cache_latents": "encoding the pictures",
     "cache_text": "encoding the captions",
@@ -40,6 +38,19 @@ _DOING = {
     "validate": "measuring the validation loss",
     "save": "saving",
 }
+_STAGES = {
+    "cache_latents": ("encode_pictures",),
+    "cache_text": ("encode_text",),
+    "load": ("train",),
+    "compile": ("train",),
+    "train": ("train",),
+    "sample": ("sample", "decode_samples"),
+    "validate": ("validate",),
+}
+"""Stages of the estimate that a phase belongs to."""
+
+_LEAST = 200_000_000
+"""Bytes that a change should save at least, however little the last allocation lacked."""
 
 
 class OutOfMemory(Failed):
@@ -47,6 +58,13 @@ class OutOfMemory(Failed):
 
     kind = "cuda_oom"
     cause = "Model, pictures and settings together need more VRAM than is free on this GPU."
+
+
+class OutOfRam(Failed):
+    """The machine had no RAM left, in the same words."""
+
+    kind = "ram"
+    cause = "Models, swapped blocks and caches together need more RAM than is free."
 
 
 @dataclass(frozen=True)
@@ -74,7 +92,7 @@ class Shortage:
         if ours is None and allocated is not None:
             ours = allocated + (unused or 0)
         return cls(
-            _one(rf"Tried to allocate {_SIZE}", text),
+            _one(rf"[Tt]ried to allocate {_SIZE}", text),
             _one(rf"of which {_SIZE} is free", text),
             _one(rf"total capac\w* of {_SIZE}", text),
             ours,
@@ -109,22 +127,20 @@ class Shortage:
         return " ".join(said)
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether an exception says that the card is full."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
-
-
 @contextmanager
 def explained(events: EventWriter, expected: Expected | None) -> Iterator[None]:
-    """Turn an exception about a full card into OutOfMemory that says what was being done and what to change."""
+    """Turn an exception about memory that ran out into one that says what was being done and what to change."""
     try:
         yield
-    except RuntimeError as error:
-        if not is_full(error):
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not is_out_of_memory(error):
             raise
         raise told(error, events, expected) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the card or the machine has no memory left."""
+    return is_full(error) or is_short_of_ram(error)
 
 
 def told(
@@ -133,35 +149,46 @@ def told(
     expected: Expected | None,
     shape: str = "",
     keep: Callable[[], str] = lambda: "",
-) -> OutOfMemory:
+) -> OutOfMemory | OutOfRam:
     """What a person should know of it. shape: of what was worked on. keep: saves what can be, and says what."""
     log.error("%s", "".join(traceback.format_exception(error)).rstrip())
-    doing = doing_words(events)
-    of = f" ({shape})" if shape else ""
-    text = f"The card ran out of memory while {doing}{of}. {Shortage.read(str(error)).words()} {keep()}"
-    return OutOfMemory(" ".join(text.split()), remedy(expected))
+    phase, found = last_phase(events), Shortage.read(str(error))
+    doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
+    need = max(found.missing or 0, _LEAST)
+    if is_full(error):
+        text = f"The card ran out of memory while {doing}. {found.words()} {keep()}"
+        return OutOfMemory(" ".join(text.split()), remedy(expected, phase, need))
+    text = f"The machine ran out of memory (RAM) while {doing}. {found.words()} {keep()}"
+    search = expected.search if expected is not None else None
+    offered = [] if search is None else (search.cheapest_in_ram if search.on_card else search.cheapest)(need=need)
+    return OutOfRam(" ".join(text.split()), f"{LESS_RAM} {_in_order(offered)}".rstrip())
 
 
-def doing_words(events: EventWriter) -> str:
-    """The phase that the run's events name last, in words."""
+def last_phase(events: EventWriter) -> str:
+    """The phase that the run's events name last; "" before the first."""
     written, _ = read_events(events.path)
     phases = [event for event in written if event["kind"] == "phase"]
-    if not phases:
-        return "starting"
-    return _DOING.get(str(phases[-1].get("phase")), str(phases[-1].get("phase")))
+    return str(phases[-1].get("phase")) if phases else ""
 
 
-def remedy(expected: Expected | None) -> str:
-    """Three settings in order of least cost, with what each is predicted to save."""
-    changes = expected.told_changes() if expected is not None else []
-    if not changes:
-        return "Close other programs that use the card, or lower batch_size or resolution."
+def remedy(expected: Expected | None, phase: str, need: int) -> str:
+    """Three settings that make the stage of `phase` smaller by `need` bytes, in order of least cost."""
+    stages = _STAGES.get(phase, ())
+    offered = expected.search.cheapest(stages=stages, need=need) if expected is not None else []
+    if offered:
+        return _in_order(offered)
+    smaller = "draw smaller samples" if phase == "sample" else "lower batch_size or resolution"
+    return f"Close other programs that use the card, or {smaller}."
+
+
+def _in_order(offered: Sequence[tuple[Change, int]]) -> str:
+    """Changes with what each is predicted to save, as a sentence; "" for none."""
     said = [
         f"({number}) {change.words} ({', '.join(f'{path} = {_value(value)}' for path, value in change.values.items())})"
         f": saves about {gigabytes(saved)} and costs {change.cost}"
-        for number, (change, saved) in enumerate(changes, 1)
+        for number, (change, saved) in enumerate(offered, 1)
     ]
-    return f"In order of least cost: {'; '.join(said)}."
+    return f"In order of least cost: {'; '.join(said)}." if said else ""
 
 
 def keep_whole(job: Job, error: BaseException) -> str:

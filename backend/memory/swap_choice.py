@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from backend.config.problems import Problem
+
 
 def swapped_blocks(sizes: Mapping[str, int], count: int) -> dict[str, list[int]]:
     """The blocks to swap, `count` of all stacks together, as numbers by block class.
@@ -23,6 +25,14 @@ def swapped_blocks(sizes: Mapping[str, int], count: int) -> dict[str, list[int]]
                 chosen[kind].append(number)
             index += 1
     return chosen
+
+
+def too_many(count: int, total: int) -> Problem | None:
+    """What is wrong with swapping `count` blocks of a model that has `total`."""
+    if count <= total:
+        return None
+    text = f"{count} blocks are to be swapped, but this model has {total}"
+    return Problem("memory.blocks_to_swap", None, text, f"Set blocks_to_swap to {total} or less.")
 
 
 def moved_per_batch(sizes: Sequence[int], ring: int) -> int:

@@ -16,6 +16,7 @@ import transformers.utils.logging
 from torch import Tensor, nn
 
 from backend.memory.quantized import quantize_layer, quantized_layers
+from backend.memory.shortage import is_full, is_short_of_ram
 from backend.models import files, skeleton
 from backend.models.loading import Loading
 from backend.models.sources import FolderSource, LazyTensor, PartSource
@@ -49,9 +50,11 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
         quantized = _quantized(model, loading)
         for name, lazy in tensors.items():
             _put(model, name, lazy, loading, name in quantized)
-    except (Refused, torch.OutOfMemoryError):
+    except Refused:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+        if is_full(error) or is_short_of_ram(error):
+            raise
         text = f"{part.title} in {source.title} can't be loaded: {_first_line(error)}"
         raise Refused(text, "Copy it again from where the model came from.", files.SETTING) from error
     if skeleton.of_transformers(cls):

@@ -8,6 +8,7 @@ read, `{"kind": "problems", "problems": [...]}`.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     parser.add_argument("config", type=Path, help="settings file (TOML); any setting may follow as --name value")
     parser.add_argument("--json", action="store_true", help="one JSON document a line")
     parser.add_argument("--progress", action="store_true", help="lines of progress before the result")
-    parser.add_argument("--vram", type=float, metavar="GB", help="memory of the card, where it is in another machine")
+    parser.add_argument("--vram", type=_gigabytes, metavar="GB", help="memory of a card that is elsewhere")
     try:
         own, overrides = split(sys.argv[1:] if argv is None else argv, _OWN)
     except Refused as refused:
@@ -54,8 +55,9 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         return _refuse(out, given.json, loaded.problems)
     scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
     plan = plan_for(loaded.config, scan)
-    problems = [*loaded.problems, *scan.problems, *plan.problems]
     memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)
+    of_model = memory[0].problems if memory is not None else ()
+    problems = [*loaded.problems, *scan.problems, *plan.problems, *of_model]
     if given.json:
         document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
         document["memory"] = None if memory is None else memory_dict(*memory)
@@ -70,9 +72,19 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         if loaded.config.compile.compile:
             known = payback(loaded.config, resolve(loaded.config.saving.output_dir))
             console.print(known.sentence(), markup=False)
-        for problem in loaded.problems:
+        for problem in (*loaded.problems, *of_model):
             console.print(problem.sentence(), markup=False)
     return 1 if errors(problems) or not plan.steps.steps else 0
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no size of a card; give it in GB, such as 12")
+    return size
 
 
 class _Stream:

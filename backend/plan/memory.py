@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from backend.lora.patterns import factor_shapes, included, sizes
 from backend.memory.bytes import total_bytes
 from backend.memory.optimizer_bytes import trained_bytes
+from backend.memory.swap_choice import too_many
 from backend.models.base import Base
 from backend.models.spec import Family
 from backend.models.table import family as family_named
 from backend.plan import memory_ram
 from backend.plan.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
+from backend.plan.estimate import TIGHT, Estimate, Stage, room_of
 from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen, chosen
 from backend.plan.memory_text import TrainedText, trained_text
@@ -29,21 +31,8 @@ from backend.refused import Refused
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
-_NOT_SURE = ("activations", "pictures", "workspace")
-
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
-
-OUTSIDE = 700_000_000
-"""Bytes on the card that torch's allocator does not count: CUDA's context, kernels, libraries' own."""
-
 WORKSPACE = 100_000_000
 """Bytes of cuBLAS and cuDNN workspaces, inputs, embeddings and other small things in torch's allocator."""
-
-SLACK = 0.02
-"""Share of what is allocated that the allocator reserves beside it: rounding and fragments."""
-
-TIGHT = 0.93
-"""Above this share of what there is, small differences between machines decide."""
 
 VAE_WORKSPACE = 1.3
 """What convolutions' workspaces add to the VAE's tensors."""
@@ -53,97 +42,6 @@ TILE_PX = 512
 
 TEXT_WORKING = 6
 """Widest layers' results that a text encoder holds at once."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of the run. parts: name -> bytes in torch's allocator. host: bytes in RAM beside the process itself."""
-
-    name: str
-    parts: Mapping[str, int]
-    host: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def allocated(self) -> int:
-        """What torch's allocator will show as its peak."""
-        return sum(self.parts.values())
-
-    @property
-    def sure(self) -> dict[str, int]:
-        """The parts that are known to the byte: weights and what belongs to the LoRA."""
-        return {name: size for name, size in self.parts.items() if name not in _NOT_SURE}
-
-    @property
-    def surely(self) -> int:
-        """Bytes of those."""
-        return sum(self.sure.values())
-
-    @property
-    def total(self) -> int:
-        """What the card must have free: with the allocator's slack and what lies outside of it."""
-        return int(self.allocated * (1 + SLACK)) + OUTSIDE
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """stages in the order in which they run. ram: part -> bytes of the machine's memory at its worst moment.
-
-    card: what it is held against; None when nothing is known of any. limit: memory.vram_limit_gb in bytes. rough: the
-    family says nothing about its activations. given: the settings it was made from, with auto resolved.
-    on_card: False for a run on the CPU. ram_room: RAM of the machine; None where it is not this one.
-    """
-
-    stages: tuple[Stage, ...]
-    ram: Mapping[str, int]
-    card: Card | None = None
-    limit: int | None = None
-    rough: bool = False
-    given: Chosen | None = None
-    on_card: bool = True
-    ram_room: int | None = None
-
-    @property
-    def peak(self) -> Stage:
-        """The stage that needs most."""
-        return max(self.stages, key=lambda stage: stage.allocated)
-
-    def stage(self, name: str) -> Stage | None:
-        """The stage called `name`, if the run has it."""
-        return next((stage for stage in self.stages if stage.name == name), None)
-
-    @property
-    def room(self) -> int | None:
-        """Bytes of the card that the run may use."""
-        return _room(self.card, self.limit)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the worst stage fits the card; on a CPU, whether the run fits the machine's RAM."""
-        return verdict(self.peak.total, self.room) if self.on_card else self.ram_verdict
-
-    @property
-    def ram_verdict(self) -> Verdict:
-        """Whether what is in RAM fits there."""
-        return verdict(self.ram_total, self.ram_room)
-
-    @property
-    def needed(self) -> int:
-        """Bytes that decide: of the card in the worst stage, or of RAM on a CPU."""
-        return self.peak.total if self.on_card else self.ram_total
-
-    @property
-    def ram_total(self) -> int:
-        """Bytes of RAM at the worst moment."""
-        return sum(self.ram.values())
-
-
-def verdict(needed: int, room: int | None) -> Verdict:
-    """Whether `needed` bytes fit into `room`."""
-    if room is None:
-        return "unknown"
-    if needed > room:
-        return "does_not_fit"
-    return "tight" if needed > TIGHT * room else "fits"
 
 
 def estimate(
@@ -166,17 +64,14 @@ def estimate(
         return None
     given = chosen(cfg, on_card)
     limit = int(given.limit_gb * 2**30) if given.limit_gb else None
-    room = _room(card, limit)
+    room = room_of(card, limit)
     given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
     stages = _stages(cfg, family, parts, given, work)
     ram = memory_ram.needed(parts, given, stages, on_card)
-    return Estimate(tuple(stages), ram, card, limit, family_memory(family) is None, given, on_card, ram_room)
-
-
-def _room(card: Card | None, limit: int | None) -> int | None:
-    if card is None:
-        return None
-    return min(card.free, limit) if limit else card.free
+    rough = family_memory(family) is None
+    wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
+    problems = () if wrong is None else (wrong,)
+    return Estimate(tuple(stages), ram, card, limit, rough, given, on_card, ram_room, problems)
 
 
 def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Chosen], list[Stage]]) -> Chosen:

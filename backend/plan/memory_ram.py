@@ -9,7 +9,7 @@ from backend.plan.memory_settings import Chosen
 from backend.plan.parts import Parts
 
 if TYPE_CHECKING:
-    from backend.plan.memory import Stage
+    from backend.plan.estimate import Stage
 
 PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 480_000_000
 """A trainer without a model: Python, torch and its libraries, on a card CUDA's with them."""
@@ -24,11 +24,11 @@ LOADER = 200_000_000
 def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) -> Mapping[str, int]:
     """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a card what passes through it."""
     compiler = COMPILER if given.way.compiled else 0
+    swapped, _ = given.swap(parts)
     if not on_card:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
-        return {"process": PROCESS_CPU + compiler, **models}
-    swapped, _ = given.swap(parts)
+        return {"process": PROCESS_CPU + compiler, **models} | ({"swapped_weights": swapped} if swapped else {})
     found = {"process": PROCESS_CUDA + compiler, "loader": LOADER}
     if swapped:
         found["swapped_weights"] = swapped

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from backend.plan.memory import Estimate, Stage
+from backend.plan.estimate import Estimate, Stage
 from backend.plan.nearest import Nearest
 
 STAGES = {
@@ -65,6 +65,9 @@ def headline(found: Estimate) -> str:
     if not found.on_card:
         needs = f"without a card the run computes in RAM and needs about {gigabytes(found.ram_total)} of it"
         return f"{said}: {needs}." if found.ram_room is None else f"{said}: {needs}, of {gigabytes(found.ram_room)}."
+    if found.ram_decides and found.ram_room is not None:
+        needs = f"the run needs {gigabytes(found.ram_total)} of RAM, and this machine has {gigabytes(found.ram_room)}"
+        return f"{said}: {needs}."
     worst = found.peak
     needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
     if found.card is None or found.room is None:
@@ -92,7 +95,10 @@ def ram_words(found: Estimate) -> str:
 
 def nearest_words(nearest: Nearest) -> str:
     """What to change, in a sentence."""
-    size = gigabytes(nearest.after.needed)
+    after = nearest.after
+    size = gigabytes(after.needed)
+    if after.on_card and after.ram_room is not None:
+        size = f"{gigabytes(after.peak.total)} of video memory and {gigabytes(after.ram_total)} of RAM"
     words = nearest.words[0].upper() + nearest.words[1:]
     if nearest.fits:
         return f"{words}: then {size} are needed."
@@ -119,6 +125,7 @@ def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, An
         "verdict": found.verdict,
         "headline": headline(found),
         "rough": found.rough,
+        "problems": [problem.sentence() for problem in found.problems],
         "room": found.room,
         "limit": found.limit,
         "card": None if card is None else vars(card).copy(),

@@ -145,9 +145,14 @@ def _match(exception: str) -> Diagnosis | None:
 
 
 def _filled(rule: Rule, groups: dict[str, str | None], exception: str) -> Diagnosis:
-    values = {name: redact(value or "") for name, value in groups.items()}
+    values = {name: _in_units(redact(value or "")) for name, value in groups.items()}
     text, cause, remedy = (sentence.format(**values) for sentence in (rule.text, rule.cause, rule.remedy))
     return Diagnosis(rule.kind, text, cause, remedy, redact(exception)[:_LONGEST])
+
+
+def _in_units(value: str) -> str:
+    """A long number of bytes as people say it; anything else as it is."""
+    return f"{int(value) / 2**30:.1f} GB" if value.isdigit() and len(value) > 8 else value
 
 
 def _signal_or_status(exit_code: int | None) -> int | None:

@@ -34,7 +34,10 @@ _LESS_VRAM = (
     "Turn gradient_checkpointing on, lower batch_size (raise gradient_accumulation_steps to make up for it), then "
     "lower resolution or network_dim; close other programs that use the GPU."
 )
-LESS_RAM = "Close other programs, set loader_workers to 0, or let the system use more swap space (Windows: page file)."
+LESS_RAM = (
+    "Close other programs, set loader_workers to 0, or let the system use more swap space (Windows: page file). What a "
+    "run needs of RAM is on the Memory tab: fewer blocks_to_swap and base_quantization lower it."
+)
 _SET_UP = "Start launcher.py once more: it installs what requirements.txt names."
 _COPY_AGAIN = "Copy or download the file again and compare its size with the original's."
 _NO_COMPILE = "Set compile to false to train without it; launcher.py doctor tells what is missing."
@@ -83,7 +86,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "ram",
         r"(?:can't allocate memory|not enough memory).*?you tried to allocate (?P<wanted>\d+) bytes",
-        "The machine ran out of memory (RAM): {wanted} bytes more were needed.",
+        "The machine ran out of memory (RAM): {wanted} more were needed.",
         "Model and caches need more RAM than is free.",
         LESS_RAM,
     ),

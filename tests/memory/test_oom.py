@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from backend.job import Job
-from backend.memory.oom import Shortage, is_full
+from backend.memory.oom import Shortage
+from backend.memory.shortage import is_full
+from backend.models import local
 from backend.runs.diagnose import explain
 from tests.training.runs import config, events, lora_of, same, state_of, train_here
 
@@ -135,6 +137,30 @@ def test_what_samples_or_validation_lose_is_not_the_step_before_them(
     assert code == 0 and same(lora_of(run), lora_of(straight)) and same(state_of(run), state_of(straight))
 
 
+def test_a_machine_without_ram_keeps_the_last_step_and_does_not_blame_the_files(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own refusal of a petabyte, in a step and while the model loads."""
+    plain, calls = Job.loss, []
+
+    def loss(self: Job, batch: Any) -> Any:
+        calls.append(batch)
+        return torch.empty(10**15) if len(calls) == 3 else plain(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "loss", loss)
+        run, code = train_here(config(tiny_flux, image_folder, tmp_path))
+    (error,) = events(run, "error")
+    assert code == 1 and error["error_kind"] == "ram" and "while training (step 3" in error["text"]
+    assert "more were needed" in error["text"] and "The LoRA of step 2 is kept" in error["text"]
+    assert "blocks_to_swap" in error["remedy"]
+
+    monkeypatch.setattr(local, "_converted", lambda *_: torch.empty(10**15))
+    run, code = train_here(config(tiny_flux, image_folder, tmp_path))
+    (error,) = events(run, "error")
+    assert code == 1 and error["error_kind"] == "ram" and "while loading the base model" in error["text"]
+
+
 def test_three_settings_are_offered_with_what_they_save(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,10 +174,10 @@ def test_three_settings_are_offered_with_what_they_save(
     search = Search(cfg, WORK.at_batch(2), named_card(24), flux_dev())
     found = search.after({})
     assert found is not None
-    said = remedy(Expected(search, found))
+    said = remedy(Expected(search, found), "train", GB)
     assert said.startswith("In order of least cost: (1) ") and "(3) " in said and "saves about" in said
     assert "training.gradient_checkpointing = true" in said
-    assert "batch_size" in remedy(None)
+    assert "batch_size" in remedy(None, "train", GB) and "smaller samples" in remedy(None, "sample", GB)
 
 
 def test_a_card_that_is_full_while_encoding_is_told_too(

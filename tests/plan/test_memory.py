@@ -148,6 +148,27 @@ def test_what_does_not_fit_the_ram_is_no_way_out() -> None:
     assert nearest is None or nearest.after.ram_verdict != "does_not_fit"
 
 
+def test_ram_that_does_not_suffice_is_told_and_mended() -> None:
+    cfg = settings(memory={"blocks_to_swap": 40, "checkpointing_kind": "offload"}, compile={"disable_linear": "off"})
+    search = Search(cfg, WORK, named_card(24), flux_dev(), ram_room=16 * GB)
+    found, nearest = search.after({}), search.nearest()
+    assert found is not None and found.card_verdict == "fits" and found.verdict == "does_not_fit"
+    needs = f"the run needs {found.ram_total / GB:.1f} GB of RAM, and this machine has 16.0 GB"
+    assert headline(found) == f"Does not fit: {needs}."
+    assert nearest is not None and nearest.fits and nearest.values["memory.blocks_to_swap"] < 40
+    assert " GB of video memory and " in (said := memory_lines(found, nearest)[-1]) and "of RAM are needed" in said
+
+
+def test_no_change_is_offered_that_the_rules_refuse_or_a_later_one_undoes() -> None:
+    whole = {"compile_scope": "model", "compile": True, "shape_mode": "off"}
+    cfg = settings(training={"gradient_checkpointing": False}, compile=whole)
+    nearest = Search(cfg, WORK, named_card(16), flux_dev()).nearest()
+    assert nearest is not None and nearest.values.keys() & {"memory.base_quantization"}
+    assert not nearest.values.keys() & {"training.gradient_checkpointing", "memory.blocks_to_swap"}
+    hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
+    assert hopeless is not None and hopeless.words.count("keep the base model in") == 1
+
+
 def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
     assert Search(settings(), WORK, named_card(80), flux_dev()).nearest() is None
     hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
@@ -161,15 +182,39 @@ def test_three_settings_in_order_of_cost_with_what_they_save() -> None:
     work = WORK.at_batch(4)
     found = Search(cfg, work, named_card(24), flux_dev()).cheapest()
     assert len(found) == 3 and all(saved > 0 for _, saved in found)
+    assert len({path for change, _ in found for path in change.values}) >= 3, "three settings, not one three times"
     before = estimate(cfg, work, None, parts=flux_dev())
     for change, saved in found:
         after = Search(cfg, work, None, flux_dev()).after(change.values)
         assert before is not None and after is not None and before.peak.total - after.peak.total == saved
 
 
+@pytest.mark.parametrize(
+    ("stage", "first"),
+    [("encode_text", "memory.text_encoder_quantization"), ("encode_pictures", "memory.vae_tiling")],
+)
+def test_settings_are_those_of_the_stage_that_ran_out(stage: str, first: str) -> None:
+    work = RunWork(WORK.training, 2048 * 2048)
+    (change, saved), *others = Search(settings(), work, named_card(24), flux_dev()).cheapest(stages=(stage,))
+    assert list(change.values) == [first] and saved > GB
+    assert {path for other, _ in others for path in other.values} <= {"dataset.resolution"}, "no encoder has a LoRA"
+
+
+def test_of_a_setting_the_value_that_is_enough_is_offered() -> None:
+    least = {"base_quantization": "nf4", "checkpointing_kind": "offload"}
+    cfg = settings(memory=least, optimizer={"optimizer": "adamw8bit"})
+    search = Search(cfg, WORK, named_card(8), flux_dev())
+    few, many = (search.cheapest(stages=("train",), need=need)[0] for need in (GB // 2, 3 * GB))
+    assert few[0].values["memory.blocks_to_swap"] < many[0].values["memory.blocks_to_swap"]
+    assert many[1] >= 3 * GB > few[1]
+
+
 def test_a_run_on_the_cpu_needs_ram() -> None:
     found = estimate(settings(), WORK, None, parts=flux_dev(), on_card=False)
     assert found is not None and found.ram_total > 4 * flux_dev().denoiser.count
+    swapping = settings(memory={"blocks_to_swap": 28}, compile={"disable_linear": "off"})
+    swapped = estimate(swapping, WORK, None, parts=flux_dev(), on_card=False)
+    assert swapped is not None and swapped.ram_total > found.ram_total, "what is swapped is in RAM all the same"
 
 
 def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:

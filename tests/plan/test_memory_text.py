@@ -11,8 +11,9 @@ from backend.config.load import parse
 from backend.models.base import Base
 from backend.models.table import family
 from backend.plan.activations import Work
+from backend.plan.estimate import Estimate
 from backend.plan.machine import named_card
-from backend.plan.memory import Estimate, estimate
+from backend.plan.memory import estimate
 from backend.plan.memory_work import RunWork
 from backend.plan.parts import numbers, read_parts
 

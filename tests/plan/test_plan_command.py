@@ -50,16 +50,18 @@ def test_json_with_progress_and_overrides(settings_file: Path) -> None:
     assert code == 0
 
 
-def test_what_can_not_start_exits_with_1_and_says_why(settings_file: Path, tmp_path: Path) -> None:
+def test_what_can_not_start_exits_with_1_and_says_why(settings_file: Path, tmp_path: Path, tiny_flux: Path) -> None:
     code, text = run(str(settings_file), "--batch_size", "100")
     assert code == 1 and "No batch can be made" in text
     code, text = run(str(tmp_path / "gone.toml"))
     assert code == 1 and "gone.toml" in text
     code, text = run(str(settings_file), "--btach_size", "1")
     assert code == 1 and "batch_size" in text
+    code, text = run(str(settings_file), "--base_model", str(tiny_flux), "--blocks_to_swap", "999")
+    assert code == 1 and "999 blocks are to be swapped, but this model has 4" in text
 
 
-@pytest.mark.parametrize("arguments", [["--batch_size"], ["stray"]])
+@pytest.mark.parametrize("arguments", [["--batch_size"], ["stray"], ["--vram", "0"], ["--vram", "-8"]])
 def test_wrong_arguments_exit_with_2(settings_file: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         run(str(settings_file), *arguments)
