@@ -24,10 +24,10 @@ from backend.data.cache import (
     Words,
     build_latents,
     build_text,
-    sample_control,
     wanted_latents,
     wanted_text,
 )
+from backend.data.controls import sample_items
 from backend.data.identity import text_identity, vae_identity
 from backend.data.items import DatasetScan, Item, count_of
 from backend.data.scan import cache_folder, scan_dataset
@@ -41,6 +41,7 @@ from backend.memory.bytes import stored_as
 from backend.memory.decoder import tile
 from backend.memory.expected import Expected, limit
 from backend.memory.swap import swapped_paths
+from backend.memory.swap_choice import too_many
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, FamilyFacts, Geometry
@@ -49,6 +50,7 @@ from backend.objectives.base import Objective
 from backend.objectives.choose import objective_of
 from backend.optim import make_optimizer, make_scheduler
 from backend.plan.memory_work import trains_text, work_of
+from backend.plan.modes import fitting_size
 from backend.plan.plan import Plan
 from backend.plan.shapes import make_plan
 from backend.plan.texts import CHUNK, CountTokens, token_counter
@@ -131,20 +133,19 @@ class Inputs:
         """Every caption with its length that has to be in the cache, and the picture that it is read with."""
         return [] if self.trains_text else wanted_text(self.cfg, self.plan)
 
-    def control_of_sample(self, number: int) -> tuple[Item, Fit] | None:
-        """The control picture of a prompt with its cut; None without one. Refused when it can't be read."""
-        return sample_control(self.cfg.sampling.prompts[number], self.geometry, number)
-
     def pictures(self) -> list[tuple[Item, Fit]]:
         """Every picture that the run needs encoded, with its cut."""
-        samples = [self.control_of_sample(number) for number in range(len(self.cfg.sampling.prompts))]
-        return wanted_latents(self.plan) + [pair for pair in samples if pair is not None]
+        samples = []
+        for number, prompt in enumerate(self.cfg.sampling.prompts):
+            size = fitting_size(prompt.width, prompt.height, self.geometry)
+            samples += self.plan.references.cuts(sample_items(prompt, number), size)
+        return wanted_latents(self.plan) + samples
 
     @property
     def data_digest(self) -> str:
         """Digest of the training pictures, captions and repeats, in their order."""
         lines = (
-            f"{item.key} {item.repeats} {item.caption!r}" + (f" {item.control.key}" if item.control else "")
+            f"{item.key} {item.repeats} {item.caption!r}" + "".join(f" {control.key}" for control in item.controls)
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
@@ -287,9 +288,9 @@ def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:
         return ()
     lists = inputs.running_order(empty)
     total = sum(map(len, lists.values()))
-    if count > total:
-        text = f"{count} blocks are to be swapped, but this model has {total}"
-        raise Refused(text, f"Set blocks_to_swap to {total} or less.", "memory.blocks_to_swap")
+    problem = too_many(count, total)
+    if problem is not None:
+        raise Refused.of([problem])
     return swapped_paths(empty, lists, count)
 
 

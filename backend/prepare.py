@@ -29,6 +29,7 @@ from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.config.paths import resolve
 from backend.config.schema import Config
+from backend.data.controls import sample_items
 from backend.data.loader import Loader
 from backend.duties import Duties
 from backend.inputs import Inputs, compute_dtype, free_memory, gather
@@ -293,12 +294,12 @@ def _sampler(
     around: Surroundings, inputs: Inputs, forward: Forward, tell: Teller, lora: Lora, loader: Loader
 ) -> Sampler:
     def text(number: int, prompt: Any) -> PromptText:
-        control = inputs.control_of_sample(number)
+        controls = sample_items(prompt, number)
         size = fitting_size(prompt.width, prompt.height, inputs.geometry)
         length, negative = prompt.text_length, None
         if uses_negative(prompt):
-            negative = loader.drawn(prompt.negative_prompt, size, length, control)
-        return PromptText(loader.drawn(prompt.prompt, size, length, control), negative)
+            negative = loader.drawn(prompt.negative_prompt, size, length, controls)
+        return PromptText(loader.drawn(prompt.prompt, size, length, controls), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(

@@ -15,8 +15,21 @@ Told = Mapping[str, Tensor | str]
 
 CAPTION = "caption"
 
+CONTROLS = ("control", "control_2", "control_3")
+"""The latents (C, h, w) of the pictures to start from, in their order."""
+
 Encode = Callable[[Sequence[str]], list[dict[str, Tensor]]]
 """Captions -> what the text encoders give for each, on the device; with gradients where these are made."""
+
+
+def with_controls(told: Told, latents: Sequence[Tensor]) -> Told:
+    """`told` with the `latents` of its control pictures."""
+    return {**told, **dict(zip(CONTROLS[: len(latents)], latents, strict=True))}
+
+
+def controls_in(told: Mapping[str, Tensor]) -> list[Tensor]:
+    """The latents of a row's control pictures, in their order."""
+    return [told[name] for name in CONTROLS if name in told]
 
 
 @dataclass(frozen=True)

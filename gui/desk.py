@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import settings
+from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.models.table import FAMILIES, lacking
 from backend.runs.files import write_atomic
 from gui import fields, form
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 _DRAFT_VERSION = 1
 _STEPS_BACK = 20
 _TABS_KEPT = 100
-# Columns for families that edit.
-_CONTROL = ("control_path", "control_image")
 
 
 @dataclass
@@ -171,9 +170,12 @@ def _of_family(name: str) -> dict[str, Any]:
     parts = {f"model.{part.setting}": part.where for part in facts.parts if part.setting} if facts else {}
     others = fields.part_settings() - parts.keys() if facts else frozenset()
     columns = [column.name for setting in settings() for column in setting.columns if column.name in gone]
+    if facts:
+        taken = 0 if facts.controls is None else facts.controls.most
+        columns += [*(() if taken else ("control_path",)), *CONTROL_IMAGES[taken:]]
     return {
         "lacking": [s.path for s in settings() if s.name in gone or s.path in others],
-        "lackingColumns": columns + (list(_CONTROL) if facts and not facts.control else []),
+        "lackingColumns": columns,
         "parts": parts,
     }
 

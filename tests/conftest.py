@@ -112,6 +112,14 @@ def tiny_qwen_edit(once: Callable[[str, Callable[[Path], object]], Path], tiny_q
 
 
 @pytest.fixture(scope="session")
+def tiny_qwen_edit_plus(once: Callable[[str, Callable[[Path], object]], Path], tiny_qwen_edit: Path) -> Path:
+    """A random Qwen-Image-Edit-2511 pipeline, likewise."""
+    from tests.tiny_qwen_image import make_tiny_qwen_edit_plus
+
+    return once("tiny_qwen_edit_plus", lambda folder: make_tiny_qwen_edit_plus(tiny_qwen_edit, folder))
+
+
+@pytest.fixture(scope="session")
 def tiny_sd3(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random SD3.5 pipeline of real classes in diffusers layout. Shared: never write into it."""
     from tests.tiny_sd3 import make_tiny_sd3

@@ -13,7 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from backend.models.qwen_image.edit import TEMPLATE as EDIT_TEMPLATE
+from backend.models.qwen_image.edit import ASKED as EDIT_ASKED
+from backend.models.qwen_image.edit_plus import LABEL
 from backend.models.qwen_image.facts import TEMPLATE
 from tests.tiny_anima import _tiny, autoencoder
 from tests.tiny_flux import _WORDS, _byte_alphabet
@@ -23,9 +24,9 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<
 SPECIAL += ("<|video_pad|>",)
 
 
-def make_tiny_denoiser(layers: int = 2, seed: int = 0):
+def make_tiny_denoiser(layers: int = 2, seed: int = 0, **config: Any):
     """The fixture's transformer alone, random, fp32: QwenImageTransformer2DModel of width 32."""
-    return _tiny(lambda: denoiser(layers), seed)
+    return _tiny(lambda: denoiser(layers, **config), seed)
 
 
 def make_tiny_qwen_image(path: Path, seed: int = 0) -> Path:
@@ -49,7 +50,17 @@ def make_tiny_qwen_edit(plain: Path, path: Path) -> Path:
     return path
 
 
-def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WIDTH):
+def make_tiny_qwen_edit_plus(edit: Path, path: Path) -> Path:
+    """The pipeline in `edit` as a Qwen-Image-Edit-2511 in `path`: the same parts, and two places say so."""
+    shutil.copytree(edit, path, dirs_exist_ok=True)
+    said = {"model_index.json": {"_class_name": "QwenImageEditPlusPipeline"}}
+    said |= {"transformer/config.json": {"zero_cond_t": True}}
+    for name, values in said.items():
+        (path / name).write_text(json.dumps(json.loads((path / name).read_text()) | values))
+    return path
+
+
+def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WIDTH, **config: Any):
     """The transformer, as its constructor leaves it."""
     from diffusers import QwenImageTransformer2DModel
 
@@ -62,6 +73,7 @@ def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WI
         num_attention_heads=HEADS,
         joint_attention_dim=text,
         axes_dims_rope=(4, 6, 6),
+        **config,
     )
 
 
@@ -101,7 +113,7 @@ def tokenizer(folder: Path) -> int:
     """Byte-level BPE as Qwen has it, with a token for each word of the template; returns the vocabulary's size."""
     from transformers import Qwen2Tokenizer
 
-    asked = re.sub(r"<\|.*?\|>", "\n", TEMPLATE + EDIT_TEMPLATE)
+    asked = re.sub(r"<\|.*?\|>", "\n", TEMPLATE + EDIT_ASKED + LABEL)
     words = [" user", " (", "),", "'s"] + [f" {word}" for word in _WORDS] + re.findall(r" ?[A-Za-z]+", asked)
     tokens, merges = list(_byte_alphabet()), []
     for word in dict.fromkeys(words):

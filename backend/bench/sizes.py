@@ -31,7 +31,7 @@ class Size:
     @property
     def pictures(self) -> int:
         """Pictures of a row: two where a control picture of the same size stands behind its own."""
-        return 2 if family(self.family).facts.control else 1
+        return 1 if family(self.family).facts.controls is None else 2
 
     @property
     def masked_text(self) -> bool:

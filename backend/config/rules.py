@@ -62,7 +62,7 @@ def needs_control(path: str, column: str) -> Rule:
         (path, "model.family"),
         lambda rows, family: (
             [number for number, row in enumerate(rows) if getattr(row, column) is None]
-            if FAMILIES[family].facts.needs_control
+            if (rule := FAMILIES[family].facts.controls) is not None and rule.needed
             else []
         ),
         f"the family {{family}} edits a picture and reads the caption with it: {column} is missing",
@@ -92,11 +92,22 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
         lambda folders, measured, prompts, family: (
-            not FAMILIES[family].facts.control
-            and (any(f.control_path for f in [*folders, *measured]) or any(p.control_image for p in prompts))
+            FAMILIES[family].facts.controls is None
+            and (any(f.control_path for f in [*folders, *measured]) or any(p.controls for p in prompts))
         ),
         "the family {family} takes no control pictures",
         "Take control_path and control_image out, or choose a family that edits, such as flux_kontext",
+    ),
+    Rule(
+        ("sampling.prompts", "model.family"),
+        lambda prompts, family: (
+            [number for number, row in enumerate(prompts) if len(row.controls) > rule.most]
+            if (rule := FAMILIES[family].facts.controls) is not None
+            else []
+        ),
+        "the family {family} takes fewer control pictures",
+        "Leave control_image_2 and control_image_3 empty, or choose qwen_image_edit_plus",
+        column="control_image_2",
     ),
     *(
         needs_control(path, column)

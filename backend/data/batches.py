@@ -28,13 +28,15 @@ class Group:
     indices: tuple[int, ...]
 
 
-def group(mode: ShapeMode, fits: Sequence[Fit], repeats: Sequence[int]) -> tuple[Group, ...]:
-    """Groups of a shape mode, in a fixed order; `fits` and `repeats` go by item.
+def group(
+    mode: ShapeMode, fits: Sequence[Fit], repeats: Sequence[int], beside: Sequence[int] | None = None
+) -> tuple[Group, ...]:
+    """Groups of a shape mode, in a fixed order; `fits` and `repeats` go by item, as does `beside`.
 
     static: all pictures, since each row of a padded batch carries its own length. exact_buckets: by token count (aspect
-    ratios mix). dynamic and off: by size.
+    ratios mix). dynamic and off: by size. beside: image tokens of control pictures, equal too except in static.
     """
-    members: dict[tuple[int, ...], list[int]] = {}
+    members: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for index, fit in enumerate(fits):
         bucket = fit.bucket
         key: tuple[int, ...] = (bucket.width, bucket.height)
@@ -42,8 +44,13 @@ def group(mode: ShapeMode, fits: Sequence[Fit], repeats: Sequence[int]) -> tuple
             key = ()
         elif mode == "exact_buckets":
             key = (bucket.tokens,)
-        members.setdefault(key, []).extend([index] * repeats[index])
-    return tuple(Group(_name(key), tuple(members[key])) for key in sorted(members))
+        extra = beside[index] if key and beside is not None else 0
+        members.setdefault((key, extra), []).extend([index] * repeats[index])
+    sizes = [key for key, _ in members]
+    return tuple(
+        Group(_name(key, extra if sizes.count(key) > 1 else None), tuple(members[key, extra]))
+        for key, extra in sorted(members)
+    )
 
 
 def kept(size: int, batch_size: int, drop_last: bool, sample_ratio: float) -> int:
@@ -93,7 +100,8 @@ def _shuffled(values: Iterable[T], seed: int, purpose: str) -> list[T]:
     return [values[place] for place in sorted(range(len(values)), key=keys.__getitem__)]
 
 
-def _name(key: tuple[int, ...]) -> str:
+def _name(key: tuple[int, ...], extra: int | None) -> str:
     if not key:
         return "all sizes"
-    return f"{key[0]} tokens" if len(key) == 1 else f"{key[0]}x{key[1]}"
+    name = f"{key[0]} tokens" if len(key) == 1 else f"{key[0]}x{key[1]}"
+    return name if extra is None else f"{name} with {extra} tokens of control pictures"

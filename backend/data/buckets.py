@@ -40,6 +40,11 @@ class Bucket:
     height: int
     tokens: int
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in px."""
+        return self.width, self.height
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:

@@ -18,20 +18,19 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from backend.config.paths import resolve
 from backend.config.problems import Problem
-from backend.data.buckets import Bucket, Fit, fit_to
-from backend.data.controls import control_item
+from backend.data.buckets import Fit
+from backend.data.controls import sample_items
 from backend.data.images import BadImage, cut, open_image
 from backend.data.items import Item
-from backend.data.store import Cut, LatentCache, TextCache
-from backend.models.spec import Geometry
+from backend.data.references import Cut
+from backend.data.store import LatentCache, TextCache
 from backend.plan.modes import fitting_size
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
 
 if TYPE_CHECKING:
-    from backend.config.schema import Config, SamplePrompt
+    from backend.config.schema import Config
     from backend.plan.plan import Plan
 
 __all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
@@ -63,23 +62,25 @@ class Encoders(Protocol):
 
 
 class SeeingEncoders(Encoders, Protocol):
-    """The same of a family whose text encoder reads a caption together with its control picture."""
+    """The same of a family whose text encoder reads a caption together with its control pictures."""
 
-    def encode_with_picture(self, caption: str, picture: Image.Image, text_length: int) -> dict[str, Tensor]: ...
+    def encode_with_pictures(
+        self, caption: str, pictures: Sequence[Image.Image], text_length: int
+    ) -> dict[str, Tensor]: ...
 
 
 class Words(NamedTuple):
-    """Something to encode: a caption at a text length in tokens, and the picture that it is read with."""
+    """Something to encode: a caption at a text length in tokens, and the pictures that it is read with."""
 
     caption: str
     length: int
-    control: Cut | None = None
+    controls: tuple[Cut, ...] = ()
 
 
 def wanted_latents(plan: Plan) -> list[Cut]:
     """Every picture of training and validation with its bucket, and their control pictures."""
     pairs = _pictures(plan)
-    return pairs + [cut for pair in pairs if (cut := control_of(*pair)) is not None]
+    return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
 
 
 def _pictures(plan: Plan) -> list[Cut]:
@@ -88,37 +89,25 @@ def _pictures(plan: Plan) -> list[Cut]:
     return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
 
 
-def control_of(item: Item, fit: Fit) -> Cut | None:
-    """The control picture of `item`, cut to the bucket that its result goes to; None without one."""
-    if item.control is None:
-        return None
-    return item.control, fit_to(item.control.width, item.control.height, fit.bucket)
-
-
-def sample_control(prompt: SamplePrompt, geometry: Geometry, number: int) -> Cut | None:
-    """The control picture of a prompt, cut to the size that is drawn; None without one. Refused when unreadable."""
-    if prompt.control_image is None:
-        return None
-    item = control_item(resolve(prompt.control_image), f"sampling.prompts[{number}].control_image")
-    width, height = fitting_size(prompt.width, prompt.height, geometry)
-    return item, fit_to(item.width, item.height, Bucket(width, height, geometry.image_tokens(width, height)))
-
-
 def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
     """All that the run needs encoded, once each: captions, the empty one, prompts and negatives.
 
     Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
     """
     reads, length = plan.text.reads_control, plan.text_length
-    captions = [(item.caption, control_of(item, fit) if reads else None) for item, fit in _pictures(plan)]
+    captions = [
+        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
+        for item, fit in _pictures(plan)
+    ]
     wanted = [Words("", length)] if not reads else []
     if reads and plan.drops_captions:
-        wanted += [Words("", length, control) for _, control in captions]
-    wanted += [Words(caption, length, control) for caption, control in captions]
+        wanted += [Words("", length, controls) for _, controls in captions]
+    wanted += [Words(caption, length, controls) for caption, controls in captions]
     for number, prompt in enumerate(cfg.sampling.prompts):
         asked = plan.text.asked(prompt.text_length)
-        control = sample_control(prompt, plan.geometry, number) if reads else None
-        wanted += [Words(prompt.prompt, asked, control), Words(prompt.negative_prompt, asked, control)]
+        size = fitting_size(prompt.width, prompt.height, plan.geometry)
+        controls = plan.references.cuts(sample_items(prompt, number), size, read=True) if reads else ()
+        wanted += [Words(prompt.prompt, asked, controls), Words(prompt.negative_prompt, asked, controls)]
     return list(dict.fromkeys(wanted))
 
 
@@ -197,14 +186,16 @@ def build_text(
 
 
 def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
-    if words.control is None:
+    if not words.controls:
         return encoders.encode([words.caption], words.length)[0]
-    try:
-        picture = picture_of(*words.control, transparency)
-    except ValueError as error:
-        text = f"{words.control[0].path} {error}"
-        raise Refused(text, "Start again: it is scanned anew.", "dataset.folders") from error
-    return encoders.encode_with_picture(words.caption, picture, words.length)
+    pictures = []
+    for item, fit in words.controls:
+        try:
+            pictures.append(picture_of(item, fit, transparency))
+        except ValueError as error:
+            text = f"{item.path} {error}"
+            raise Refused(text, "Start again: it is scanned anew.", "dataset.folders") from error
+    return encoders.encode_with_pictures(words.caption, pictures, words.length)
 
 
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:

@@ -42,8 +42,12 @@ def text_identity(cfg: Config) -> str:
     parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer", "processor"))]
     found = identity(_part_files(base, part) for part in parts)
     kind = cfg.memory.text_encoder_quantization
+    beside = [] if kind == "none" else [kind]
+    if facts.controls is not None and facts.controls.most > 1:
+        # the same files as another family's, asked in other words
+        beside.append(facts.name)
     # as they are, the identity stays what it was before there was a choice: caches made then are still good
-    return found if kind == "none" else hashlib.sha256(f"{found} {kind}".encode()).hexdigest()
+    return hashlib.sha256(" ".join([found, *beside]).encode()).hexdigest() if beside else found
 
 
 def identity(groups: Iterable[Iterable[Path]]) -> str:

@@ -19,7 +19,7 @@ class Item:
 
     key: SHA-256 of the file's bytes (hex). width, height: px as seen, EXIF-turned. caption: the final one, trigger word
     included. repeats: how often an epoch holds it. has_alpha: some pixel is transparent.
-    control: the picture to start from, of models that edit; its caption and repeats mean nothing.
+    controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Item:
     caption_path: Path | None = None
     repeats: int = 1
     has_alpha: bool = False
-    control: Item | None = None
+    controls: tuple[Item, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back."""
@@ -43,7 +43,7 @@ class Item:
             "caption_path": None if self.caption_path is None else str(self.caption_path),
             "repeats": self.repeats,
             "has_alpha": self.has_alpha,
-            "control": None if self.control is None else self.control.to_dict(),
+            "controls": [control.to_dict() for control in self.controls],
         }
 
     @classmethod
@@ -59,7 +59,7 @@ class Item:
             caption_path=None if caption_path is None else Path(caption_path),
             repeats=data["repeats"],
             has_alpha=data["has_alpha"],
-            control=None if data["control"] is None else cls.from_dict(data["control"]),
+            controls=tuple(map(cls.from_dict, data["controls"])),
         )
 
 

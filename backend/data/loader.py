@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from backend.data.cache import control_of
-from backend.data.store import Cut, LatentCache, TextCache
-from backend.told import CAPTION, Told
+from backend.data.store import LatentCache, TextCache
+from backend.told import CAPTION, Told, with_controls
 
 if TYPE_CHECKING:
     from backend.data.buckets import Fit
@@ -96,42 +95,40 @@ class Loader:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
         pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
         for index, (item, fit) in enumerate(pairs):
-            text = self._told(self.text(item.caption, None, control_of(item, fit)), item, fit)
+            encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
+            text = self._told(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
             yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
-
-    def text(self, caption: str, length: int | None = None, control: Cut | None = None) -> Told:
-        """A caption or prompt, encoded, with its own trimmed length where captions are trimmed.
-
-        control: the picture to start from, and its cut: some families read the caption with it.
-        """
-        encoded = self._encoded(caption, self.plan.text.asked(length), control)
-        return self._trimmed(encoded, self.plan.text.fit(caption, length))
 
     def drawn(
         self,
         prompt: str,
         size: tuple[int, int],
         length: int | None = None,
-        control: Cut | None = None,
+        controls: Sequence[Item] = (),
     ) -> Told:
         """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
 
-        control: the picture to start from, and its cut.
+        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
         """
+        encoded = self._encoded(prompt, self.plan.text.asked(length), controls, size)
         told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
-        given = {} if control is None else {"control": self._latents.load(*control)}
-        return {**self.text(prompt, length, control), **told, **given}
+        trimmed = self._trimmed(encoded, self.plan.text.fit(prompt, length))
+        return self._with_controls({**trimmed, **told}, controls, size)
 
-    def _encoded(self, caption: str, length: int, control: Cut | None) -> Told:
+    def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Told:
+        """controls: pictures that some families read the caption with, for a result of `size` px."""
         if self._text is None:
             return {CAPTION: caption}
-        return self._text.load(caption, length, control if self.plan.text.reads_control else None)
+        read = self.plan.references.cuts(controls, size, read=True) if self.plan.text.reads_control else ()
+        return self._text.load(caption, length, read)
+
+    def _with_controls(self, told: Told, controls: Sequence[Item], size: tuple[int, int]) -> Told:
+        """`told`, with the latents of the control pictures of a result of `size` px."""
+        return with_controls(told, [self._latents.load(*cut) for cut in self.plan.references.cuts(controls, size)])
 
     def _told(self, encoded: Told, item: Item, fit: Fit) -> Told:
-        """The caption, with the control picture's latent (``control``) and the picture's size, where there are such."""
-        control = control_of(item, fit)
-        if control is not None:
-            encoded = {**encoded, "control": self._latents.load(*control)}
+        """The caption, with the control pictures' latents and the picture's size, where there are such."""
+        encoded = self._with_controls(encoded, item.controls, fit.bucket.size)
         if self._conditions is None:
             return encoded
         crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
@@ -166,7 +163,7 @@ class Loader:
         pictures = [(plan.items[item], plan.fits[item]) for item in rows]
 
         def told(caption: str, item: Item, fit: Fit) -> Told:
-            encoded = self._encoded(caption, plan.text_length, control_of(item, fit))
+            encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
             return self._told(self._trimmed(encoded, length), item, fit)
 
         return Batch(

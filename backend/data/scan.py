@@ -24,6 +24,7 @@ from backend.data.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.data.scan_cache import Measured, ScanCache, Stamp
 from backend.data.split import HELD_OUT, hold_out, trained_too
 from backend.data.walk import Walk, named_repeats, walk
+from backend.models.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -40,12 +41,16 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class FolderSpec:
-    """A folder to scan: its path, repeats of every picture in it, the setting that chose it, and its control folder."""
+    """A folder to scan: its path, repeats of every picture in it, the setting that chose it, and its control folder.
+
+    most_controls: pictures of that folder that one picture may have.
+    """
 
     path: Path
     num_repeats: int = 1
     setting: str = "dataset.folders"
     control: Path | None = None
+    most_controls: int = 1
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Found:
     caption: str = ""
     encoding: str | None = None
     caption_fault: str | None = None
-    control: Item | None = None
+    controls: tuple[Item, ...] = ()
 
 
 @dataclass
@@ -104,7 +109,8 @@ def scan(
         if spec.control is not None:
             own = [found for found in gathered.found if found.folder == index]
             measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
-            gathered.findings += controls.pair(own, spec.path, spec.control, spec.setting, measure)
+            most = spec.most_controls
+            gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
     items = _items(gathered)
     gathered.findings += reports.findings(gathered, items)
     return Scan(
@@ -134,12 +140,15 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         trigger = data.trigger_word
         return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
 
+    rule = family(cfg.model.family).facts.controls
+    most = 1 if rule is None else rule.most
     chosen = [
         FolderSpec(
             resolve(folder.path),
             folder.num_repeats,
             f"dataset.folders[{index}].path",
             _control(folder),
+            most,
         )
         for index, folder in enumerate(data.folders)
     ]
@@ -154,7 +163,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder))])
+        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most)])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in found.items)
         findings = (*trained_too(train, once, folder.name, setting), *found.findings)
@@ -268,7 +277,7 @@ def _items(gathered: Gathered) -> list[Item]:
         seen = found.measured
         if seen.fault is not None or found.caption_fault is not None:
             continue
-        if gathered.folders[found.folder].control is not None and found.control is None:
+        if gathered.folders[found.folder].control is not None and not found.controls:
             continue
         used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
         if found.repeats:
@@ -282,7 +291,7 @@ def _items(gathered: Gathered) -> list[Item]:
                     caption_path=found.caption_path,
                     repeats=found.repeats,
                     has_alpha=seen.has_alpha,
-                    control=found.control,
+                    controls=found.controls,
                 )
             )
     gathered.reports = [

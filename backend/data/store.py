@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,11 @@ from torch import Tensor
 
 from backend.data.buckets import Fit
 from backend.data.items import Item
+from backend.data.references import Cut
 from backend.refused import Refused
 from backend.runs.files import write_atomic
 
 log = logging.getLogger(__name__)
-
-Cut = tuple[Item, Fit]
-"""A picture and how it comes to its bucket."""
 
 # Raise it when the way from picture or caption to tensors changes.
 _VERSION = 1
@@ -137,16 +135,17 @@ class TextCache(TensorCache):
         self.transparency = transparency
         self._encoders = encoders
 
-    def path(self, caption: str, length: int, control: Cut | None = None) -> Path:
-        """The file of `caption` at a text length in tokens; control: the picture that it is read with, and its cut."""
+    def path(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> Path:
+        """The file of `caption` at a text length in tokens; controls: the pictures that it is read with, cut."""
         said = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
-        # without a picture the key is what it was before there were such: caches made then are still good
-        seen = {} if control is None else {"control": _seen(*control, self.transparency)}
+        # without a picture, or with one, the key is what it was before there were more: caches made then are still good
+        pictures = [_seen(*control, self.transparency) for control in controls]
+        seen = {"control": pictures[0]} if len(pictures) == 1 else {"controls": pictures} if pictures else {}
         return self.file_of({**said, **seen})
 
-    def load(self, caption: str, length: int, control: Cut | None = None) -> dict[str, Tensor]:
+    def load(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> dict[str, Tensor]:
         """What the family's encoders gave for it, on the CPU. Refused when the file is gone or damaged."""
-        return _load(self, self.path(caption, length, control), f"the caption {caption[:60]!r}")
+        return _load(self, self.path(caption, length, controls), f"the caption {caption[:60]!r}")
 
 
 def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:

@@ -24,6 +24,9 @@ SHIPPED = Path(__file__).parent
 # [model] settings that give a single part, in the order of the page.
 PLACES = ("text_encoder", "text_encoder_2", "text_encoder_3", "vae", "tokenizer", "tokenizer_2", "tokenizer_3")
 
+# [model] settings that say what the config of a single file would.
+_TOLD = ("zero_cond_t",)
+
 # A file out of a diffusers folder, given by itself: its names are right as they are.
 _AS_IT_IS = Layout("diffusers", "a part in diffusers layout", (), (Rule(r"(?P<name>.+)", ("{name}",)),))
 
@@ -46,18 +49,21 @@ class Base:
     """The base model of a run.
 
     path: a folder in diffusers layout, or a single file (None: not chosen). given: parts that lie elsewhere, by part
-    name. variant: of the weight files of folders, as diffusers has it ("fp16").
+    name. variant: of the weight files of folders, as diffusers has it ("fp16"). told: what a single file's config says,
+    where the file can't show it.
     """
 
     path: Path | None
     given: Mapping[str, Path] = field(default_factory=dict)
     variant: str | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ModelSection) -> Base:
         """The base model that the settings name."""
         given = {name: resolve(path) for name in PLACES if (path := getattr(model, name)) is not None}
-        return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant)
+        told = {name: value for name in _TOLD if (value := getattr(model, name)) is not None}
+        return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant, told)
 
     @classmethod
     def at(cls, where: Base | Path | str, variant: str | None = None) -> Base:
@@ -143,7 +149,10 @@ class Base:
         config = dict(files.read_json(SHIPPED / part.shipped))
         if place is None:
             return config
-        return config | measures.of(part.class_names[0], {n: p.shape for n, p in _pieces(place).items()}, config)
+        config |= measures.of(part.class_names[0], {n: p.shape for n, p in _pieces(place).items()}, config)
+        if place.layout is not None:
+            config |= place.layout.marked(header_of(place.path).names, place.prefix)
+        return config | {key: value for key, value in self.told.items() if key in config}
 
 
 def _place_in(path: Path, part: Part, setting: str) -> Place:

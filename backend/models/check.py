@@ -158,6 +158,15 @@ def _index_of(base: Path) -> Path | None:
     )
 
 
+def _family_of(pipeline: object) -> str:
+    """What to call the family of a pipeline's class."""
+    # Not at the top: the table is made of modules that use this one.
+    from backend.models.table import FAMILIES
+
+    named = [name for name, row in FAMILIES.items() if row.facts.pipeline_class == pipeline]
+    return named[0] if named else f"that {pipeline or 'the model'} belongs to"
+
+
 def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> list[Problem]:
     """model_index.json against the family: its pipeline, and the class of each part."""
     index = _index_of(base)
@@ -174,7 +183,7 @@ def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> li
     problems = []
     if found not in {facts.pipeline_class, *pipelines}:
         text = f"{index.name} says {found or 'nothing'}, but this family needs {facts.pipeline_class}"
-        remedy = f"Choose a {facts.title} model, or the family that {found or 'the model'} belongs to."
+        remedy = f"Choose a {facts.title} model, or the family {_family_of(found)}."
         problems.append(Problem(files.SETTING, None, text, remedy))
     for part in facts.parts:
         entry = data.get(part.name)

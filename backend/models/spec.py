@@ -30,7 +30,7 @@ CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})
 """Settings of families with convolutions that can have a LoRA."""
 
 PictureTokens = Callable[[int, int], int]
-"""Width and height in px of a control picture -> tokens that the text encoder makes of it."""
+"""Width and height in px of a control picture as it is read -> tokens that the text encoder makes of it."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,23 @@ class Geometry:
     def latent_size(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns (h, w) of the latent of an image of `width` x `height` pixels."""
         return height // self.downscale, width // self.downscale
+
+
+@dataclass(frozen=True)
+class Controls:
+    """How a family that edits takes its control pictures.
+
+    most: pictures that a row may have. needed: it can't do without one, as its text encoder reads the caption together
+    with it. area: side in px of the square whose area each is brought to, in its own proportions and to sides in
+    multiples of `step` px; None where each is cut to the size of its result. read_area: the same for the text encoder,
+    which then reads pictures of another size; None where it reads the same.
+    """
+
+    most: int = 1
+    needed: bool = False
+    area: int | None = None
+    read_area: int | None = None
+    step: int = 32
 
 
 @dataclass(frozen=True)
@@ -114,8 +131,7 @@ class FamilyFacts:
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
-    `control`: it edits, starting from a control picture of the size of its result. `needs_control`: it can't do
-    without one, as its text encoder reads the caption together with it.
+    `controls`: it edits, starting from control pictures; None for one that takes none.
     `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
@@ -139,8 +155,7 @@ class FamilyFacts:
     lacks_modes: Mapping[str, str] = field(default_factory=dict)
     fixed_text_length: bool = False
     one_size_batches: bool = False
-    control: bool = False
-    needs_control: bool = False
+    controls: Controls | None = None
     caption_template: str = "{}"
     template_tokens: int = 0
     text_before: int = 0

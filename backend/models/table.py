@@ -6,6 +6,7 @@ from backend.models.anima.facts import FACTS as ANIMA
 from backend.models.flux.facts import FACTS as FLUX
 from backend.models.flux.kontext import FACTS as KONTEXT
 from backend.models.qwen_image.edit import FACTS as QWEN_IMAGE_EDIT
+from backend.models.qwen_image.edit_plus import FACTS as QWEN_IMAGE_EDIT_PLUS
 from backend.models.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.models.sd3.facts import FACTS as SD3
 from backend.models.sd15.facts import FACTS as SD15
@@ -27,6 +28,7 @@ _ROWS = (
     _row(ANIMA, "anima"),
     _row(QWEN_IMAGE, "qwen_image"),
     _row(QWEN_IMAGE_EDIT, "qwen_image", "edit", "edit_code"),
+    _row(QWEN_IMAGE_EDIT_PLUS, "qwen_image", "edit_plus", "edit_plus_code"),
     _row(SD3, "sd3"),
 )
 FAMILIES: dict[str, Family] = {row.facts.name: row for row in _ROWS}

@@ -247,7 +247,7 @@ def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
     for index, prompt in enumerate(cfg.sampling.prompts):
         setting = f"sampling.prompts[{index}].width"
         size = fitting_size(prompt.width, prompt.height, plan.geometry)
-        tokens = prompt_tokens(prompt, plan.geometry)
+        tokens = prompt_tokens(prompt, plan.references)
         name = f"Sample {index + 1} ({size[0]}x{size[1]}, {tokens} tokens)"
         if size != (prompt.width, prompt.height):
             text = f"{name} is drawn at that size: {prompt.width}x{prompt.height} makes no whole tokens"

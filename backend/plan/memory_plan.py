@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from backend.models.base import Base
 from backend.models.spec import Family
 from backend.models.table import family
+from backend.plan.estimate import Estimate
 from backend.plan.machine import cards, named_card, ram
-from backend.plan.memory import Estimate
 from backend.plan.memory_work import RunWork, work_of_settings
 from backend.plan.nearest import Nearest, Search
 from backend.plan.texts import text_length_of
@@ -42,6 +42,7 @@ def memory_plan(
 
 
 def _text_tokens(cfg: Config, row: Family) -> int:
-    """Text tokens of a row, those of a square control picture at the resolution included where it is read with it."""
-    counter, side = row.picture_tokens(Base.of(cfg.model)), cfg.dataset.resolution
+    """Text tokens of a row, those of one square control picture included where it is read with it."""
+    counter, rule = row.picture_tokens(Base.of(cfg.model)), row.facts.controls
+    side = (rule and rule.read_area) or cfg.dataset.resolution
     return row.facts.text_before + text_length_of(cfg, row.facts) + (0 if counter is None else counter(side, side))

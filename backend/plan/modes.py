@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from backend.data.batches import Group, epoch_batches, group
 from backend.data.buckets import BucketTable, Fit, ShapeMode, table_for
 from backend.data.captions import is_dropped
+from backend.data.controls import sample_sizes
 from backend.data.items import DatasetScan, Item
+from backend.data.references import References, Size, sizes_of
 from backend.models.spec import FamilyFacts, Geometry
 from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
@@ -64,7 +66,10 @@ def plan_mode(
     items = scan.train.items
     fits = _fit_all(table, items)
     held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
-    groups = group("off" if facts.one_size_batches else mode, fits, [item.repeats for item in items])
+    references = References.of(cfg, facts, geometry)
+    own = tokens_of_all(items, fits, references)
+    beside = [tokens - fit.bucket.tokens for tokens, fit in zip(own, fits, strict=True)]
+    groups = group("off" if facts.one_size_batches else mode, fits, [item.repeats for item in items], beside)
     steps = plan_steps(
         images=len(items),
         buckets=len({fit.bucket for fit in fits}),
@@ -75,12 +80,15 @@ def plan_mode(
         max_steps=cfg.training.step_limit,
         max_epochs=cfg.training.max_train_epochs,
     )
-    own = tokens_of_all(items, fits)
-    every = own + [t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each)]
-    text = text.reading(_read_sizes(cfg, geometry, [*fits, *(fit for each in held.values() for fit in each)]))
-    static = _static_count(cfg, geometry, every)
+    pairs = [*zip(items, fits, strict=True)]
+    measured = [pair for name, each in held.items() for pair in zip(scan.validation[name].items, each, strict=True)]
+    every = own + [
+        t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each, references)
+    ]
+    text = text.reading(_read_sizes(cfg, references, pairs + measured))
+    static = _static_count(cfg, references, every)
     padded_to = static if mode == "static" else None
-    work = _Work(cfg, scan, geometry, text, mode, fits, held, groups, steps, padded_to)
+    work = _Work(cfg, scan, references, text, mode, fits, held, groups, steps, padded_to)
     entries = sum(item.repeats for item in items)
     used = sum(tokens * item.repeats for tokens, item in zip(own, items, strict=True))
     trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
@@ -112,33 +120,38 @@ def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
     return tuple(result)
 
 
-def _read_sizes(cfg: Config, geometry: Geometry, fits: Sequence[Fit]) -> set[tuple[int, int]]:
-    """Sizes in px of the control pictures that a text encoder may read: those of their results."""
-    prompts = cfg.sampling.prompts if sampling_is_on(cfg) else []
-    drawn = {fitting_size(prompt.width, prompt.height, geometry) for prompt in prompts}
-    return {(fit.bucket.width, fit.bucket.height) for fit in fits} | drawn
+def _read_sizes(cfg: Config, references: References, pairs: Iterable[tuple[Item, Fit]]) -> set[tuple[Size, ...]]:
+    """Sizes in px of the control pictures that a text encoder may read with a caption, of pictures and samples."""
+    read = {tuple(references.sizes(sizes_of(item.controls), fit.bucket.size, read=True)) for item, fit in pairs}
+    for prompt in cfg.sampling.prompts if sampling_is_on(cfg) else []:
+        size = fitting_size(prompt.width, prompt.height, references.geometry)
+        read.add(tuple(references.sizes(sample_sizes(prompt), size, read=True)))
+    return read
 
 
-def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit]) -> list[int]:
-    """Image tokens of each picture's row: its own, and as many again of a control picture, which has its size."""
-    return [f.bucket.tokens * (1 if i.control is None else 2) for i, f in zip(items, fits, strict=True)]
+def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit], references: References) -> list[int]:
+    """Image tokens of each picture's row: its own, and those of its control pictures."""
+    return [
+        fit.bucket.tokens + references.tokens(sizes_of(item.controls), fit.bucket.size)
+        for item, fit in zip(items, fits, strict=True)
+    ]
 
 
-def _static_count(cfg: Config, geometry: Geometry, tokens: Sequence[int]) -> int | None:
+def _static_count(cfg: Config, references: References, tokens: Sequence[int]) -> int | None:
     """The static token count: as set, else the largest bucket in use, raised to sample sizes that are hardly larger."""
     if cfg.compile.static_token_count is not None:
         return cfg.compile.static_token_count
     if not tokens:
         return None
     largest = max(tokens)
-    samples = [prompt_tokens(prompt, geometry) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
+    samples = [prompt_tokens(prompt, references) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
     return max([largest, *(drawn for drawn in samples if drawn <= largest * _RAISE_FOR_SAMPLES)])
 
 
-def prompt_tokens(prompt: SamplePrompt, geometry: Geometry) -> int:
-    """Image tokens of a sample, those of its control picture included."""
-    pictures = 1 if prompt.control_image is None else 2
-    return pictures * geometry.image_tokens(*fitting_size(prompt.width, prompt.height, geometry))
+def prompt_tokens(prompt: SamplePrompt, references: References) -> int:
+    """Image tokens of a sample, those of its control pictures included."""
+    size = fitting_size(prompt.width, prompt.height, references.geometry)
+    return references.geometry.image_tokens(*size) + references.tokens(sample_sizes(prompt), size)
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,7 @@ class _Work:
 
     cfg: Config
     scan: DatasetScan
-    geometry: Geometry
+    references: References
     text: TextPlan
     mode: ShapeMode
     fits: tuple[Fit, ...]
@@ -178,7 +191,7 @@ class _Work:
         if self.text.buckets is not None:
             return self._training_by_rows()
         shapes: dict[Shape, None] = {}
-        own = tokens_of_all(self.scan.train.items, self.fits)
+        own = tokens_of_all(self.scan.train.items, self.fits, self.references)
         size = self.cfg.dataset.batch_size
         for each, count in zip(self.groups, self.steps.groups, strict=True):
             whole = [size] if count.used >= size else []
@@ -195,7 +208,7 @@ class _Work:
         lengths = [self.text.fit(item.caption) for item in self.scan.train.items]
         empty = self.text.fit("")
         members = [each.indices for each in self.groups]
-        own = tokens_of_all(self.scan.train.items, self.fits)
+        own = tokens_of_all(self.scan.train.items, self.fits, self.references)
         shapes: dict[Shape, None] = {}
         for epoch in range(epochs):
             drop_last = data.sample_ratio >= 1.0
@@ -224,7 +237,7 @@ class _Work:
                 for name, fits in self.validation_fits.items()
                 for item, tokens in zip(
                     self.scan.validation[name].items,
-                    tokens_of_all(self.scan.validation[name].items, fits),
+                    tokens_of_all(self.scan.validation[name].items, fits, self.references),
                     strict=True,
                 )
             )
@@ -237,7 +250,7 @@ class _Work:
         shapes: dict[Shape, None] = {}
         for prompt in self.cfg.sampling.prompts:
             texts = [prompt.prompt, *([prompt.negative_prompt] if prompt.true_cfg_scale > 1 else [])]
-            tokens = self.image_size(prompt_tokens(prompt, self.geometry))
+            tokens = self.image_size(prompt_tokens(prompt, self.references))
             for text in texts:
                 length = self.text.fit(text, prompt.text_length)
                 if self.static is not None and self.text.buckets is None:

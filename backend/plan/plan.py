@@ -11,6 +11,7 @@ from backend.data.batches import Group, epoch_batches
 from backend.data.buckets import BucketTable, Fit, ShapeMode
 from backend.data.captions import is_dropped
 from backend.data.items import Finding, Item, problems_of
+from backend.data.references import References
 from backend.models.spec import Geometry
 from backend.plan.graphs import GraphPlan
 from backend.plan.report import plan_dict, plan_lines
@@ -77,6 +78,7 @@ class Plan:
     validation: Mapping[str, tuple[Item, ...]]
     text: TextPlan
     geometry: Geometry
+    references: References
     batch_size: int
     validation_batch: int
     sample_ratio: float

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from backend.data.buckets import SHAPE_MODES
 from backend.data.items import DatasetScan, Finding
+from backend.data.references import References
 from backend.models.base import Base
 from backend.models.spec import FamilyFacts, Geometry, PictureTokens
 from backend.models.table import family
@@ -52,6 +53,7 @@ def make_plan(
         validation={name: found.items for name, found in scan.validation.items()},
         text=replace(text, before=modes[cfg.compile.shape_mode].text_before),
         geometry=geometry,
+        references=References.of(cfg, facts, geometry),
         batch_size=cfg.dataset.batch_size,
         validation_batch=validation_batch(cfg),
         sample_ratio=cfg.dataset.sample_ratio,

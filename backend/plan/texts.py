@@ -47,11 +47,11 @@ class TextPlan:
         """Whether a caption is encoded together with its control picture."""
         return self.picture is not None
 
-    def reading(self, sizes: Iterable[tuple[int, int]]) -> TextPlan:
-        """The same with room in front for the largest of the control pictures, whose `sizes` are in px."""
+    def reading(self, rows: Iterable[Iterable[tuple[int, int]]]) -> TextPlan:
+        """The same with room in front for the control pictures of that one of `rows`, sizes in px, that takes most."""
         if self.picture is None:
             return self
-        return replace(self, before=max((self.picture(*size) for size in sizes), default=0))
+        return replace(self, before=max((sum(self.picture(*size) for size in row) for row in rows), default=0))
 
     @property
     def tokens(self) -> int:

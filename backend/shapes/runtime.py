@@ -220,5 +220,5 @@ def _never_padded(cfg: Any, plan: Any, count: int) -> bool:
     fits = [*plan.fits, *(fit for each in plan.validation_fits.values() for fit in each)]
     tokens = {fit.bucket.tokens for fit in fits}
     if sampling_is_on(cfg):
-        tokens |= {prompt_tokens(prompt, plan.geometry) for prompt in cfg.sampling.prompts}
+        tokens |= {prompt_tokens(prompt, plan.references) for prompt in cfg.sampling.prompts}
     return tokens == {count}

@@ -30,6 +30,16 @@ UNPAIRED = {
 BROKEN: list[tuple[Values, str, str]] = [
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
     ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control pictures"),
+    (
+        {
+            "model.family": "flux_kontext",
+            "sampling.prompts": [{"prompt": "a", "control_image": "b", "control_image_2": "c"}],
+        },
+        "sampling.prompts[0].control_image_2",
+        "fewer control pictures",
+    ),
+    ({"model.zero_cond_t": True}, "model.zero_cond_t", "does not have it"),
+    ({"dataset.control_resolution": 512}, "dataset.control_resolution", "does not have it"),
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
     ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),

@@ -312,8 +312,7 @@ def test_wanted_texts_are_captions_the_empty_one_and_prompts(tmp_path: Path) -> 
     )
     plan = make_plan(cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
     assert wanted_text(cfg, plan) == [
-        (caption, length, None)
-        for caption, length in (("", 512), ("a cat", 512), ("blur", 512), ("a dog", 64), ("", 64))
+        (caption, length, ()) for caption, length in (("", 512), ("a cat", 512), ("blur", 512), ("a dog", 64), ("", 64))
     ]
 
 
@@ -333,13 +332,13 @@ def test_a_caption_read_with_two_pictures_is_two_texts(tmp_path: Path, dropout: 
     )
     given = (cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
     wanted = wanted_text(cfg, make_plan(*given, picture_tokens=lambda width, height: 4))
-    said = [(words.caption, words.control[0].path.stem, words.control[1].bucket.width) for words in wanted]
+    said = [(words.caption, item.path.stem, fit.bucket.width) for words in wanted for item, fit in words.controls]
     drawn = [(text, "a", width) for width in (512, 768) for text in ("a dog", "")]
     trained = [(text, name, 1024) for text in ("", "a cat") for name in "ab" if text or dropout]
     assert said == trained + drawn
     cache = TextCache(tmp_path, "encoders", torch.bfloat16)
     assert len({cache.path(*words) for words in wanted}) == len(wanted)
-    assert {words.control for words in wanted_text(cfg, make_plan(*given))} == {None}
+    assert {words.controls for words in wanted_text(cfg, make_plan(*given))} == {()}
     assert cache.path("a cat", 512).stem == "3264ddf8853557bcdf07ba0d426aa2ce53eabb00"
 
 

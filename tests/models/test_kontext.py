@@ -16,11 +16,14 @@ from torch import Tensor
 
 from backend.config.load import parse
 from backend.config.schema import SamplePrompt
-from backend.data.cache import pixels_of, sample_control
+from backend.data.cache import pixels_of
+from backend.data.controls import sample_items
 from backend.data.items import Item
+from backend.data.references import References
 from backend.data.scan import FolderSpec, scan, scan_dataset
 from backend.models.flux.denoise import predict
 from backend.models.loading import Loading
+from backend.models.spec import Controls
 from backend.models.table import family
 from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
@@ -176,7 +179,7 @@ def test_pairs_are_matched_by_name_and_what_is_missing_is_named(image_folder: Pa
     (control / "picture_1.jpg").rename(control / "PICTURE_1.JPG")
     found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
     by_name = {item.path.stem: item for item in found.items}
-    assert "picture_3" not in by_name and by_name["picture_1"].control.path.name == "PICTURE_1.JPG"
+    assert "picture_3" not in by_name and by_name["picture_1"].controls[0].path.name == "PICTURE_1.JPG"
     (said,) = [finding for finding in found.findings if finding.kind == "no_control"]
     assert said.severity == "error" and "picture_3.png" in said.text
     assert said.setting == "dataset.folders[0].control_path"
@@ -189,13 +192,13 @@ def test_validation_folders_have_their_control_pictures(image_folder: Path, tmp_
     dataset = {"folders": [{"path": str(image_folder), "control_path": str(control)}], "cache_dir": str(tmp_path / "c")}
     given = {"model": {"family": "flux_kontext"}, "dataset": dataset, "validation": {"validation_folders": [row]}}
     items = scan_dataset(parse(given).config).validation["all"].items
-    assert len(items) == 8 and all(item.control.path.parent == control for item in items)
+    assert len(items) == 8 and all(item.controls[0].path.parent == control for item in items)
 
 
 def test_a_control_folder_inside_the_folder_is_not_trained(image_folder: Path) -> None:
     control = pairs(image_folder, image_folder / "before")
     found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
-    assert len(found.items) == 8 and all(item.control.path.parent == control for item in found.items)
+    assert len(found.items) == 8 and all(item.controls[0].path.parent == control for item in found.items)
 
 
 def test_each_family_refuses_what_is_the_others(tiny_flux: Path, tmp_path: Path) -> None:
@@ -216,9 +219,9 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, image_folder: Path, 
         prompt="a red ring", width=64, height=64, seed=3, steps=3, guidance_scale=2.0, control_image=str(path)
     )
     geometry, vae = family("flux_kontext").geometry(base), code.load_vae(base, loading)
-    item, fit = sample_control(prompt, geometry, 0)
+    cut = References(Controls(), geometry).cuts(sample_items(prompt, 0), (64, 64))[0]
     (text,) = code.load_text(base, loading).encode([prompt.prompt], 32)
-    text["control"] = vae.encode(pixels_of(item, fit, "white")[None])[0]
+    text["control"] = vae.encode(pixels_of(*cut, "white")[None])[0]
     latent = draw_latent(
         prompt,
         PromptText(text, None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -11,6 +11,19 @@ from backend.config.sections.dataset import control_path
 from backend.config.sections.values import clean_path, file_name, writable
 
 _Sigma = Annotated[float, Field(gt=0, le=1)]
+
+
+CONTROL_IMAGES = ("control_image", "control_image_2", "control_image_3")
+
+
+def _another(label: str) -> Any:
+    return setting(
+        None,
+        kind="path",
+        min_length=1,
+        label=label,
+        help="For models that start from several pictures (Qwen-Image-Edit-2509 and -2511): one more.",
+    )
 
 
 class SamplePrompt(Section):
@@ -34,9 +47,11 @@ class SamplePrompt(Section):
         min_length=1,
         label="Control picture",
         help="For models that edit (FLUX.1 Kontext, Qwen-Image-Edit): the picture to start from, cut to the sample's "
-        "size.",
+        "size; Qwen-Image-Edit-2509 and -2511 keep its proportions.",
         aliases=("ci", "ctrl_img", "control_image_path", "image"),
     )
+    control_image_2: Annotated[str, AfterValidator(clean_path)] | None = _another("Second control picture")
+    control_image_3: Annotated[str, AfterValidator(clean_path)] | None = _another("Third control picture")
     width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the picture.", aliases=("w",))
     height: int = setting(
         1024, ge=16, le=8192, unit="px", label="Height", help="Height of the picture.", aliases=("h",)
@@ -89,6 +104,12 @@ class SamplePrompt(Section):
         help="Longest prompt the text encoder reads. Empty: as in training.",
         aliases=("max_sequence_length",),
     )
+
+    @property
+    def controls(self) -> dict[str, str]:
+        """The control pictures that are given, by column, in their order."""
+        given = {column: getattr(self, column) for column in CONTROL_IMAGES}
+        return {column: path for column, path in given.items() if path is not None}
 
 
 class SamplingSection(Section):

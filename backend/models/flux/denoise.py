@@ -22,6 +22,7 @@ from backend.models.tokens import flow_sigmas, pack_latent, unpack_latent
 from backend.shapes.attention import Route
 from backend.shapes.borders import with_grad
 from backend.shapes.runtime import ShapeRuntime
+from backend.told import controls_in
 
 Rope = tuple[Tensor, Tensor]
 # Marks the token axes of a block's inputs (streams, rope, mask) dynamic.
@@ -249,7 +250,7 @@ def predict(
     """
     shapes.install(denoiser)
     dtype = denoiser.context_embedder.weight.dtype
-    rows = [[latent, *([t["control"]] if "control" in t else [])] for latent, t in zip(noisy, text, strict=True)]
+    rows = [[latent, *controls_in(t)] for latent, t in zip(noisy, text, strict=True)]
     sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in rows]
     batch = shapes.pack(
         [torch.cat([pack_latent(latent).to(dtype) for latent in row]) for row in rows],

@@ -13,6 +13,7 @@ from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.flux import facts
 from backend.models.flux.facts import geometry
+from backend.models.spec import Controls
 
 __all__ = ["FACTS", "check_base_model", "geometry"]
 
@@ -21,7 +22,7 @@ FACTS = replace(
     name="flux_kontext",
     title="FLUX.1 Kontext",
     pipeline_class="FluxKontextPipeline",
-    control=True,
+    controls=Controls(),
 )
 
 

@@ -16,8 +16,8 @@ QWEN_DIT = Layout(
     title="a Qwen-Image transformer",
     markers=("transformer_blocks.0.attn.add_q_proj.weight", "txt_norm.weight", "img_in.weight"),
     prefixes=("", "model.diffusion_model.", "diffusion_model."),
-    # says that the model was trained with a second timestep of zero; a mark, no weight
-    ignored=("__index_timestep_zero__",),
+    # Qwen-Image-Edit-2511's, by which ComfyUI tells it from 2509
+    marks=(("__index_timestep_zero__", "zero_cond_t"),),
     rules=(
         Rule(
             r"(?P<name>(?:transformer_blocks|img_in|txt_in|txt_norm|time_text_embed|norm_out|proj_out)\..+)",

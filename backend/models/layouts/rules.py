@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -84,7 +84,8 @@ class Layout:
     """The names of one part in one project's layout.
 
     markers: names that must be there, behind one of `prefixes` ("" where the part is alone in its file). absent: names
-    that must not be. ignored: regular expressions for names that are no part of the model.
+    that must not be. ignored: regular expressions for names that are no part of the model. marks: such names that say
+    something of the model, each with the switch of its config that it stands for.
     """
 
     name: str
@@ -94,10 +95,12 @@ class Layout:
     prefixes: tuple[str, ...] = ("",)
     absent: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    marks: tuple[tuple[str, str], ...] = ()
     _ignored: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ignored", re.compile("|".join(f"(?:{p})" for p in (*self.ignored, *QUANT_EXTRAS))))
+        patterns = (*self.ignored, *dict(self.marks), *QUANT_EXTRAS)
+        object.__setattr__(self, "_ignored", re.compile("|".join(f"(?:{p})" for p in patterns)))
 
     def prefix_in(self, names: Iterable[str]) -> str | None:
         """The prefix behind which the file `names` holds this part; None when it doesn't."""
@@ -106,6 +109,10 @@ class Layout:
             if all(prefix + m in known for m in self.markers) and not any(prefix + a in known for a in self.absent):
                 return prefix
         return None
+
+    def marked(self, names: Collection[str], prefix: str = "") -> dict[str, bool]:
+        """The switches of its config that a file's names turn on."""
+        return {switch: True for mark, switch in self.marks if prefix + mark in names}
 
     def pieces(self, tensors: Mapping[str, tuple[str, Shape]], prefix: str = "") -> dict[str, Piece]:
         """Every tensor of the part by diffusers' name, from the file's header (name -> dtype, shape).

@@ -23,6 +23,7 @@ from backend.shapes.attention import Route
 from backend.shapes.borders import with_grad
 from backend.shapes.rotary import Rope, rotate_neighbours
 from backend.shapes.runtime import ShapeRuntime
+from backend.told import controls_in
 
 # Marks the token axes of a block's inputs (streams, rope, mask) dynamic.
 Mark = Callable[[tuple[Tensor, ...], Rope, Any], None]
@@ -132,11 +133,18 @@ def rope_of(denoiser: nn.Module, ids: Tensor) -> Rope:
 
 
 def _run(
-    block: nn.Module, hidden: Tensor, text: Tensor, temb: Tensor, rope: Rope, mask: Any, mark: Mark | None
+    block: nn.Module,
+    hidden: Tensor,
+    text: Tensor,
+    temb: Tensor,
+    rope: Rope,
+    mask: Any,
+    still: Tensor | None,
+    mark: Mark | None,
 ) -> tuple[Tensor, Tensor]:
     """One block, text first. Inside of what a checkpoint recomputes, so that dynamic marks are set anew there."""
     if mark is not None:
-        mark((hidden, text), rope, mask)
+        mark((hidden, text) if still is None else (hidden, text, still), rope, mask)
     return block(
         hidden_states=hidden,
         encoder_hidden_states=text,
@@ -144,22 +152,45 @@ def _run(
         temb=temb,
         image_rotary_emb=rope,
         joint_attention_kwargs={"attention_mask": mask},
+        modulate_index=still,
     )
 
 
 def _core(
-    self: nn.Module, image: Tensor, text: Tensor, temb: Tensor, rope: Rope, mask: Any, mark: Mark | None
+    self: nn.Module,
+    image: Tensor,
+    text: Tensor,
+    temb: Tensor,
+    rope: Rope,
+    mask: Any,
+    still: Tensor | None,
+    mark: Mark | None,
 ) -> Tensor:
-    """The stack from packed tokens to velocity: image (B, N, 4C) and text (B, T, D) -> (B, N, 4C)."""
+    """The stack from packed tokens to velocity: image (B, N, 4C) and text (B, T, D) -> (B, N, 4C).
+
+    still: from `_still`; `temb` (2B, D) then has the rows' own timesteps first, and zero's behind them.
+    """
     checkpoint = self._gradient_checkpointing_func if self.gradient_checkpointing else None
     hidden = with_grad(self.img_in(image))
     words = with_grad(self.txt_in(self.txt_norm(text)))
     for block in self.transformer_blocks:
         if checkpoint is None or not torch.is_grad_enabled():
-            words, hidden = _run(block, hidden, words, temb, rope, mask, mark)
+            words, hidden = _run(block, hidden, words, temb, rope, mask, still, mark)
         else:
-            words, hidden = checkpoint(_run, block, hidden, words, temb, rope, mask, mark)
-    return self.proj_out(self.norm_out(hidden, temb))
+            words, hidden = checkpoint(_run, block, hidden, words, temb, rope, mask, still, mark)
+    return self.proj_out(self.norm_out(hidden, temb[: image.shape[0]]))
+
+
+def _still(sizes: Sequence[Sequence[tuple[int, int]]], image: int, device: torch.device) -> Tensor:
+    """(B, image) int32: 1 at the tokens of control pictures, which are told a timestep of zero; 0 elsewhere.
+
+    sizes: as in `positions`. Of models with ``zero_cond_t`` (Qwen-Image-Edit-2511).
+    """
+    marks = torch.zeros(len(sizes), image, dtype=torch.int32)
+    for row, pictures in zip(marks, sizes, strict=True):
+        own, *rest = (height * width // PATCH**2 for height, width in pictures)
+        row[own : own + sum(rest)] = 1
+    return marks.to(device, non_blocking=True)
 
 
 def predict(
@@ -174,29 +205,33 @@ def predict(
 
     noisy: B latents (C, h, w), sizes may differ. sigma: (B,) float32 in [0, 1]. text: B dicts with `prompt_embeds`
     (L, D), the real tokens alone; `length` (0-d, where captions are trimmed) is the room that the plan has for them;
-    `control` is the latent (C, h, w) of a picture to start from: it stands behind the row's own tokens as in
-    `QwenImageEditPipeline`, and the prediction for it is dropped. guidance: no effect, the model has no guidance input.
+    `control`, `control_2`, `control_3` are the latents (C, h, w) of pictures to start from: they stand behind the row's
+    own tokens as in `QwenImageEditPlusPipeline`, and the prediction for them is dropped. guidance: no effect, the model
+    has no guidance input.
     Returns B tensors (C, h, w) float32 in the order given. Wait-free on the device.
     """
     shapes.install(denoiser)
     dtype = denoiser.txt_norm.weight.dtype
-    rows = [[latent, *([t["control"]] if "control" in t else [])] for latent, t in zip(noisy, text, strict=True)]
+    rows = [[latent, *controls_in(t)] for latent, t in zip(noisy, text, strict=True)]
     sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in rows]
     words = [t["prompt_embeds"].to(dtype) for t in text]
     batch = shapes.pack(
         [torch.cat([pack_latent(latent).to(dtype) for latent in row]) for row in rows], words, _room(shapes, text)
     )
     # The timestep stays float32 up to its sinusoids: in bf16, 0.750 and 0.751 would be one.
-    temb = denoiser.time_text_embed(sigma.float(), batch.image)
+    times, still = sigma.float(), None
+    if denoiser.zero_cond_t:
+        times, still = torch.cat([times, 0 * times]), _still(sizes, batch.image_size, batch.image.device)
+    temb = denoiser.time_text_embed(times, batch.image)
     ids = positions(sizes, batch.text_lengths, batch.text_size, batch.image_size, batch.image.device)
     rope = rope_of(denoiser, ids)
 
     mark = shapes.mark
     if mark is not None and not isinstance(denoiser.core, MethodType):
         # The whole stack is compiled as one: its inputs are marked, not those of the blocks inside.
-        mark((batch.image, batch.text), rope, batch.mask)
+        mark((batch.image, batch.text) if still is None else (batch.image, batch.text, still), rope, batch.mask)
         mark = None
-    velocity = denoiser.core(batch.image, batch.text, temb, rope, batch.mask, mark).float()
+    velocity = denoiser.core(batch.image, batch.text, temb, rope, batch.mask, still, mark).float()
     return [
         unpack_latent(velocity[i, : height * width // PATCH**2], height, width)
         for i, ((height, width), *_) in enumerate(sizes)

@@ -17,23 +17,26 @@ from backend.models import files
 from backend.models.base import Base
 from backend.models.qwen_image import facts
 from backend.models.qwen_image.facts import geometry
-from backend.models.spec import Part, PictureTokens
+from backend.models.spec import Controls, Part, PictureTokens
 
 __all__ = ["FACTS", "check_base_model", "geometry", "picture_config", "picture_tokens"]
 
 IMAGE_TOKEN = "<|image_pad|>"
 """Stands in the template for each token that the picture becomes."""
 
-TEMPLATE = (
+PICTURE = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+"""Stands in the template for a picture."""
+
+ASKED = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
     "background), then explain how the user's text instruction should alter or modify the image. Generate a new image "
     "that meets the user's requirements while maintaining consistency with the original input where appropriate."
-    "<|im_end|>\n<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{}<|im_end|>\n<|im_start|>assistant\n"
+    "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 )
-"""What Qwen2.5-VL is asked; the model was trained on the states behind these very words."""
+"""What Qwen2.5-VL is asked, of pictures and caption; the model was trained on the states behind these very words."""
 
 TEMPLATE_TOKENS = 64
-"""Tokens of the template before the picture: their states are left out."""
+"""Tokens of the template before the pictures: their states are left out."""
 
 _TRANSFORMER, *_OTHERS = facts.PARTS
 
@@ -56,10 +59,9 @@ FACTS = replace(
         *_OTHERS,
         PROCESSOR,
     ),
-    control=True,
-    needs_control=True,
+    controls=Controls(needed=True),
     # the picture's tokens are counted by its size
-    caption_template=TEMPLATE.replace(IMAGE_TOKEN, ""),
+    caption_template=ASKED.replace("{}", PICTURE.replace(IMAGE_TOKEN, "") + "{}"),
     template_tokens=TEMPLATE_TOKENS,
 )
 

@@ -1,7 +1,11 @@
-"""Qwen-Image-Edit's text: Qwen2.5-VL reads caption and control picture together, as ``QwenImageEditPipeline`` asks."""
+"""Qwen-Image-Edit's text: Qwen2.5-VL reads caption and control pictures together, as diffusers' pipelines ask.
+
+``QwenImageEditPipeline`` shows one picture, ``QwenImageEditPlusPipeline`` several with a label each.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from transformers import Qwen2VLImageProcessorPil
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.qwen_image import encode
-from backend.models.qwen_image.edit import FACTS, IMAGE_TOKEN, TEMPLATE, TEMPLATE_TOKENS, picture_config
+from backend.models.qwen_image.edit import ASKED, FACTS, IMAGE_TOKEN, PICTURE, TEMPLATE_TOKENS, picture_config
 from backend.models.qwen_image.encode import TextStack, load_vae
 from backend.refused import Refused
 
@@ -22,22 +26,34 @@ __all__ = ["EditStack", "load_text", "load_vae"]
 
 @dataclass
 class EditStack(TextStack):
-    """Qwen2.5-VL with its eyes. pictures: cuts a picture into the patches that they see."""
+    """Qwen2.5-VL with its eyes.
 
-    pictures: Qwen2VLImageProcessorPil
+    processor: cuts a picture into the patches that they see. label: in front of each picture, with its number in place
+    of {}. label_tokens: tokens of a labelled picture that are not the picture's own.
+    """
+
+    processor: Qwen2VLImageProcessorPil
+    label: str = ""
+    label_tokens: int = 0
 
     @torch.no_grad()
-    def encode_with_picture(self, caption: str, picture: Image.Image, text_length: int) -> dict[str, Tensor]:
-        """What the denoiser is told by a caption about `picture` (RGB), on the encoder's device and in its dtype.
+    def encode_with_pictures(
+        self, caption: str, pictures: Sequence[Image.Image], text_length: int
+    ) -> dict[str, Tensor]:
+        """What the denoiser is told by a caption about `pictures` (RGB), on the encoder's device and in its dtype.
 
-        text_length: states that are kept at most, the picture's own not counted. ``prompt_embeds`` (L, D): the last
-        states of the picture's and the caption's tokens and of what the template has around them.
+        text_length: states that are kept at most, the pictures' own and their labels' not counted. ``prompt_embeds``
+        (L, D): the last states of the pictures' and the caption's tokens and of what the template has around them.
         """
-        seen = self.pictures(images=[picture], return_tensors="pt").to(self.qwen.device)
+        seen = self.processor(images=list(pictures), return_tensors="pt").to(self.qwen.device)
         grid = seen["image_grid_thw"]
-        count = int(grid.prod()) // self.pictures.merge_size**2
-        before, after = TEMPLATE.split("{}")
-        asked = before.replace(IMAGE_TOKEN, IMAGE_TOKEN * count) + caption + after
+        counts = [int(size) // self.processor.merge_size**2 for size in grid.prod(dim=1)]
+        shown = (
+            self.label.format(number) + PICTURE.replace(IMAGE_TOKEN, IMAGE_TOKEN * count)
+            for number, count in enumerate(counts, 1)
+        )
+        # not format: a caption may hold braces
+        asked = ASKED.replace("{}", "".join(shown) + caption)
         tokens = self.tokenizer([asked], return_tensors="pt").to(self.qwen.device)
         # Where the picture is: diffusers 0.42 leaves this out, and transformers 5 then places its tokens in one line
         # instead of rows and columns, as the model was trained with (huggingface/diffusers issue 14194).
@@ -49,7 +65,8 @@ class EditStack(TextStack):
             image_grid_thw=grid,
             mm_token_type_ids=kinds,
         ).last_hidden_state
-        return {"prompt_embeds": states[0, TEMPLATE_TOKENS:][: count + text_length].to(self.qwen.dtype)}
+        most = sum(counts) + len(counts) * self.label_tokens + text_length
+        return {"prompt_embeds": states[0, TEMPLATE_TOKENS:][:most].to(self.qwen.dtype)}
 
 
 def load_text(base: Base | Path, loading: Loading) -> EditStack:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.problems import Problem
-from backend.models.base import Base, header_of
+from backend.models.base import Base
 from backend.models.check import check_files
 from backend.models.files import SETTING
 from backend.models.fit import config_of, differing, video_vae_geometry, whole
@@ -30,9 +30,6 @@ TEMPLATE_TOKENS = 34
 
 MOST_TOKENS = 1024
 """Tokens behind those that the pipeline lets the text encoder read."""
-
-# A tensor by which ComfyUI's files of Qwen-Image-Edit-2511 say what diffusers' config calls zero_cond_t.
-_ZERO_TIMESTEP = "__index_timestep_zero__"
 
 # Pipelines that hold the same parts.
 SAME_PARTS = ("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline")
@@ -146,22 +143,14 @@ def _check_fit(base: Base, of: FamilyFacts) -> list[Problem]:
         ),
     )
     problems = differing(pairs, of.title)
-    flags = ("zero_cond_t", "use_additional_t_cond", "use_layer3d_rope", "guidance_embeds")
-    other = [name for name in flags if net.get(name) or (name == "zero_cond_t" and _marked(base))]
+    if net.get("zero_cond_t") and "zero_cond_t" not in of.options:
+        said = "the transformer is Qwen-Image-Edit-2511's: its zero_cond_t is set"
+        problems.append(Problem(SETTING, None, said, "Choose the family qwen_image_edit_plus."))
+    other = [name for name in ("use_additional_t_cond", "use_layer3d_rope", "guidance_embeds") if net.get(name)]
     if other:
-        said = f"the transformer is of a relative of {of.title} (Edit-2511, Layered): its {', '.join(other)} is set"
+        said = f"the transformer is of a relative of {of.title} (Layered): its {', '.join(other)} is set"
         problems.append(Problem(SETTING, None, said, f"Give {of.title} itself; this relative is not trained here yet."))
     return problems
-
-
-def _marked(base: Base) -> bool:
-    """Whether a single file says of its transformer that it has a second timestep of zero."""
-    place = base.place(FACTS.part("transformer"))
-    try:
-        names = header_of(place.path).names if place is not None and place.path.is_file() else ()
-    except (OSError, ValueError):
-        return False
-    return any(name.endswith(_ZERO_TIMESTEP) for name in names)
 
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:

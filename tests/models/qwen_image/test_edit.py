@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import QwenImageEditPipeline
+from diffusers import DiffusionPipeline, QwenImageEditPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from backend.lora.keys import split_key
 from backend.memory import checkpointing
 from backend.models.base import Base
 from backend.models.loading import Loading
-from backend.models.qwen_image.edit import FACTS, TEMPLATE, TEMPLATE_TOKENS, picture_tokens
+from backend.models.qwen_image.edit import ASKED, FACTS, PICTURE, TEMPLATE_TOKENS, picture_tokens
 from backend.models.table import family
 from backend.plan.graphs import Shape
 from backend.plan.memory_work import work_of
@@ -31,6 +31,7 @@ from backend.plan.shapes import plan_for
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
+from backend.told import controls_in
 from tests.lora import comfy_maps
 from tests.models import originals
 from tests.models.qwen_image.test_forward import (
@@ -65,15 +66,15 @@ class PictureProcessor(Qwen2VLProcessor):
         return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
 
 
-def pipeline_of(base: Path) -> QwenImageEditPipeline:
-    """The pipeline, its text encoder told where the picture is.
+def pipeline_of(base: Path, kind: type[DiffusionPipeline] = QwenImageEditPipeline) -> Any:
+    """The pipeline of class `kind`, its text encoder told where the picture is.
 
     diffusers 0.42 leaves out what the processor says of that (huggingface/diffusers issue 14194); transformers before
     5 found it by itself, which is what the model was trained with.
     """
     pictures = Qwen2VLImageProcessorPil.from_pretrained(base / "processor")
     processor = PictureProcessor(pictures, Qwen2Tokenizer.from_pretrained(base / "processor"), None)
-    pipeline = QwenImageEditPipeline.from_pretrained(base, processor=processor)
+    pipeline = kind.from_pretrained(base, processor=processor)
     pipeline.set_progress_bar_config(disable=True)
     plain = pipeline.text_encoder.forward
 
@@ -93,19 +94,20 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
 
 def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_edit: Path) -> None:
     pipeline = pipeline_of(tiny_qwen_edit)
-    assert (pipeline.prompt_template_encode, pipeline.prompt_template_encode_start_idx) == (TEMPLATE, TEMPLATE_TOKENS)
+    assert pipeline.prompt_template_encode == ASKED.replace("{}", PICTURE + "{}")
+    assert pipeline.prompt_template_encode_start_idx == TEMPLATE_TOKENS
     stack, counted = ROW.load().load_text(tiny_qwen_edit, CPU), token_counter(tiny_qwen_edit, FACTS)
     seen = picture_tokens(tiny_qwen_edit)
     for caption, size in zip(CAPTIONS, PICTURES, strict=True):
-        found = stack.encode_with_picture(caption, picture(*size), 512)["prompt_embeds"]
+        found = stack.encode_with_pictures(caption, [picture(*size)], 512)["prompt_embeds"]
         with torch.no_grad():
             wanted, mask = pipeline.encode_prompt(caption, picture(*size), device="cpu")
         assert mask is None and found.shape[0] == seen(*size) + counted(caption)
         torch.testing.assert_close(found, wanted[0], atol=1e-6, rtol=1e-5)
-        assert stack.encode_with_picture(caption, picture(*size), 3)["prompt_embeds"].shape[0] == seen(*size) + 3
+        assert stack.encode_with_pictures(caption, [picture(*size)], 3)["prompt_embeds"].shape[0] == seen(*size) + 3
     # as cut by the real tokenizer: what stands around the picture, and the template's end
     assert counted("") == 7
-    one, other = (stack.encode_with_picture("a cat", picture(64, 64, seed), 512)["prompt_embeds"] for seed in (1, 2))
+    one, other = (stack.encode_with_pictures("a cat", [picture(64, 64, seed)], 512)["prompt_embeds"] for seed in (1, 2))
     assert not torch.allclose(one, other, atol=1e-3)
 
 
@@ -118,7 +120,7 @@ def test_pictures_tokens_are_those_of_the_processor(tiny_qwen_edit: Path) -> Non
 
 def test_the_plan_and_its_memory_have_room_for_the_largest_picture() -> None:
     """Ten sizes are one shape: twice the image tokens, and the text of the picture that most tokens are made of."""
-    items = tuple(replace(item, control=item) for item in items_of(TEN_SIZES))
+    items = tuple(replace(item, controls=(item,)) for item in items_of(TEN_SIZES))
     cfg = Config.model_validate({"model": {"family": "qwen_image_edit"}})
     plan = plan_for(cfg, DatasetScan(Scan(items)))
     assert plan.graphs.training == (Shape(2 * 4096, 37 * 37 + 512, 1),) and plan.text.before == 37 * 37
@@ -134,10 +136,10 @@ def with_controls(batch: Batch, sizes: list[tuple[int, int]] = CONTROLS) -> Batc
 
 
 def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Each row alone through diffusers' own forward, called as ``QwenImageEditPipeline.__call__`` does."""
+    """Each row alone through diffusers' own forward, called as the pipelines that edit do (``__call__``)."""
     outs = []
     for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
-        parts = [(part.shape[1], part.shape[2], part) for part in (latent, text["control"])]
+        parts = [(part.shape[1], part.shape[2], part) for part in (latent, *controls_in(text))]
         packed = [QwenImageEditPipeline._pack_latents(x[None], 1, x.shape[0], h, w) for h, w, x in parts]
         made = model(
             hidden_states=torch.cat(packed, dim=1),
@@ -260,7 +262,8 @@ def test_what_does_not_belong_is_named(tiny_qwen_edit: Path, tiny_qwen_image: Pa
     net.write_text(json.dumps(json.loads(net.read_text()) | {"zero_cond_t": True}))
     (base / "processor" / "preprocessor_config.json").unlink()
     said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
-    assert "QwenImageEditPlusPipeline" in said and "zero_cond_t" in said and "preprocessor_config.json" in said
+    assert said.count("the family qwen_image_edit_plus") == 2 and "QwenImageEditPlusPipeline" in said
+    assert "zero_cond_t" in said and "preprocessor_config.json" in said
     # ComfyUI's file of 2511 says so by a tensor
     stored = make_tiny_denoiser().state_dict()
     file = originals.write(tmp_path / "2511.safetensors", stored | {"__index_timestep_zero__": torch.zeros(1)})

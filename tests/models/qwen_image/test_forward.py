@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -50,9 +51,9 @@ def make_batch(sizes: list[tuple[int, int]], lengths: list[int], seed: int = 3) 
     )
 
 
-def model_with_lora(targets: list[str] | None = None, layers: int = 2) -> nn.Module:
+def model_with_lora(targets: list[str] | None = None, layers: int = 2, **config: Any) -> nn.Module:
     """Tiny denoiser in train mode with a LoRA that does something."""
-    model = make_tiny_denoiser(layers).train()
+    model = make_tiny_denoiser(layers, **config).train()
     chosen = find_targets(model, targets or list(FACTS.default_targets))
     lora = inject(model, chosen, rank=2, alpha=4.0, dropout=0.0, seed=1)
     draw = torch.Generator().manual_seed(2)
