@@ -147,9 +147,10 @@ def family_memory(family: Family) -> FamilyMemory | None:
     """What the family says about its activations; None for one that says nothing yet."""
     package = family.facts_module.rpartition(".")[0]
     try:
-        return importlib.import_module(f"{package}.memory").MEMORY
+        said = importlib.import_module(f"{package}.memory")
     except ModuleNotFoundError:
         return None
+    return getattr(said, "OF_FAMILY", {}).get(family.facts.name, said.MEMORY)
 
 
 def numbers(shapes: Iterable[tuple[int, ...]]) -> int:

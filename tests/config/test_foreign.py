@@ -97,6 +97,25 @@ def test_arguments_of_musubi_with_prompts() -> None:
     assert said["network_alpha"] == "default"
 
 
+def test_musubis_edit_2511_keeps_its_control_pictures(tmp_path: Path) -> None:
+    arguments, dataset = tmp_path / "arguments.toml", tmp_path / "dataset.toml"
+    said = {"dit": "/m/2511.safetensors", "model_version": "edit-2511", "network_module": "networks.lora_qwen_image"}
+    arguments.write_text(toml.dumps(said))
+    row = {"image_directory": "/d/i", "control_directory": "/d/c", "control_resolution": [768, 768]}
+    dataset.write_text(toml.dumps({"datasets": [row]}))
+    converted = convert(read(arguments), read(dataset))
+    assert converted.loaded.config is not None and not converted.loaded.errors
+    holds(converted.loaded.config, {
+        "model.family": "qwen_image_edit_plus", "model.zero_cond_t": True, "dataset.control_resolution": 768,
+    })  # fmt: skip
+    assert converted.loaded.config.dataset.folders[0].control_path == "/d/c"
+    rows, left = read_prompts("a --ci /d/a.png --ci /d/b.png --ci /d/c.png --ci /d/d.png", {})
+    assert rows[0] == {"prompt": "a"} | {
+        f"control_image{n}": f"/d/{x}.png" for n, x in (("", "a"), ("_2", "b"), ("_3", "c"))
+    }
+    assert [flag for _, flag, _ in left] == ["--ci"]
+
+
 def test_a_preset_of_kohya_ss() -> None:
     converted, config = brought("sdxl.json")
     holds(config, {

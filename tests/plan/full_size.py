@@ -21,6 +21,7 @@ FILES = {
     "anima": {"base_model": "anima-base-v1.0", "vae": "qwen_image_vae", "text_encoder": "qwen_3_06b_base"},
     "qwen_image": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "qwen_image_edit": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
+    "qwen_image_edit_plus": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "sd3": {
         "base_model": "sd3.5_large",
         "text_encoder": "clip_l",

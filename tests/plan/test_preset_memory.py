@@ -41,6 +41,6 @@ def test_a_preset_fits_the_card_in_its_name(name: str, bases: Path) -> None:
 
 
 def test_each_family_has_presets_for_several_cards() -> None:
-    families = ("flux", "qwen_image", "qwen_image_edit", "anima")
+    families = ("flux", "qwen_image", "qwen_image_edit", "qwen_image_edit_plus", "anima")
     whole = {f"{family}-{card}gb" for family in families for card in (8, 12, 16, 24, 48)}
     assert whole | {"sdxl-8gb", "sdxl-24gb", "flux_kontext-12gb", "flux_kontext-24gb"} <= set(CLASSED)

@@ -146,6 +146,9 @@ class _Conversion:
             why = f"taken for {found.family} {found.guessed}" if found.guessed else ""
             self.ours["model.family"], self.origin["model.family"] = found.family, key
             self._note(key, "near" if why else "taken", why, "model.family")
+            if self.values.get("model_version") == "edit-2511":
+                self.ours["model.zero_cond_t"], self.origin["model.zero_cond_t"] = True, "model_version"
+                self._note("model_version", "taken", "", "model.zero_cond_t")
         else:
             name = found.family or "this model"
             self._note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")

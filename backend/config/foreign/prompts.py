@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from backend.config.foreign.values import number
+from backend.config.sections.sampling import CONTROL_IMAGES
 
 _FLAG = re.compile(r"\s--(?=[a-z]{1,3}(\s|$))")
 # Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
@@ -39,6 +40,12 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
             column = COLUMNS.get(name)
             if column is None:
                 left.append((line, f"--{name}", _WHY.get(name, "an unknown flag")))
+            elif column in CONTROL_IMAGES:
+                left_over = [each for each in CONTROL_IMAGES if each not in row]
+                if left_over:
+                    row[left_over[0]] = _value(column, given.strip())
+                else:
+                    left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control pictures at most"))
             else:
                 row[column] = _value(column, given.strip())
         if row.get("true_cfg_scale", 1) < 1 if isinstance(row.get("true_cfg_scale"), int | float) else False:

@@ -131,9 +131,10 @@ NOT_OFFERED = _by_name(
         "the adapter is read from the transformer's file or folder": "llm_adapter_path",
         "attention runs in the precision of training.mixed_precision": "use_32bit_attention",
         "there is nothing like it here": "custom_attributes train_inpainting",
-        "a control picture is cut to the size of the picture that it belongs to": (
-            "control_resolution no_resize_control multiple_target"
+        "a control picture is brought to the size of its result, or to control_resolution where the family has it": (
+            "no_resize_control"
         ),
+        "a control picture has one result": "multiple_target",
         "Chroma and other models of this build are not offered": "model_type",
         "it is for a kind of model that is not offered": (
             "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path dit_high_noise "

@@ -27,6 +27,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "guidance_scale": ("model.guidance_scale", "number"),
     "resolution": ("dataset.resolution", "resolution"),
     "max_resolution": ("dataset.resolution", "resolution"),
+    "control_resolution": ("dataset.control_resolution", "resolution"),
     "min_bucket_reso": ("dataset.min_bucket_size", "number"),
     "max_bucket_reso": ("dataset.max_bucket_size", "number"),
     "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),

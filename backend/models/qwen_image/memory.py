@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backend.models.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
 
 # Two norms of each stream and those of queries and keys in float32; queries, keys, values and the attention's result,
@@ -23,3 +25,11 @@ MEMORY = FamilyMemory(
     # the last norm's input in float32, and the rotary tables
     around=13400,
 )
+
+_STILL = replace(MEMORY.blocks[0], kept={"image": replace(_STREAM, half=_STREAM.half + 4), "text": _STREAM})
+
+OF_FAMILY = {
+    # two scales and two gates for each token of a picture, where Edit-2511 has them by its timestep; 2509 has not
+    "qwen_image_edit_plus": replace(MEMORY, blocks=(_STILL,)),
+}
+"""Of families in this folder that keep more."""

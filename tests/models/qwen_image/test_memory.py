@@ -20,13 +20,14 @@ from tests.plan.kept import CudaAutocast, Flash
 TEXT = 512
 
 
-def full_size(layers: int) -> torch.nn.Module:
+def full_size(layers: int, still: bool) -> torch.nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
             config = Base(None).config(FACTS.part("transformer"))
-            model = QwenImageTransformer2DModel.from_config({**config, "num_layers": layers}).train()
+            config |= {"num_layers": layers, "zero_cond_t": still}
+            model = QwenImageTransformer2DModel.from_config(config).train()
     finally:
         torch.set_default_dtype(before)
     # real tables: only their places are looked up
@@ -37,11 +38,16 @@ def full_size(layers: int) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("side", "batch", "targets"),
-    [(64, 1, FACTS.default_targets), (32, 2, FACTS.default_targets), (64, 1, ("attn.to_q", "txt_mlp.net.2"))],
+    ("side", "batch", "targets", "name"),
+    [
+        (64, 1, FACTS.default_targets, "qwen_image"),
+        (32, 2, FACTS.default_targets, "qwen_image"),
+        (64, 1, ("attn.to_q", "txt_mlp.net.2"), "qwen_image"),
+        (64, 1, FACTS.default_targets, "qwen_image_edit_plus"),
+    ],
 )
-def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tuple[str, ...]) -> None:
-    model = full_size(2)
+def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tuple[str, ...], name: str) -> None:
+    model = full_size(2, still=name == "qwen_image_edit_plus")
     denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, FACTS)
     inject(model, find_targets(model, targets), rank=16, alpha=16, dropout=0.0, seed=0, cast=False)
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
@@ -59,11 +65,11 @@ def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tup
     with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, None, shapes)
     paths: dict[str, set[str]] = {}
-    for name in trained_layers(denoiser, targets, ()):
-        place = place_of(name, FACTS)
+    for layer in trained_layers(denoiser, targets, ()):
+        place = place_of(layer, FACTS)
         assert place is not None
         paths.setdefault(place[0], set()).add(place[3])
-    memory = family_memory(family("qwen_image"))
+    memory = family_memory(family(name))
     said = training_bytes(denoiser, memory, Work(batch, side**2, TEXT), 16, paths, Way(False, "off"), Format()).kept
     found = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
     assert said == pytest.approx(found, rel=0.05)
