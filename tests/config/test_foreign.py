@@ -161,7 +161,8 @@ def test_every_option_of_the_programs_is_mapped_or_has_its_reason(program: str) 
         source = read_raw(toml.dumps({"datasets": [dict.fromkeys(names, "1")]}).encode())
     else:
         values = {name: True if name.endswith("_checkbox") else "1" for name in names}
-        as_json = program == "kohya_ss"
+        values |= {"LoRA_type": "Standard"} if program == "kohya_ss, other tabs" else {}
+        as_json = program.startswith("kohya_ss")
         source = read_raw((json.dumps(values) if as_json else toml.dumps(values)).encode())
     notes = convert(source).notes
     assert not [note.key for note in notes if note.fate == "unknown"]
@@ -201,6 +202,22 @@ def test_networks_of_other_programs(network: str, values: list[str], wanted: dic
     assert flux is not None and flux.network.conv_dim is None
 
 
+def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> None:
+    preset = {
+        "LoRA_type": "Standard", "sdxl": True, "optimizer": "Prodigy", "multires_noise_iterations": 0,
+        "multires_noise_discount": 0, "optimizer_args": '"d0=1e-5" "weight_decay=0.4" "betas=0.9,0.99" decouple="True"',
+    }  # fmt: skip
+    converted = convert(read_raw(json.dumps(preset).encode()))
+    assert converted.loaded.config is not None
+    holds(converted.loaded.config, {
+        "optimizer.weight_decay": 0.4, "optimizer.betas": [0.9, 0.99],
+        "optimizer.optimizer_args": {"d0": 1e-5, "decouple": True},
+    })  # fmt: skip
+    assert fates(converted)["multires_noise_discount"] == "not needed" and "kind of training" not in fates(converted)
+    whole = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "full_path": True}).encode()))
+    assert fates(whole)["kind of training"] == "not offered"
+
+
 def test_tables_name_settings_and_readers_that_exist() -> None:
     for keys in (tables.KEYS, *tables.FAMILY_KEYS.values()):
         assert {path for path, _ in keys.values()} <= set(by_path())
@@ -216,6 +233,9 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b"network_dim = 16\nlearning_rate = 1e\n", 2, ""),
         (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "no JSON"),
         (b'{"a": 1}', None, "no preset of kohya_ss"),
+        (b"---\njob: extension\nconfig:\n  name: x\n", None, "settings of ai-toolkit"),
+        (b'{\n  "training_method": "LORA",\n  "model_type": "FLUX_DEV_1"\n}', None, "settings of OneTrainer"),
+        (b"model:\n  rank: 16\n", None, "the file is YAML"),
         (b"\xff\xfe\x00\x00", 1, "UTF-8"),
         (b"", None, "no settings"),
         (b"schema_version = 1\n[model]\n", None, "Monotile already"),

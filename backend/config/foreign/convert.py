@@ -152,6 +152,9 @@ class _Conversion:
         else:
             name = found.family or "this model"
             self._note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
+        if self.kind == "kohya_ss" and "LoRA_type" not in self.values:
+            other = "an embedding" if "token_string" in self.values else "the whole model"
+            self._note("kind of training", "not offered", f"this preset trains {other}; a LoRA is trained here")
         if found.network:
             self._note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
         elif found.kind != "lora":

@@ -163,7 +163,14 @@ NOT_OFFERED = _by_name(
         "gradients in fp16 lose small values; training.mixed_precision is the way to fp16": "full_fp16",
         "the distribution mode is not offered": "mode_scale",
         "the optimizer steps after the backward pass": "fused_backward_pass fused_optimizer_groups",
-        "captions are read from files beside the pictures": "in_json",
+        "captions are read from files beside the pictures": (
+            "in_json create_caption caption_metadata_filename full_path generate_caption_database"
+        ),
+        "pictures are found in dataset.folders": (
+            "train_dir image_folder latent_metadata_filename create_buckets generate_image_buckets use_latent_files"
+        ),
+        "embeddings (textual inversion) are not trained": "init_word num_vectors_per_token template token_string",
+        "text encoders have one rate (optimizer.text_encoder_lr)": "learning_rate_te2",
         "nothing is fetched; tokenizers come from a folder (model.tokenizer)": "tokenizer_cache_dir",
         "there is no such setting of the noise": "adaptive_noise_scale",
         "the noise offset has one strength": "noise_offset_random_strength",

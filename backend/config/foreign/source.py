@@ -102,6 +102,10 @@ def read_raw(raw: bytes, folder: Path | None = None) -> Source:
     if raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _json(raw, folder)
     found = read_bytes(raw)
+    # the text as it is, not with its bad lines taken out
+    other = _of_another(raw.decode("utf-8-sig", "replace"))
+    if other is not None:
+        return other
     if found.data is None or found.holes or any(p.severity == "error" for p in found.problems):
         problems = found.problems or [Problem(None, None, "the file is empty", "Choose another file")]
         return Source(None, {}, folder=folder, problems=tuple(problems))
@@ -112,6 +116,28 @@ def read_raw(raw: bytes, folder: Path | None = None) -> Source:
     if not values:
         return _refused("the file holds no settings", "Choose another file")
     return Source(_argument_kind(values), values, places, folder)
+
+
+# Settings of programs whose files can't be brought over, told by what all of them have.
+_OTHER_PROGRAMS: tuple[tuple[str, str], ...] = (
+    (r"^job:|^config:\s*$", "ai-toolkit"),
+    (r'"(training_method|concept_file_name|optimizer_defaults)"\s*:', "OneTrainer"),
+    (r'"--?(model_type|pretrained_model_name_or_path)"\s*:', "SimpleTuner"),
+    (r"^\[adapter\]\s*$|^pipeline_stages\s*=", "diffusion-pipe"),
+)
+_READ_HERE = (
+    "Files of sd-scripts, musubi-tuner and kohya_ss are brought over; set the others by hand, beginning with a preset"
+)
+
+
+def _of_another(text: str) -> Source | None:
+    """Refused, by name, for the settings of a program that is known but not read."""
+    for pattern, program in _OTHER_PROGRAMS:
+        if re.search(pattern, text, re.MULTILINE):
+            return _refused(f"the file holds settings of {program}, which are not read here", _READ_HERE)
+    if re.search(r"^(---|[\w.-]+:)\s*$", text, re.MULTILINE) and not re.search(r"^\s*[\w.-]+\s*=", text, re.MULTILINE):
+        return _refused("the file is YAML, and none of the programs that are read here writes that", _READ_HERE)
+    return None
 
 
 def _json(raw: bytes, folder: Path | None) -> Source:
@@ -127,7 +153,7 @@ def _json(raw: bytes, folder: Path | None) -> Source:
         remedy = "Mend this line, or save the preset in kohya_ss again"
         return _refused(f"this is no JSON: {error.msg}, at column {error.colno}", remedy, error.lineno)
     if not _KOHYA_SIGNS & set(data):
-        return _refused(
+        return _of_another(text) or _refused(
             "the file is JSON, but no preset of kohya_ss: none of its names is one of theirs",
             "Choose the .json file that kohya_ss saved, or a .toml file",
         )

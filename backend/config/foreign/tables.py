@@ -87,7 +87,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "scale_v_pred_loss_like_noise_pred": ("loss.scale_v_pred_loss_like_noise_pred", "flag"),
     "noise_offset": ("loss.noise_offset", "number"),
     "multires_noise_iterations": ("loss.multires_noise_iterations", "number"),
-    "multires_noise_discount": ("loss.multires_noise_discount", "number"),
+    "multires_noise_discount": ("loss.multires_noise_discount", "discount"),
     "ip_noise_gamma": ("loss.ip_noise_gamma", "number"),
     "zero_terminal_snr": ("loss.zero_terminal_snr", "flag"),
     "torch_compile": ("compile.compile", "compile"),

@@ -163,6 +163,12 @@ def _weighting(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken("none" if is_off(name) else name)
 
 
+def _discount(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    if is_off(value) and is_off(all_.get("multires_noise_iterations")):
+        raise Left("multires_noise_iterations is 0, so that it is not used", needed=False)
+    return Taken(number(value))
+
+
 def _v_prediction(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken("auto" if is_off(value) else "v_prediction")
 
@@ -280,12 +286,19 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
     "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
+    "discount": _discount,
 }  # fmt: skip
+
+
+_WORD = re.compile(r'"([^"=\s]+=[^"]*)"|([^\s="]+=(?:"[^"]*"|\S+))')
 
 
 def arguments(value: Any) -> dict[str, Any]:
     """``["weight_decay=0.1", "betas=0.9,0.99"]``, or the same in one line, as a table. Left for what is neither."""
-    words = re.findall(r"[^\s=]+=\"[^\"]*\"|[^\s=]+=\S+", value) if isinstance(value, str) else value
+    words = value
+    if isinstance(value, str):
+        # each may be quoted as a whole, as a shell has it, or behind its = alone
+        words = [whole or word for whole, word in re.findall(_WORD, value)]
     if isinstance(value, str) and value.strip() and not words:
         raise Left("arguments are written as name=value")
     if not isinstance(words, list | tuple | None):
