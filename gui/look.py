@@ -15,6 +15,7 @@ from backend.config import toml_io
 from backend.config.schema import Config
 from backend.data.images import open_image
 from backend.data.items import DatasetScan, Item
+from backend.data.scan import most_controls
 from backend.plan.memory_work import RunWork, work_of
 from backend.plan.shapes import plan_for
 from backend.runs.files import write_atomic
@@ -212,4 +213,7 @@ def _relevant(config: Config | None) -> dict[str, Any] | None:
 
 def _scanned(config: Config) -> list[Any]:
     dataset = config.dataset.model_dump()
-    return [*(dataset[name] for name in _SCANNED), config.validation.model_dump()["validation_folders"]]
+    measured = config.validation.model_dump()["validation_folders"]
+    paired = any(row["control_path"] for row in [*dataset["folders"], *measured])
+    # of control pictures the scan takes as many as the family
+    return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config)]

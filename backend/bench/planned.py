@@ -20,7 +20,7 @@ def step_shape(stream: Stream, step: int, shapes: ShapeRuntime) -> Shape:
     if stream.size.masked_text:
         text = shapes.room(real)
     else:
-        text = shapes.text_size([shapes.text_tokens(stream.size.text_length, length) for length in real])
+        text = shapes.text_size([shapes.text_tokens(stream.size.text_tokens, length) for length in real])
     return Shape(image, text, len(rows))
 
 

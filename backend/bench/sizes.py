@@ -15,7 +15,8 @@ class Size:
 
     layers: blocks of each stack, replaced by `--layers`; each number goes to the config entry of `layer_names` at its
     place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
-    caption, "text" standing for `text_length`. tokens: of a picture of a step; divisor: of the bucket sizes, in px.
+    caption, "text" standing for its tokens: those of a control picture that is read with it, `read`, and up to
+    `text_length` of its own. tokens: of a picture of a step; divisor: of the bucket sizes, in px.
     """
 
     family: str
@@ -27,6 +28,12 @@ class Size:
     divisor: int
     text_length: int
     dtype: str
+    read: int = 0
+
+    @property
+    def text_tokens(self) -> int:
+        """Most text tokens of a row."""
+        return self.read + self.text_length
 
     @property
     def pictures(self) -> int:
@@ -88,9 +95,14 @@ def _tiny_flux(family: str = "flux") -> Size:
     return Size(family, (1, 1), _FLUX_LAYERS, _TINY_FLUX, text, 64, 16, 16, "fp32")
 
 
-def _qwen(layers: int) -> Size:
+def _qwen(layers: int, family: str = "qwen_image", read: int = 0) -> Size:
     text = {"prompt_embeds": ("text", 3584)}
-    return Size("qwen_image", (layers,), ("num_layers",), _QWEN, text, 4096, 64, 512, "bf16")
+    return Size(family, (layers,), ("num_layers",), _QWEN, text, 4096, 64, 512, "bf16", read)
+
+
+def _tiny_qwen(family: str = "qwen_image", read: int = 0) -> Size:
+    text = {"prompt_embeds": ("text", 32)}
+    return Size(family, (1,), ("num_layers",), _TINY_QWEN, text, 64, 16, 32, "fp32", read)
 
 
 def _sdxl(layers: tuple[int, ...], width: int, heads: tuple[int, ...], joint: int, tokens: int, dtype: str) -> Size:
@@ -121,13 +133,14 @@ SIZES = {
     "kontext": _flux((4, 8), "flux_kontext"),
     # 12 of Qwen-Image's 60 blocks: 4 of its 20 billion weights.
     "qwen": _qwen(12),
+    # Qwen-Image-Edit: twice the picture's tokens, and those that Qwen2.5-VL makes of one of 1024 x 1024 px.
+    "qwen-edit": _qwen(12, "qwen_image_edit", 37 * 37),
     # SDXL whole: 1024 x 1024 px is 1024 tokens of its lowest level.
     "sdxl": _sdxl((1, 2, 10), 320, (5, 10, 20), 2048, 1024, "bf16"),
     # For tests on a CPU.
     "tiny": _tiny_flux(),
     "tiny-kontext": _tiny_flux("flux_kontext"),
-    "tiny-qwen": Size(
-        "qwen_image", (1,), ("num_layers",), _TINY_QWEN, {"prompt_embeds": ("text", 32)}, 64, 16, 32, "fp32"
-    ),
+    "tiny-qwen": _tiny_qwen(),
+    "tiny-qwen-edit": _tiny_qwen("qwen_image_edit", 25),
     "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
 }

@@ -153,18 +153,19 @@ class Stream:
         return self.geometry.image_tokens(*self.buckets[index % len(self.buckets)]) * self.size.pictures
 
     def caption_tokens(self, index: int) -> int:
-        """Real text tokens of a row."""
+        """Real text tokens of a row, those of a control picture that is read included."""
         longest = self.size.text_length
         if not self.spec.captions and not self.size.masked_text:
             return longest
         lengths = (longest // 16, longest // 6, longest // 3, longest)
-        return lengths[int(torch.randint(4, (1,), generator=flow.generator(self.spec.seed, "length", index)))]
+        drawn = int(torch.randint(4, (1,), generator=flow.generator(self.spec.seed, "length", index)))
+        return self.size.read + lengths[drawn]
 
     def _text(self, index: int, kind: str) -> dict[str, Tensor]:
         source = flow.generator(self.spec.seed, "text", index)
         size, row, real = self.size, {}, self.caption_tokens(index)
         for name, axes in size.text.items():
-            shape = [size.text_length if axis == "text" else axis for axis in axes]
+            shape = [size.text_tokens if axis == "text" else axis for axis in axes]
             # Encoders give tokens smaller than pooled vectors.
             tensor = torch.randn(shape, generator=source) * (0.2 if len(shape) > 1 else 1.0)
             kept = tensor[:real] if size.masked_text and "text" in axes else tensor

@@ -152,8 +152,8 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
         route = attention.choose(chosen.route, device, dtype)
     tokens = size.tokens * size.pictures
     static = tokens if chosen.mode == "static" else None
-    longest = tokens + size.text_length if chosen.mode == "dynamic" else None
-    captions, text = spec.captions or None, size.text_length
+    longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None
+    captions, text = tuple(size.read + length for length in spec.captions) or None, size.text_tokens
     if chosen.compile is None and size.masked_text:
         # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
         captions, text = None, None

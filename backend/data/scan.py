@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from backend.config.sections.dataset import ImageFolder
     from backend.config.sections.sampling import ValidationFolder
 
-__all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "scan", "scan_dataset"]
+__all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "most_controls", "scan", "scan_dataset"]
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         trigger = data.trigger_word
         return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
 
-    rule = family(cfg.model.family).facts.controls
-    most = 1 if rule is None else rule.most
+    most = most_controls(cfg)
     chosen = [
         FolderSpec(
             resolve(folder.path),
@@ -169,6 +168,12 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         findings = (*trained_too(train, once, folder.name, setting), *found.findings)
         sets[folder.name] = replace(found, items=once, findings=findings)
     return DatasetScan(train, sets)
+
+
+def most_controls(cfg: Config) -> int:
+    """Control pictures that a picture of a run may have."""
+    rule = family(cfg.model.family).facts.controls
+    return 1 if rule is None else rule.most
 
 
 def _control(folder: ImageFolder | ValidationFolder) -> Path | None:

@@ -79,7 +79,7 @@ def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -
         assert swapped["swap_limit_ms"] > 0 and swapped["h2d_gb_s"] > 0 and swapped["swap_gb"] > 0
 
 
-@pytest.mark.parametrize(("size", "classes"), [("tiny-kontext", 2), ("tiny-qwen", 1)])
+@pytest.mark.parametrize(("size", "classes"), [("tiny-kontext", 2), ("tiny-qwen", 1), ("tiny-qwen-edit", 1)])
 def test_families_make_the_planned_graphs_and_eagers_loss(size: str, classes: int, tmp_path: Path) -> None:
     """Static: one graph a class and caption bucket, over all sizes, with twice the tokens beside a control picture."""
     rows = {}
@@ -89,14 +89,17 @@ def test_families_make_the_planned_graphs_and_eagers_loss(size: str, classes: in
         rows[name] = measure(replace(spec, cache_dir=str(tmp_path / "c")))
     found = {name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()}
     # FLUX's texts of 16 places are the smallest bucket; Qwen-Image's are longer and come in both.
-    buckets = 2 if size == "tiny-qwen" else 1
+    buckets = 2 if size.startswith("tiny-qwen") else 1
     static = classes * buckets
     assert found == {"eager": [0, 0, 0, 0], "dynamic": [classes, classes, 0, 0], "static:sdpa": [static, static, 0, 0]}
     assert all(row["losses"] == pytest.approx(rows["eager"]["losses"], rel=1e-4) for row in rows.values())
 
 
 def test_rows_are_as_the_family_trains() -> None:
-    """Kontext: a control picture of the same size. Qwen-Image: a caption's real tokens alone, of varying number."""
+    """Kontext: a control picture of the same size. Qwen-Image: a caption's real tokens alone, of varying number.
+
+    Qwen-Image-Edit: both, and the tokens of the picture that is read with the caption.
+    """
     kontext, qwen = (Stream(Spec("eager", size=s), torch.device("cpu"), exact=False) for s in ("kontext", "tiny-qwen"))
     batch, square = kontext.batch(0), kontext.buckets.index((1024, 1024))
     assert batch.text[0]["control"].shape == batch.latents[0].shape and not batch.text[0]["control"].allclose(
@@ -105,6 +108,11 @@ def test_rows_are_as_the_family_trains() -> None:
     assert kontext.image_tokens(square) == 2 * 4096
     lengths = {len(qwen.batch(step).text[0]["prompt_embeds"]) for step in range(len(qwen.buckets))}
     assert len(lengths) > 2 and max(lengths) == 32
+    edit = Stream(Spec("eager", size="tiny-qwen-edit"), torch.device("cpu"), exact=False)
+    assert [edit.caption_tokens(n) - qwen.caption_tokens(n) for n in range(8)] == [25] * 8
+    assert edit.batch(0).text[0].keys() == {"prompt_embeds", "control"} and edit.image_tokens(
+        0
+    ) == 2 * qwen.image_tokens(0)
     assert SIZES["qwen"].config["num_attention_heads"] * SIZES["qwen"].config["attention_head_dim"] == 3072
 
 
@@ -327,7 +335,7 @@ def test_each_family_takes_a_step_on_its_own_objective(size: str) -> None:
     spec = Spec("eager", size=size, checkpointing=False)
     model, lora = build(spec, torch.device("cpu"))
     stream = Stream(spec, torch.device("cpu"), exact=False)
-    step = _Step(model, torch.optim.SGD(lora.parameters()), ShapeRuntime(), contextlib.nullcontext())
+    step = _Step(model, torch.optim.SGD(lora.parameters(), lr=1.0), ShapeRuntime(), contextlib.nullcontext())
     first = step(stream.batch(0))
     assert len(stream.buckets) > 2 and torch.isfinite(first)
     # B of the LoRA was zero: the step has moved it.

@@ -34,7 +34,12 @@ def test_parts_and_columns_are_those_of_the_family(tmp_path: Path) -> None:
     assert "model.text_encoder_2" in facts["lacking"] and "model.text_encoder" not in facts["lacking"]
     assert {"guidance_scale", "text_length", "control_image"} <= set(facts["lackingColumns"])
     desk.keep(form.defaults() | {"model.family": "flux_kontext"})
-    assert "control_path" not in desk.facts()["lackingColumns"]
+    assert "control_path" not in desk.facts()["lackingColumns"] and "control_image_2" in desk.facts()["lackingColumns"]
+    assert {"dataset.control_resolution", "model.zero_cond_t"} <= set(desk.facts()["lacking"])
+    desk.keep(form.defaults() | {"model.family": "qwen_image_edit_plus"})
+    facts = desk.facts()
+    assert not {"control_path", "control_image", "control_image_3"} & set(facts["lackingColumns"])
+    assert not {"dataset.control_resolution", "model.zero_cond_t"} & set(facts["lacking"])
 
 
 def test_a_draft_survives_the_server(tmp_path: Path) -> None:

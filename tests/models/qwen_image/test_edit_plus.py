@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,20 @@ from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
 from tests.lora import comfy_maps
 from tests.models import originals
+from tests.models.block_graphs import planned_graphs_are_observed
 from tests.models.qwen_image.test_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
 from tests.models.qwen_image.test_edit import settings as edit_settings
-from tests.models.qwen_image.test_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, make_batch, model_with_lora, ours
+from tests.models.qwen_image.test_forward import (
+    EVERY_LAYER,
+    GARBAGE,
+    LENGTHS,
+    SIZES,
+    Batch,
+    make_batch,
+    model_with_lora,
+    ours,
+)
+from tests.models.qwen_image.test_graphs import SUBJECT
 from tests.models.qwen_image.test_runs import PROMPT, single_files
 from tests.plan.data import TEN_SIZES, items_of
 from tests.shapes.common import assert_equal_runs
@@ -94,6 +106,20 @@ def test_equals_the_pipelines_call_in_output_and_gradients(mode: str, still: boo
         assert_equal_runs(ours(model, batch, shapes), wanted)
     other = ours(model_with_lora(EVERY_LAYER, zero_cond_t=not still), batch, shapes)
     assert not torch.allclose(other[0][0], wanted[0][0], atol=1e-3)
+
+
+def test_one_dynamic_graph_marks_which_tokens_are_still() -> None:
+    """2511's, over 8 sizes and captions with a control picture each."""
+
+    def batch_of(sizes: list[tuple[int, int]], lengths: list[int]) -> Batch:
+        batch = make_batch(sizes, lengths)
+        for text in batch.text:
+            text["control"] = torch.randn(LATENT_CHANNELS, 4, 6, generator=torch.Generator().manual_seed(1))
+        return batch
+
+    torch._dynamo.reset()
+    subject = replace(SUBJECT, model=partial(model_with_lora, zero_cond_t=True), make_batch=batch_of)
+    planned_graphs_are_observed(subject, "dynamic", "auto", None, "mask")
 
 
 def test_the_plan_counts_the_tokens_of_every_control_picture() -> None:
