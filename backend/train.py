@@ -20,6 +20,7 @@ from backend.config.load import load, ready
 from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
+from backend.memory.heap import give_back_large
 from backend.refused import Failed, Refused
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
@@ -99,7 +100,8 @@ def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool)
 
 
 def _environment(cfg: Config) -> None:
-    """What torch and others read from the environment once, when they load."""
+    """What torch and others read from the environment once, when they load, and how the process takes memory."""
+    give_back_large()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if sys.platform == "linux":
         # fragments of one picture size are of use to another

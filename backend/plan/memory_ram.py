@@ -24,14 +24,14 @@ LOADER = 200_000_000
 def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) -> Mapping[str, int]:
     """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a card what passes through it."""
     compiler = COMPILER if given.way.compiled else 0
-    swapped, _ = given.swap(parts)
+    blocks = given.swapped(parts)
+    swapped = {"swapped_weights": sum(blocks)} if blocks else {}
     if not on_card:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
-        return {"process": PROCESS_CPU + compiler, **models} | ({"swapped_weights": swapped} if swapped else {})
-    found = {"process": PROCESS_CUDA + compiler, "loader": LOADER}
-    if swapped:
-        found["swapped_weights"] = swapped
+        loading = {"loading": max(blocks)} if blocks else {}
+        return {"process": PROCESS_CPU + compiler, **models, **swapped, **loading}
+    found = {"process": PROCESS_CUDA + compiler, "loader": LOADER, **swapped}
     offloaded = sum(stage.host.get("activations", 0) for stage in stages)
     if offloaded:
         found["activations"] = offloaded
@@ -40,6 +40,6 @@ def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) 
         if given.turns:
             whole = next(stage for stage in stages if stage.name == "train")
             found["denoiser_while_decoding"] = whole.parts["weights"]
-    # One tensor is read at a time, copied once while it is cast.
-    found["loading"] = parts.denoiser.largest * 2 * max(2, given.weight_width)
+    # One tensor is read at a time, copied once while it is cast; a swapped block is copied once as a whole.
+    found["loading"] = max([parts.denoiser.largest * 2 * max(2, given.weight_width), *blocks])
     return found

@@ -39,7 +39,7 @@ RAM_PARTS = {
     "activations": "activations",
     "vae": "VAE, kept for samples",
     "denoiser_while_decoding": "denoiser while samples are decoded",
-    "loading": "loading, a tensor at a time",
+    "loading": "loading, piece by piece",
 }
 _SMALL = 50_000_000
 """Bytes below which a part is not worth a word."""

@@ -50,14 +50,15 @@ class Chosen:
 
     def swap(self, parts: Parts) -> tuple[int, int]:
         """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
-        total = len(parts.denoiser.blocks)
-        count = min(self.blocks_to_swap, total)
-        if not count:
-            return 0, 0
-        # Over all blocks in running order, as the trainer swaps: classes may alternate, and then by class differs.
-        (picked,) = swapped_blocks({"block": total}, count).values()
-        sizes = [block_weights(parts, index, self) for index in picked]
+        sizes = self.swapped(parts)
         return sum(sizes), device_bytes(sizes, self.ring)
+
+    def swapped(self, parts: Parts) -> list[int]:
+        """Bytes of each swapped block."""
+        total = len(parts.denoiser.blocks)
+        # Over all blocks in running order, as the trainer swaps: classes may alternate, and then by class differs.
+        (picked,) = swapped_blocks({"block": total}, min(self.blocks_to_swap, total)).values()
+        return [block_weights(parts, index, self) for index in picked]
 
 
 def block_weights(parts: Parts, index: int, given: Chosen) -> int:

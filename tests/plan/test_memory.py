@@ -105,6 +105,7 @@ def test_swapped_blocks_leave_a_ring_on_the_card_and_themselves_in_ram() -> None
     assert was is not None and now is not None
     assert was.parts["weights"] - now.parts["weights"] == sum(sizes) == after.ram["swapped_weights"]
     assert now.parts["swap_ring"] == device_bytes(sizes, 3) == 3 * 339_738_624 * 2
+    assert after.ram["loading"] == max(sizes), "a block is in RAM twice while its weights are gathered"
 
 
 def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
