@@ -42,6 +42,7 @@ from backend.memory.decoder import tile
 from backend.memory.expected import Expected, limit
 from backend.memory.swap import swapped_paths
 from backend.memory.swap_choice import too_many
+from backend.models import chosen
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.spec import Family, FamilyFacts, Geometry
@@ -158,7 +159,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     """
     family = family_named(cfg.model.family)
     base = Base.of(cfg.model)
-    _refuse(family.check_base_model(base), events)
+    _refuse(chosen.problems(cfg), events)
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
     counter = token_counter(base, family.facts)

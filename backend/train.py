@@ -21,6 +21,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
 from backend.memory.heap import give_back_large
+from backend.models import chosen
 from backend.refused import Failed, Refused
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
@@ -167,6 +168,8 @@ def _open(config: str | None, run: str | None, resume: str | None, overrides: di
     problems = list(loaded.problems)
     if loaded.config is not None:
         problems += ready(loaded.config)
+        # warnings about the base model are the run's own to tell
+        problems += [] if errors(problems) else errors(chosen.problems(loaded.config))
     if loaded.config is None or errors(problems):
         raise Refused.of(errors(problems))
     for problem in problems:

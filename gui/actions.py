@@ -17,6 +17,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.schema import Config, by_path
 from backend.data.images import EXTENSIONS
+from backend.models import chosen
 from backend.models.table import FAMILIES
 from backend.refused import Refused
 from backend.runs import supervise
@@ -341,7 +342,7 @@ def start_problems(config: Config) -> list[Problem]:
     """What a run needs beside a valid config: a whole base model, folders with pictures. Nothing heavy is loaded."""
     problems = [*load.ready(config)]
     if config.model.base_model is not None:
-        problems += base_model.problems(config)
+        problems += chosen.problems(config)
     for index, folder in enumerate(config.dataset.folders):
         problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
         if folder.control_path is not None:

@@ -13,7 +13,7 @@ from backend.compile.state_dict import clean_key
 from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
 from backend.lora.native import Native
 from backend.lora.patterns import Kind
-from backend.models.files import kind_of
+from backend.models.kinds import kind_of
 from backend.refused import Refused
 
 SETTING = "network.network_weights"

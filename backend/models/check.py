@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from backend.config.problems import Problem
-from backend.models import files
+from backend.models import files, kinds
 from backend.models.base import PLACES, Base, Place, header_of
-from backend.models.layouts import UnknownNames
+from backend.models.layouts import Piece, UnknownNames
 from backend.models.spec import FamilyFacts, Part
 
-_UNSAFE = {".ckpt", ".pt", ".pth", ".bin"}
+_PICKLE = "is a pickle file, which can run code when it is opened"
 
 
 def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -> list[Problem]:
@@ -20,10 +21,23 @@ def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -
 
     pipelines: classes that model_index.json may name beside the family's own.
     """
+    return _check(base, facts, pipelines)[0]
+
+
+def check_model(
+    base: Base, facts: FamilyFacts, pipelines: Iterable[str], fit: Callable[[Base], list[Problem]]
+) -> list[Problem]:
+    """The same, and what `fit` says of parts that don't belong together; not where the base model is another thing."""
+    problems, wrong = _check(base, facts, pipelines)
+    return problems if wrong else problems + fit(base)
+
+
+def _check(base: Base, facts: FamilyFacts, pipelines: Iterable[str]) -> tuple[list[Problem], bool]:
+    """Problems, and whether the base model itself is no model of the family at all."""
     if base.path is None:
-        return [Problem(files.SETTING, None, "no base model is chosen", _wanted(facts))]
+        return [Problem(files.SETTING, None, "no base model is chosen", _wanted(facts))], True
     if not base.path.exists():
-        return [Problem(files.SETTING, None, f"the base model {base.path} does not exist", _wanted(facts))]
+        return [Problem(files.SETTING, None, f"the base model {base.path} does not exist", _wanted(facts))], True
     if base.path.is_file():
         problems = _check_main_file(base, base.path, facts)
         wrong = bool(problems)
@@ -35,7 +49,7 @@ def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -
         # What a wrong base model lacks goes without saying.
         if not wrong or part.setting in base.given:
             problems += check_part(base, part)
-    return problems
+    return problems, wrong
 
 
 def check_part(base: Base, part: Part) -> list[Problem]:
@@ -62,52 +76,76 @@ def _wanted(facts: FamilyFacts) -> str:
 def _check_main_file(base: Base, path: Path, facts: FamilyFacts) -> list[Problem]:
     """A base model that is a file must hold the denoiser; what it holds instead is named."""
     denoiser = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
-    if path.suffix.lower() in _UNSAFE:
-        text = f"{path.name} is a pickle file, which can run code when it is opened"
-        return [Problem(files.SETTING, None, text, "Only safetensors are read; most models are published in both.")]
-    if not denoiser.layouts:
-        kind = _kind(path)
-        text = f"{path} is a single file{f' ({kind})' if kind else ''}, but a folder is needed"
-        remedy = f"Choose the folder of a {facts.title} model in diffusers layout: the one that holds model_index.json."
-        return [Problem(files.SETTING, None, text, remedy)]
-    if base.place(denoiser) is None:
+    unreadable = _check_readable(path, files.SETTING)
+    if unreadable:
+        return unreadable
+    kind = _kind(path)
+    if base.place(denoiser) is None or (kind is not None and kind.where):
         return [_not_this(path, denoiser, files.SETTING)]
     return []
 
 
-def _check_file(place: Place, part: Part) -> list[Problem]:
-    """One part in a single file: readable, whole, the right kind, every name known."""
-    path, shown = place.path, place.path.name
-    if path.suffix.lower() in _UNSAFE:
-        text = f"{shown} is a pickle file, which can run code when it is opened"
-        return [Problem(place.setting, None, text, "Only safetensors are read; most models are published in both.")]
-    again = "Copy the file again from where the model came from."
+def _check_readable(path: Path, setting: str) -> list[Problem]:
+    """A file that is no safetensors file, or not the whole of one."""
+    if path.suffix.lower() in files.UNSAFE:
+        return [Problem(setting, None, f"{path.name} {_PICKLE}", files.SAFE_ONLY)]
     try:
         header = header_of(path)
-    except (ValueError, OSError) as error:
-        said = error if isinstance(error, ValueError) else f"can't be read: {error.strerror or error}"
-        return [Problem(place.setting, None, f"{shown} {said}", again)]
+    except files.Unreadable as error:
+        return [Problem(setting, None, f"{path.name} {error}", error.remedy)]
+    except OSError as error:
+        text = f"{path.name} can't be read: {error.strerror or error}"
+        return [Problem(setting, None, text, "Give yourself permission to read it.")]
     if header.missing_bytes:
-        text = f"{shown} is cut short: {header.missing_bytes} bytes are missing"
-        return [Problem(place.setting, None, text, "Copy the file again; the download broke off.")]
-    if place.layout is None:
+        text = f"{path.name} is cut short: {header.missing_bytes} bytes are missing"
+        return [Problem(setting, None, text, "Copy the file again; the download broke off.")]
+    return []
+
+
+def _check_file(place: Place, part: Part) -> list[Problem]:
+    """One part in a single file: readable, whole, the right kind, every name known, every number readable."""
+    path, shown = place.path, place.path.name
+    unreadable = _check_readable(path, place.setting)
+    if unreadable:
+        return unreadable
+    kind = _kind(path)
+    if place.layout is None or (kind is not None and kind.where == "foreign"):
         return [_not_this(path, part, place.setting)]
     try:
-        place.layout.pieces(header.tensors, place.prefix)
+        pieces = place.layout.pieces(header_of(path).tensors, place.prefix)
     except UnknownNames as error:
         return [Problem(place.setting, None, f"{shown} {error}", "Take the file as its makers published it.")]
     except ValueError as error:
-        return [Problem(place.setting, None, f"{shown} can't be used as {part.title}: {error}", again)]
+        text = f"{shown} can't be used as {part.title}: {error}"
+        return [Problem(place.setting, None, text, "Copy the file again from where the model came from.")]
+    return _check_numbers(place, pieces)
+
+
+def _check_numbers(place: Place, pieces: Mapping[str, Piece]) -> list[Problem]:
+    """Numbers in a format, or with factors in blocks, that can't be read."""
+    tensors = header_of(place.path).tensors
+    for piece in pieces.values():
+        (kind, shape), factor = tensors[piece.source], tensors.get(piece.scale or "")
+        unscaled = factor is None and kind in {"U8", "I8"} and piece.source.endswith(".weight")
+        blocks = factor is not None and math.prod(factor[1]) not in {1, shape[0] if shape else 1}
+        if kind not in files.FORMATS or unscaled or blocks or (factor is not None and factor[0] not in files.FLOATS):
+            said = f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind
+            text = f"{place.path.name} holds numbers that can't be read: {piece.source} is {said}"
+            return [Problem(place.setting, None, text, "Take the model in bf16, fp16 or fp8 (scaled or not).")]
     return []
 
 
 def _not_this(path: Path, part: Part, setting: str) -> Problem:
     kind = _kind(path)
     if not part.layouts:
-        text = f"{path.name} is a single file{f' ({kind})' if kind else ''}, but {part.title} is read from a folder"
+        known = f" ({kind.title})" if kind else ""
+        text = f"{path.name} is a single file{known}, but {part.title} is read from a folder"
     else:
-        text = f"{path.name} is {kind or 'none that is known here'}, not {part.title}"
-    return Problem(setting, None, text, f"Choose {_source_of(part)}.")
+        text = f"{path.name} is {kind.title if kind else 'of a kind that is not known here'}, not {part.title}"
+    remedy = f"Choose {_source_of(part)}."
+    if kind is not None and kind.title.startswith("a Lo"):
+        remedy += " A LoRA to go on from is given as network_weights."
+    return Problem(setting, None, text, remedy)
 
 
 def _missing(base: Base, part: Part) -> list[Problem]:
@@ -129,9 +167,9 @@ def _folder_of(part: Part) -> str:
     return part.where or f"the folder {part.folder} of the model"
 
 
-def _kind(path: Path) -> str | None:
+def _kind(path: Path) -> kinds.Kind | None:
     try:
-        return files.kind_of(header_of(path).names)
+        return kinds.which({name: shape for name, (_, shape) in header_of(path).tensors.items()})
     except (ValueError, OSError):
         return None
 
@@ -174,7 +212,10 @@ def _check_index(base: Path, facts: FamilyFacts, pipelines: Iterable[str]) -> li
         hint = "a part alone" if (base / "config.json").is_file() else "no model_index.json in it"
         text = f"{base} is not a model in diffusers layout ({hint})"
         folders = ", ".join(part.folder for part in facts.parts[:3])
-        return [Problem(files.SETTING, None, text, f"Choose the folder that holds model_index.json, {folders}, ...")]
+        remedy = f"Choose the folder that holds model_index.json, {folders}, ..."
+        inside = min((path.name for path in base.glob("*.safetensors")), default=None)
+        remedy += f", or a file in it, such as {inside}." if inside else ""
+        return [Problem(files.SETTING, None, text, remedy)]
     try:
         data = files.read_json(index)
     except ValueError as error:

@@ -8,62 +8,47 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from backend.compile.state_dict import clean_keys
 from backend.config.problems import Problem
+from backend.models import kinds
 from backend.models.spec import Part
 
 SETTING = "model.base_model"
 # No published model has a header near this; a larger number means that the file is no safetensors file.
 _MAX_HEADER_BYTES = 100_000_000
 
-# (parts of tensor names that must all be there, what the file is); the first match wins.
-_KINDS: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((".lora_",), "a LoRA"),
-    (("lora_unet_",), "a LoRA"),
-    (("lora_te",), "a LoRA of a text encoder"),
-    ((".lokr_w",), "a LoKr"),
-    ((".hada_w",), "a LoHa"),
-    (("controlnet_blocks.",), "a ControlNet"),
-    (("control_model.",), "a ControlNet"),
-    (("input_hint_block.",), "a ControlNet"),
-    (("double_blocks.", "single_blocks.", "text_encoders.", "vae."), "a whole FLUX checkpoint"),
-    (("double_blocks.", "distilled_guidance_layer."), "a Chroma transformer"),
-    (("double_stream_modulation_img.",), "a FLUX.2 transformer"),
-    (("double_blocks.", "single_blocks."), "a FLUX transformer in Black Forest Labs' own layout"),
-    (("single_transformer_blocks.", "x_embedder."), "a FLUX transformer in diffusers layout"),
-    (("transformer_blocks.", "txt_norm.", "img_in."), "a Qwen-Image transformer"),
-    (("joint_blocks.", "x_embedder.proj.", "first_stage_model.", "text_encoders."), "a whole SD3 checkpoint"),
-    (("joint_blocks.", "x_embedder.proj.", "first_stage_model."), "an SD3 checkpoint without its text encoders"),
-    (("joint_blocks.", "x_embedder.proj."), "an SD3 transformer"),
-    (("transformer_blocks.", "pos_embed.proj.", "context_embedder."), "an SD3 transformer in diffusers layout"),
-    (("llm_adapter.", "blocks.0.adaln_modulation"), "an Anima transformer"),
-    (("blocks.0.adaln_modulation", "t_embedder."), "a Cosmos transformer"),
-    (("blocks.0.cross_attn.k_img", "patch_embedding."), "a Wan image-to-video transformer"),
-    (("blocks.0.cross_attn.", "patch_embedding."), "a Wan transformer"),
-    (("input_blocks.", "first_stage_model.", "conditioner."), "a whole SDXL checkpoint"),
-    (("input_blocks.", "first_stage_model.", "cond_stage_model."), "a whole Stable Diffusion checkpoint"),
-    (("input_blocks.", "first_stage_model."), "a Stable Diffusion checkpoint without its text encoders"),
-    (("input_blocks.", "middle_block."), "a Stable Diffusion UNet in latent diffusion's layout"),
-    (("down_blocks.", "time_embedding."), "a Stable Diffusion UNet"),
-    (("encoder.downsamples.", "decoder.upsamples."), "the VAE of Wan or Qwen-Image"),
-    (("decoder.conv_in.", "encoder.conv_in."), "a VAE"),
-    (("decoder.conv_in.",), "a VAE decoder"),
-    (("visual.", "layers.0.self_attn."), "a language model that sees, such as Qwen2.5-VL"),
-    (("embed_tokens.", "layers.0.self_attn."), "a language model, such as Qwen's"),
-    (("block.1.layer.0.SelfAttention.relative_attention_bias",), "a umT5 text encoder"),
-    (("SelfAttention.",), "a T5 text encoder"),
-    (("vision_model.",), "a whole CLIP model with its vision part"),
-    (("visual.", "transformer.resblocks."), "a whole open_clip model with its vision part"),
-    (("transformer.resblocks.",), "a CLIP text encoder in open_clip's layout"),
-    (("text_model.encoder.layers.12.", "text_projection."), "the larger CLIP text encoder (bigG)"),
-    (("text_model.",), "a CLIP text encoder"),
-    (("embeddings.token_embedding.",), "a CLIP text encoder"),
+_LOG_IN = "Download the file itself; the site may want you to log in first."
+# What other files start with: what they are, and the mend where it is another than to copy the file again.
+_OTHER_FILES: tuple[tuple[bytes, str, str], ...] = (
+    (b"version ", "is a Git LFS pointer: the real file was never downloaded", "Download the file (git lfs pull)."),
+    (b"GGUF", "is a GGUF file, whose weights are packed for inference", ""),
+    (b"PK\x03\x04", "is a pickle file, which can run code when it is opened", ""),
+    (b"\x80\x02", "is a pickle file, which can run code when it is opened", ""),
+    (b"<", "is a web page, saved in place of the file", _LOG_IN),
+    (b"{", "is an answer of a web site in place of the file", _LOG_IN),
 )
+# Number formats that can be read, as safetensors calls them.
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+FORMATS = FLOATS | {"F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U8", "BOOL"}
+UNSAFE = frozenset({".ckpt", ".pt", ".pth", ".bin"})
+SAFE_ONLY = "Only safetensors are read; most models are published so too."
+_AGAIN = "Copy the file again from where the model came from."
+
+
+# What tokenizers are saved as whose own class doesn't matter.
+_ANY_TOKENIZER = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"})
+
+
+class Unreadable(ValueError):
+    """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the mend."""
+
+    def __init__(self, said: str, remedy: str = _AGAIN) -> None:
+        super().__init__(said)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True)
@@ -85,17 +70,18 @@ class Header:
 def read_header(path: Path) -> Header:
     """Header of the safetensors file at `path`, its names clean of torch.compile's wrappers.
 
-    ValueError, in words, when it is none, or when it holds a tensor under both its clean and its wrapped name.
+    Unreadable when it is none, or when it holds a tensor under both its clean and its wrapped name.
     """
     with path.open("rb") as file:
         start = file.read(8)
-        if start[:8] == b"version ":
-            raise ValueError("is a Git LFS pointer: the real file was never downloaded (git lfs pull)")
         if len(start) < 8:
-            raise ValueError("is empty" if not start else "is cut short")
+            raise Unreadable("is cut short" if start else "is empty")
         (length,) = struct.unpack("<Q", start)
+        for first, said, remedy in _OTHER_FILES:
+            if start.startswith(first) and length > _MAX_HEADER_BYTES:
+                raise Unreadable(said, remedy or SAFE_ONLY)
         if not 2 <= length <= _MAX_HEADER_BYTES:
-            raise ValueError("is not a safetensors file")
+            raise Unreadable("is not a safetensors file", SAFE_ONLY if path.suffix.lower() in UNSAFE else _AGAIN)
         raw = file.read(length)
     try:
         table = json.loads(raw)
@@ -105,21 +91,12 @@ def read_header(path: Path) -> Header:
         end = max((span[1] for span in spans.values()), default=first)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         cut = len(raw) < length
-        raise ValueError("is cut short" if cut else "is not a safetensors file") from None
+        raise Unreadable("is cut short" if cut else "is not a safetensors file") from None
     try:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
-        raise ValueError(f"holds tensors twice: {error}") from None
+        raise Unreadable(f"holds tensors twice: {error}") from None
     return Header(tensors, max(0, end - path.stat().st_size), spans)
-
-
-def kind_of(names: Iterable[str]) -> str | None:
-    """What a set of tensor names belongs to, in words ("a VAE"); None when nothing known fits."""
-    names = list(names)
-    for needles, kind in _KINDS:
-        if all(any(needle in name for name in names) for needle in needles):
-            return kind
-    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -187,17 +164,18 @@ def _problem(text: str, remedy: str) -> Problem:
 
 
 def _check_class(base: Path, part: Part) -> list[Problem]:
-    """The part's own config against the classes that it may have."""
-    name = "config.json" if part.weights else ""
-    if not name or not (base / part.folder / name).is_file():
-        return []
+    """The part's own config against the classes that it may have; a tokenizer's may name none in particular."""
+    name = part.files[0][0]
     path = base / part.folder / name
+    # a scheduler's class stands in model_index.json too, and is told from there
+    if not path.is_file() or not (part.weights or name.startswith("tokenizer")):
+        return []
     try:
         config = read_json(path)
     except ValueError as error:
         return [_problem(f"{part.folder}/{name} {error}", "Copy the file again from where the model came from.")]
-    found = config.get("_class_name") or next(iter(config.get("architectures") or []), None)
-    if found is None or found in part.class_names:
+    found = config.get("_class_name") or next(iter(config.get("architectures") or []), config.get("tokenizer_class"))
+    if found is None or found in part.class_names or found in _ANY_TOKENIZER:
         return []
     wanted = part.class_names[0]
     return [
@@ -226,7 +204,7 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
                 "Only safetensors are read; copy that file there, or set the variant if the name has one (fp16).",
             )
         ]
-    problems, names = [], set()
+    problems, tensors = [], {}
     for path in files:
         shown = f"{part.folder}/{path.name}"
         if not path.is_file():
@@ -234,10 +212,10 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
             continue
         try:
             header = read_header(path)
-        except ValueError as error:
-            problems.append(_problem(f"{shown} {error}", "Copy the file again from where the model came from."))
+        except Unreadable as error:
+            problems.append(_problem(f"{shown} {error}", error.remedy))
             continue
-        names |= header.names
+        tensors |= header.tensors
         if header.missing_bytes:
             problems.append(
                 _problem(
@@ -245,10 +223,10 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
                     "Copy the file again; the download broke off.",
                 )
             )
-    lacking = [marker for marker in part.markers if not any(marker in name for name in names)]
-    if names and lacking and not problems:
-        kind = kind_of(names)
-        what = f"{kind}" if kind else f"something without {lacking[0]}"
+    lacking = [marker for marker in part.markers if not any(marker in name for name in tensors)]
+    kind = kinds.which({name: shape for name, (_, shape) in tensors.items()})
+    if tensors and not problems and (lacking or (kind and kind.where)):
+        what = kind.title if kind else f"something without {lacking[0]}"
         problems.append(
             _problem(
                 f"{part.folder}/ holds {what}, not {part.title}",

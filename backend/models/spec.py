@@ -174,9 +174,9 @@ class FamilyFacts:
 class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
-    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path, and
-    `facts_of(base)` where models of the family differ in their block classes, `picture_tokens(base)` where the text
-    encoder reads control pictures;
+    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path,
+    `scheduler_config(base)` where it is trained over a diffusion schedule, `facts_of(base)` where models of the family
+    differ in their block classes, and `picture_tokens(base)` where the text encoder reads control pictures;
     `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
     loaders.
     """
@@ -204,6 +204,10 @@ class Family:
     def geometry(self, base: Any) -> Geometry:
         """Geometry read from the base model's own configs."""
         return self._torch_free().geometry(base)
+
+    def scheduler_config(self, base: Any) -> dict[str, Any]:
+        """The base model's diffusion schedule; ValueError when it can't be read."""
+        return self._torch_free().scheduler_config(base)
 
     def facts_of(self, base: Any) -> FamilyFacts:
         """The facts with the block classes that this base model has; the family's own where it can't be read."""

@@ -24,6 +24,7 @@ from backend.config.problems import Problem, errors
 from backend.data.items import DatasetScan
 from backend.data.scan import scan_dataset
 from backend.data.scan_cli import Write, progress_lines, stdout_writer, write_json
+from backend.models import chosen
 from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import memory_dict
 from backend.plan.memory_report import render as render_memory
@@ -53,11 +54,13 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     loaded = load.load(given.config, overrides)
     if loaded.config is None:
         return _refuse(out, given.json, loaded.problems)
+    # Pictures are looked at whatever the base model is; without one, the plan is of its family's usual model.
+    of_base = [] if loaded.config.model.base_model is None else chosen.problems(loaded.config)
     scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
     plan = plan_for(loaded.config, scan)
     memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)
     of_model = memory[0].problems if memory is not None else ()
-    problems = [*loaded.problems, *scan.problems, *plan.problems, *of_model]
+    problems = [*loaded.problems, *of_base, *scan.problems, *plan.problems, *of_model]
     if given.json:
         document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
         document["memory"] = None if memory is None else memory_dict(*memory)
@@ -72,8 +75,8 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         if loaded.config.compile.compile:
             known = payback(loaded.config, resolve(loaded.config.saving.output_dir))
             console.print(known.sentence(), markup=False)
-        for problem in (*loaded.problems, *of_model):
-            console.print(problem.sentence(), markup=False)
+        for problem in (*loaded.problems, *of_base, *of_model):
+            console.print(f"{problem.severity}: {problem.sentence()}", markup=False)
     return 1 if errors(problems) or not plan.steps.steps else 0
 
 

@@ -5,33 +5,27 @@ The same arithmetic as `backend.objectives.diffusion`, which names the sources; 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.config.paths import resolve
+from backend.models.base import Base
+from backend.models.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.config.sections.loss import LossSection
 
-_MODELS = Path(__file__).parents[1] / "models"
 _MOST_SNR = 1000.0
 
 
 def scheduler_config(cfg: Config) -> dict[str, Any]:
-    """scheduler_config.json of the base model's folder; of the family where there is none or it can't be read."""
-    shipped = _MODELS / cfg.model.family / "configs" / "scheduler.json"
-    own = resolve(cfg.model.base_model) / "scheduler" / "scheduler_config.json" if cfg.model.base_model else shipped
-    for path in (own, shipped):
+    """The base model's schedule; that of its family where there is none or it can't be read."""
+    for base in (Base.of(cfg.model), Base(None)):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            return family(cfg.model.family).scheduler_config(base)
         except (OSError, ValueError):
             continue
-        if isinstance(found, dict):
-            return found
     return {}
 
 

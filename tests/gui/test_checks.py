@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
+from backend.models import chosen as chosen_model
 from backend.plan.machine import Card, cards
 from gui import base_model, checks, form
 from gui.jobs import Job
@@ -60,13 +61,13 @@ def test_a_base_model_of_another_family_is_told_in_one_line(tiny_flux: Path) -> 
     wrong = config(tiny_flux, model={"family": "sdxl"}, compile={"shape_mode": "off"})
     facts = base_model.facts(wrong)
     assert facts["fits"] == {"title": "FLUX.1", "change": {"model.family": "flux"}} and facts["parts"] == []
-    assert [(p.path, p.text) for p in base_model.problems(wrong)] == [
+    assert [(p.path, p.text) for p in chosen_model.problems(wrong)] == [
         ("model.family", "the base model is FLUX.1, but the chosen family is SDXL")
     ]
     assert base_model.facts(config(tiny_flux))["fits"] is None
     # Belongs to no family: its own problems are told.
     assert base_model.facts(config(tiny_flux / "vae"))["fits"] is None
-    assert base_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
+    assert chosen_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
 
 
 def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:

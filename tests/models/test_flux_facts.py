@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.models.files import kind_of, read_header
+from backend.models.files import read_header
+from backend.models.kinds import kind_of
 from backend.models.spec import Geometry
 from backend.models.table import FAMILIES, family, family_of_denoiser
 

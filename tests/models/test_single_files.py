@@ -177,10 +177,10 @@ def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) 
     assert said(model | wrong) == {
         "model.vae": "style.safetensors is a LoRA, not the VAE",
         "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's, not the T5 text encoder",
-        "model.text_encoder": "ae.safetensors is a VAE, not the CLIP text encoder",
+        "model.text_encoder": "ae.safetensors is a VAE in latent diffusion's layout, not the CLIP text encoder",
     }
     assert said(model | {"base_model": model["vae"]}) == {
-        "model.base_model": "ae.safetensors is a VAE, not the FLUX transformer"
+        "model.base_model": "ae.safetensors is a VAE in latent diffusion's layout, not the FLUX transformer"
     }
 
 

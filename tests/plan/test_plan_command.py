@@ -61,6 +61,18 @@ def test_what_can_not_start_exits_with_1_and_says_why(settings_file: Path, tmp_p
     assert code == 1 and "999 blocks are to be swapped, but this model has 4" in text
 
 
+def test_a_base_model_that_is_another_is_told_beside_the_plan(
+    settings_file: Path, tmp_path: Path, tiny_sd15: Path
+) -> None:
+    page = tmp_path / "flux1-dev.safetensors"
+    page.write_bytes(b"<!DOCTYPE html><html>")
+    code, text = run(str(settings_file), "--base_model", str(page))
+    assert code == 1 and "8 images" in text and "flux1-dev.safetensors is a web page" in text.replace("\n", " ")
+    code, text = run(str(settings_file), "--base_model", str(tiny_sd15), "--json")
+    problems = [json.loads(line) for line in text.splitlines()][-1]["problems"]
+    assert code == 1 and [p["path"] for p in problems if p["severity"] == "error"] == ["model.family"]
+
+
 @pytest.mark.parametrize("arguments", [["--batch_size"], ["stray"], ["--vram", "0"], ["--vram", "-8"]])
 def test_wrong_arguments_exit_with_2(settings_file: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:

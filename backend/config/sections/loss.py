@@ -36,8 +36,8 @@ class LossSection(Section):
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",
-        help="What the base model predicts. auto reads its scheduler_config.json. A single file does not say: set "
-        "v_prediction for checkpoints trained so.",
+        help="What the base model predicts. auto reads its scheduler_config.json, and of a single file the mark "
+        "v_pred. Many files bear none: set v_prediction for checkpoints trained so.",
         aliases=("v_parameterization", "v_prediction", "parameterization"),
     )
     min_snr_gamma: float | None = setting(

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.config.problems import Problem
 from backend.models.base import Base
-from backend.models.check import check_files
+from backend.models.check import check_model
 from backend.models.files import SETTING
 from backend.models.fit import config_of, differing, video_vae_geometry, whole
 from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
@@ -54,7 +54,7 @@ PARTS = (
         ("AutoencoderKLQwenImage",),
         (("config.json",),),
         "diffusion_pytorch_model",
-        ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+        ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight"),
         setting="vae",
         layouts=("wan_vae",),
         shipped="anima/configs/vae.json",
@@ -162,9 +162,7 @@ def _check_build(net: dict[str, Any]) -> list[Problem]:
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
     """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    base = Base.at(base, variant)
-    problems = check_files(base, FACTS)
-    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
+    return check_model(Base.at(base, variant), FACTS, (), _check_fit)
 
 
 def geometry(base: Base | Path) -> Geometry:

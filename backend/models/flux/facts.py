@@ -11,7 +11,7 @@ from typing import Any
 from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import SHIPPED, Base
-from backend.models.check import check_files
+from backend.models.check import check_model
 from backend.models.fit import config_of, differing, whole
 from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
 
@@ -41,7 +41,7 @@ PARTS = (
         ("AutoencoderKL",),
         (("config.json",),),
         "diffusion_pytorch_model",
-        ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+        ("encoder.down_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"),
         setting="vae",
         layouts=("ldm_vae",),
         shipped="flux/configs/vae.json",
@@ -173,8 +173,7 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
 
 def check(base: Base, of: FamilyFacts, pipelines: tuple[str, ...]) -> list[Problem]:
     """The same for a model of FLUX's build whose facts are `of`. pipelines: that model_index.json may name too."""
-    problems = check_files(base, of, pipelines)
-    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
+    return check_model(base, of, pipelines, _check_fit)
 
 
 def geometry(base: Base | Path) -> Geometry:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from backend.config.problems import Problem
 from backend.models.base import Base
+from backend.models.files import SETTING
+from backend.models.fit import config_of
 from backend.models.flux import facts
 from backend.models.flux.facts import geometry
 from backend.models.spec import Controls
@@ -28,4 +30,9 @@ FACTS = replace(
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
     """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    return facts.check(Base.at(base, variant), FACTS, ("FluxKontextInpaintPipeline",))
+    base = Base.at(base, variant)
+    problems = facts.check(base, FACTS, ("FluxKontextInpaintPipeline",))
+    if problems or config_of(base, FACTS, "transformer").get("guidance_embeds", True):
+        return problems
+    text = "the transformer has no input for guidance, as FLUX.1 schnell, and Kontext has one"
+    return [Problem(SETTING, None, text, "Choose a FLUX.1 Kontext model, or the family flux.")]

@@ -54,7 +54,7 @@ PARTS = (
         ("AutoencoderKLQwenImage",),
         (("config.json",),),
         "diffusion_pytorch_model",
-        ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+        ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight"),
         setting="vae",
         layouts=("wan_vae",),
         shipped="qwen_image/configs/vae.json",

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.config.problems import Problem
 from backend.models.base import Base
-from backend.models.check import check_files
+from backend.models.check import check_model
 from backend.models.fit import config_of, differing, whole
 from backend.models.spec import BlockClass, FamilyFacts, Geometry
 from backend.models.unet import parts as unet
@@ -101,9 +101,7 @@ def _check_fit(base: Base) -> list[Problem]:
 
 def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
     """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    base = Base.at(base, variant)
-    problems = check_files(base, FACTS, SAME_PARTS)
-    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base)
+    return check_model(Base.at(base, variant), FACTS, SAME_PARTS, _check_fit)
 
 
 def geometry(base: Base | Path) -> Geometry:
@@ -113,4 +111,4 @@ def geometry(base: Base | Path) -> Geometry:
 
 def scheduler_config(base: Base | Path) -> dict[str, Any]:
     """The model's schedule; ValueError when it can't be read."""
-    return Base.at(base).config(FACTS.part("scheduler"))
+    return unet.scheduler_config(Base.at(base), FACTS)

@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.config.problems import Problem
 from backend.models.base import Base
-from backend.models.check import check_files
+from backend.models.check import check_model
 from backend.models.fit import config_of, differing, whole
 from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
 from backend.models.unet.parts import clip_tokenizer
@@ -72,7 +72,7 @@ PARTS = (
         ("AutoencoderKL",),
         (("config.json",),),
         "diffusion_pytorch_model",
-        ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+        ("encoder.down_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"),
         setting="vae",
         layouts=("ldm_vae",),
         shipped="sd3/configs/vae.json",
@@ -222,11 +222,9 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
     A missing T5 is a warning.
     """
     base = Base.at(base, variant)
-    problems = check_files(base, FACTS, SAME_PARTS)
-    if base.path is None or not base.path.exists():
-        return problems
+    problems = check_model(base, FACTS, SAME_PARTS, _check_fit)
     # of a wrong base model it goes without saying what T5 would be good for
-    return problems + _check_fit(base) + ([] if problems else _check_t5(base))
+    return problems or _check_t5(base)
 
 
 def geometry(base: Base | Path) -> Geometry:

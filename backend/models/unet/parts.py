@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.config.problems import Problem
 from backend.models import files
-from backend.models.base import Base
+from backend.models.base import Base, header_of
 from backend.models.fit import config_of, whole
 from backend.models.spec import CONVOLUTION_OPTIONS, DIFFUSION_OPTIONS, TEXT_OPTIONS, FamilyFacts, Geometry, Part
 
@@ -44,7 +44,7 @@ VAE = Part(
     ("AutoencoderKL",),
     (("config.json",),),
     "diffusion_pytorch_model",
-    ("encoder.conv_in.weight", "decoder.conv_in.weight"),
+    ("encoder.down_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"),
     setting="vae",
 )
 SCHEDULER = Part(
@@ -100,6 +100,19 @@ def in_checkpoints(family: str, parts: tuple[Part, ...], where: Mapping[str, str
         )
         for part in parts
     )
+
+
+# Tensors without a value to read, by which makers of checkpoints mark how they were trained (as ComfyUI reads them).
+_MARKS = {"v_pred": {"prediction_type": "v_prediction"}, "ztsnr": {"rescale_betas_zero_snr": True}}
+
+
+def scheduler_config(base: Base, facts: FamilyFacts) -> dict[str, Any]:
+    """The model's schedule, a single file's with what its marks say; ValueError when it can't be read."""
+    config = base.config(facts.part("scheduler"))
+    if base.path is None or not base.path.is_file():
+        return config
+    names = header_of(base.path).names
+    return config | {key: value for mark, said in _MARKS.items() if mark in names for key, value in said.items()}
 
 
 def level(number: int, levels: int) -> str:
