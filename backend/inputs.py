@@ -180,6 +180,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     empty = code.empty_denoiser(base)
     names = names_of(linear_layers(empty), code, family.facts)
     given = _check_settings(cfg, family, empty, names, plan, device, dtype)
+    _refuse(support.slower(cfg, device), events)
     inputs = Inputs(
         cfg,
         family,

@@ -24,6 +24,7 @@ from backend.compile.recompute import PARTITIONING
 from backend.compile.report import CompileReport
 from backend.compile.scene import Running, running
 from backend.compile.selection import Choice, decide
+from backend.memory.shortage import is_full
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class BlockForward:
             try:
                 return self.compiled(*args, **kwargs)
             except _compile_errors() as error:
+                if is_full(error):
+                    raise
                 self._fail(error)
         return self.eager(*args, **kwargs)
 

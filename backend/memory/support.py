@@ -6,12 +6,17 @@ import importlib.util
 
 import torch
 
+from backend.compile.helper import torch_version
 from backend.config.problems import Problem
+from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
 from backend.memory.bytes import stored_as
 
 _OTHER_FORMAT = "Install it (pip install bitsandbytes), or choose int8."
 _NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada or Hopper card or newer")}
+
+# Triton has no fp8 of this kind before Ada; from this torch on, inductor reads its bytes by itself there.
+_FP8_AS_BYTES = (2, 13)
 
 
 def missing(kind: str | None, compute: str, device: torch.device) -> str:
@@ -50,3 +55,17 @@ def problems(memory: MemorySection, device: torch.device) -> list[Problem]:
         ),
     )
     return [Problem(path, None, lacking, remedy) for path, lacking, remedy in asked if lacking]
+
+
+def slower(cfg: Config, device: torch.device) -> list[Problem]:
+    """A warning where fp8 weights keep blocks from being compiled, which `missing` has nothing against."""
+    kind = stored_as(cfg.memory.base_quantization, cfg.memory.base_compute)
+    compiles = cfg.compile.compile and cfg.compile.compile_backend == "inductor"
+    if kind != "fp8" or not compiles or device.type != "cuda" or torch_version() >= _FP8_AS_BYTES:
+        return []
+    if torch.cuda.get_device_capability(device) >= _NEEDS["fp8"][0]:
+        return []
+    name, torch_is = torch.cuda.get_device_name(device), ".".join(map(str, torch_version()))
+    text = f"torch {torch_is} can't compile fp8 weights for {name}: their blocks will run eagerly, slower"
+    remedy = "Set base_quantization to int8, which takes as much memory and is the more exact, or install torch 2.13."
+    return [Problem("memory.base_quantization", None, text, remedy, "warning")]

@@ -9,6 +9,7 @@ import torch
 from backend.compile import helper, toolchain
 from backend.compile.helper import compile_model, disable_linear_layers, set_recompile_limit, tri_state
 from backend.compile.selection import Choice
+from backend.memory.shortage import is_full
 from tests.compile.toys import BreakingBlock, Counting, Stack, lists
 
 # Requires a gradient, as every block's input does in training: else the first block would have a graph of its own.
@@ -160,6 +161,19 @@ def test_a_failing_backward_is_caught_in_the_forward() -> None:
     assert len(report.failed) == 2 and report.state == "fallback"
     assert stack.firsts[0].linear.weight.grad is not None
     assert "no backward kernel" in report.verdict(0)
+
+
+def test_a_card_that_is_full_while_compiling_is_no_failed_compile() -> None:
+    """Eager blocks need more memory still: what is told has to be what is missing."""
+
+    def full(graph, inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB.")
+
+    stack = Stack()
+    report = compile_model(stack, lists(stack), backend=full)
+    with pytest.raises(RuntimeError, match="out of memory") as raised:
+        stack(X)
+    assert is_full(raised.value) and not report.failed
 
 
 def test_real_mistakes_are_not_swallowed() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
 from backend.memory import support
 from backend.runs.folder import Run
@@ -82,3 +83,18 @@ def test_cards_without_8_bit_products_are_refused(
     found = support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
     assert [p.path for p in found] == (["memory.base_compute"] if said else [])
     assert all(said in p.text and "bf16" in p.remedy for p in found)
+
+
+@pytest.mark.parametrize(("capability", "version", "kind", "told"), [
+    ((8, 6), "2.11.0+cu130", "fp8", 1), ((8, 6), "2.13.0", "fp8", 0), ((8, 9), "2.11.0", "fp8", 0),
+    ((8, 6), "2.11.0", "int8", 0),
+])  # fmt: skip
+def test_fp8_that_an_older_card_can_not_compile_is_told(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], version: str, kind: str, told: int
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GeForce RTX 3060")
+    cfg = Config.model_validate({"memory": {"base_quantization": kind}, "compile": {"compile": True}})
+    found = support.slower(cfg, torch.device("cuda"))
+    assert len(found) == told and all("RTX 3060" in p.text and "int8" in p.remedy for p in found)

@@ -97,8 +97,9 @@ class MemorySection(Section):
         "none",
         label="Base weights kept as",
         help="Quantises the frozen linear layers of the base model's blocks while it loads. fp8 and int8 halve their "
-        "memory against bf16, with a scale a row; int8 is the more exact of the two. nf4 quarters it, at a visible "
-        "loss of precision, and needs the package bitsandbytes. The LoRA itself stays float32.",
+        "memory against bf16, with a scale a row; int8 is the more exact of the two, and the one that torch below 2.13 "
+        "compiles on cards before Ada. nf4 quarters it, at a visible loss of precision, and needs the package "
+        "bitsandbytes. The LoRA itself stays float32.",
         aliases=("quantize_base", "base_dtype", "transformer_quantization", "quantization"),
     )
     base_compute: Literal["bf16", "int8", "fp8"] = setting(
