@@ -43,7 +43,8 @@ class Worker:
     def go(self) -> None:
         """Give the process its turn."""
         try:
-            print(file=self._process.stdin, flush=True)
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         except OSError:
             return  # It has ended: its answer says why.
 
