@@ -53,7 +53,7 @@ def pair(
         text = f"The control folder {control} does not exist"
         return [Finding("no_control_folder", "error", text, "Check the path.", (), setting)]
     files = {_name(path, control): path for pictures in walk(control).pictures.values() for path in pictures}
-    owned = _by_owner(files, {_name(each.path, folder) for each in found})
+    owned = _by_owner(files, {_name(each.path, folder) for each in found}, most)
     wanted = [(each, owned.get(_name(each.path, folder), [])) for each in found]
     there = [path for _, paths in wanted for path in paths]
     measured = dict(zip(there, measure(there), strict=True))
@@ -78,10 +78,10 @@ def pair(
     return findings
 
 
-def _by_owner(files: Mapping[str, Path], results: Iterable[str]) -> dict[str, list[Path]]:
+def _by_owner(files: Mapping[str, Path], results: Iterable[str], most: int) -> dict[str, list[Path]]:
     """Control pictures, by name, of each of `results`: the one of its very name first, then the numbered ones.
 
-    A name that is itself a result's is no number of another one.
+    A name that is itself a result's is no number of another one. most: as in `pair`.
     """
     owned: dict[str, list[tuple[int, Path]]] = {}
     results = set(results)
@@ -89,6 +89,9 @@ def _by_owner(files: Mapping[str, Path], results: Iterable[str]) -> dict[str, li
         match = None if name in results else _NUMBERED.fullmatch(name)
         owner, number = (name, -1) if match is None else (match["name"], int(match["number"]))
         owned.setdefault(owner, []).append((number, path))
+    if most == 1:
+        # one of the very name is enough, and what else has a number is not asked for
+        owned = {owner: sorted(paths)[:1] if min(paths)[0] < 0 else paths for owner, paths in owned.items()}
     return {owner: [path for _, path in sorted(paths)] for owner, paths in owned.items()}
 
 

@@ -165,6 +165,10 @@ def test_control_pictures_are_found_by_number_and_too_many_are_an_error(tmp_path
     (said,) = [finding for finding in fewer if finding.severity == "error"]
     assert "cat.png" in said.text and said.setting == "dataset.folders[0].control_path"
     assert Scan.from_dict(found.to_dict()).items == found.items
+    # a family that takes one takes that of the very name
+    picture(64, 64, 9).save(before / "cat.png")
+    one = scan([FolderSpec(images, 1, "dataset.folders[0].path", before, 1)])
+    assert [[each.path.stem for each in item.controls] for item in one.items] == [["cat"], ["cat_1"], ["dog"]]
 
 
 def several(images: Path, where: Path) -> Path:
