@@ -7,7 +7,6 @@ casts as CUDA's autocast does, which the meta device does not have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from backend.lora.inject import find_targets, inject
 from backend.models.table import family
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
+from backend.told import CONTROLS
 
 FLUX = family("flux")
 
@@ -78,11 +78,14 @@ def empty_flux(double: int, single: int) -> nn.Module:
 
 
 def kept_bytes(
-    double: int, single: int, *, side: int, text: int, batch: int, rank: int, targets: Sequence[str], autocast: bool
+    double: int, single: int, *, side: int, text: int, batch: int, rank: int, targets: Sequence[str], control: bool
 ) -> int:
-    """Bytes kept by a forward of this FLUX with a LoRA in `targets`, on pictures of `side` tokens a side."""
+    """Bytes kept by a forward of this FLUX in bf16 with a LoRA in `targets`, on pictures of `side` tokens a side.
+
+    control: a picture of the same size stands behind each row, as Kontext has it.
+    """
     model = empty_flux(double, single)
-    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=not autocast)
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False)
     model.train()
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
     # the tensors are held, so that no storage is counted under another's name
@@ -99,8 +102,10 @@ def kept_bytes(
         "prompt_embeds": torch.empty(text, 4096, device="meta", dtype=torch.bfloat16),
         "pooled": torch.empty(768, device="meta", dtype=torch.bfloat16),
     }
+    if control:
+        words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
-    with CudaAutocast() if autocast else nullcontext(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 

@@ -28,22 +28,23 @@ def trained(denoiser: Denoiser, targets: tuple[str, ...]) -> dict[str, set[str]]
 
 
 @pytest.mark.parametrize(
-    ("double", "single", "side", "text", "batch", "rank", "targets"),
+    ("double", "single", "side", "text", "batch", "rank", "targets", "control"),
     [
-        (2, 1, 64, 512, 1, 32, FACTS.default_targets),
-        (1, 3, 32, 512, 2, 16, FACTS.default_targets),
-        (2, 2, 64, 128, 1, 64, ATTENTION),
+        (2, 1, 64, 512, 1, 32, FACTS.default_targets, False),
+        (1, 3, 32, 512, 2, 16, FACTS.default_targets, False),
+        (2, 2, 64, 128, 1, 64, ATTENTION, False),
+        (1, 2, 64, 512, 1, 16, FACTS.default_targets, True),
     ],
 )
 def test_what_is_kept_is_what_autograd_keeps(
-    double: int, single: int, side: int, text: int, batch: int, rank: int, targets: tuple[str, ...]
+    double: int, single: int, side: int, text: int, batch: int, rank: int, targets: tuple[str, ...], control: bool
 ) -> None:
     real = kept_bytes(
-        double, single, side=side, text=text, batch=batch, rank=rank, targets=targets, autocast=True
+        double, single, side=side, text=text, batch=batch, rank=rank, targets=targets, control=control
     )  # fmt: skip
     denoiser = flux(double, single)
     way = Way(compiled=False, checkpointing="off")
-    work = Work(batch, side * side, text)
+    work = Work(batch, side * side * (2 if control else 1), text)
     said = training_bytes(denoiser, MEMORY, work, rank, trained(denoiser, targets), way, MIXED).kept
     assert said == pytest.approx(real, rel=0.10)
 
