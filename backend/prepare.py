@@ -116,13 +116,16 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     return _assemble(around, inputs, trained, forward, position, fingerprint, metrics, watch)
 
 
-def _compile_cache(cfg: Config) -> Path:
-    """The compile cache's folder, made. Refused when it can't be written."""
+def _compile_cache(cfg: Config) -> Path | None:
+    """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
     chosen = cfg.compile.compile_cache_dir
     try:
         return compile_cache.prepare(resolve(chosen) if chosen else None)
     except OSError as error:
         text = str(error).partition(";")[0]
+        if not cfg.compile.compile:
+            log.info("%s; nothing is compiled in this run", text)
+            return None
         remedy = "Set it to a folder on this machine that you can write."
         raise Refused(text, remedy, "compile.compile_cache_dir") from error
 
@@ -247,11 +250,11 @@ def _seed(cfg: Config) -> None:
 
 
 def _compile(
-    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path, stack: ExitStack
+    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
 ) -> tuple[Telemetry | None, CompileReport | None]:
     """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
     chosen = inputs.cfg.compile
-    if not chosen.compile:
+    if not chosen.compile or cache is None:
         return None, None
     telemetry = Telemetry(cache).start()
     stack.callback(telemetry.stop)

@@ -83,6 +83,7 @@ class Watch:
             "compile_seconds": stats.seconds,
             "cache_hits": stats.cache_hits,
             "cache_misses": stats.cache_misses,
+            "limit_hits": stats.limit_hits,
         }
 
     def after_step(self) -> None:
@@ -148,16 +149,16 @@ class Watch:
         said = self._report.verdict(max(1, self._telemetry.poll().graphs))
         if said is not None and said != self._told:
             self._told = said
-            self._compile_state(said)
-            remedy = "The run goes on, slower. launcher.py doctor shows what is missing to compile here."
-            self._events.write("warning", text=said, remedy=remedy)
+            self._compile_state()
+            remedy = self._report.remedy or "launcher.py doctor shows what is missing to compile here."
+            self._events.write("warning", text=said, remedy=f"The run goes on, slower. {remedy}")
             log.warning(said)
 
-    def _compile_state(self, reason: str | None = None) -> None:
+    def _compile_state(self) -> None:
         """Say whether this process compiles: off, compiled, partly, or fallback, the last two with their reason."""
         report = self._report
         state = "off" if report is None else report.state
-        why = reason or (report.reason if report else None)
+        why = report.why if report is not None else None
         planned = None if report is not None and report.disable_linear else self._planned
         self._events.write("compile", state=state, reason=why, planned=planned)
 

@@ -32,6 +32,7 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
         "steps": _typeset(plan.steps.sentence()),
         "modes": [_mode(plan, mode) for mode in plan.modes.values()],
         "recommended": messages.sentence(f"Recommended: {plan.recommended}. {plan.reason}"),
+        "legend": _legend(plan),
         "lines": plan.lines(),
         "lists": _lists(plan),
         "findings": [messages.finding_facts(finding) for finding in plan.findings],
@@ -52,6 +53,17 @@ def headline(plan: Plan) -> str:
     return _typeset(plan.graphs.words())
 
 
+def _legend(plan: Plan) -> str:
+    """What the columns of the table count, for whoever meets the words for the first time."""
+    classes = plan.graphs.classes
+    times = f", for each of the {classes} block classes" if classes > 1 else ""
+    return (
+        "A graph is one shape of the model's blocks, compiled once at its first use: training graphs for the steps, "
+        f"other graphs for validation and samples{times}. Fewer graphs start sooner. Left out: turns of pictures that "
+        "an epoch has no batch for. Padding and cropping: share of the tokens, and of the pictures' area."
+    )
+
+
 def _typeset(line: str) -> str:
     """A line made for a terminal, with the signs that a page can show."""
     return line.replace("->", "→").replace(" x ", " × ")
@@ -66,8 +78,8 @@ def _mode(plan: Plan, mode: ModePlan) -> dict[str, Any]:
         "no_grad": facts["no_grad_graphs"],
         "graphs": facts["graphs"],
         "left": facts["left_per_epoch"] + facts["never"],
-        "padding": f"{100 * facts['padding']:.1f} %",
-        "crop": f"{100 * facts['crop']:.1f} %",
+        "padding": f"{100 * mode.padding:.1f} %",
+        "crop": f"{100 * mode.crop:.1f} %",
     }
     return {
         "name": mode.mode,

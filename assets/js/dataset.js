@@ -129,8 +129,9 @@
         node,
         stale(),
         el("p", { class: "headline" }, result.headline),
-        modeTable(result.modes),
         el("p", { class: "note" }, result.recommended),
+        modeTable(result.modes),
+        el("p", { class: "note" }, result.legend),
         el("details", {}, el("summary", {}, "The plan in words"), el("pre", { class: "log short" }, result.lines.join("\n"))),
       );
     }
@@ -142,7 +143,7 @@
       el(
         "table",
         { class: "facts numbers", id: "mode-table" },
-        el("thead", {}, el("tr", {}, ["Shape mode", "Buckets", "Graphs", "Training", "No gradient", "Left out", "Padding", "Cropping"].map((t) => el("th", {}, t)))),
+        el("thead", {}, el("tr", {}, ["Shape mode", "Graphs in all", "Training graphs", "Other graphs", "Buckets", "Left out", "Padding", "Cropping"].map((t) => el("th", {}, t)))),
         el(
           "tbody",
           {},
@@ -150,8 +151,8 @@
             el(
               "tr",
               { class: mode.chosen ? "chosen" : "" },
-              el("td", {}, el("code", {}, mode.name), mode.chosen ? el("span", { class: "tag" }, "set") : null, mode.recommended ? el("span", { class: "tag good" }, "recommended") : null, mode.note ? el("span", { class: "note block" }, mode.note) : null),
-              [mode.buckets, mode.graphs, mode.training, mode.no_grad, mode.left, mode.padding, mode.crop].map((v) => el("td", {}, v === null || v === undefined ? "–" : String(v))),
+              el("td", {}, el("code", {}, mode.name), " ", mode.chosen ? el("span", { class: "tag" }, "set") : null, " ", mode.recommended ? el("span", { class: "tag good" }, "recommended") : null, mode.note ? el("span", { class: "note block" }, mode.note) : null),
+              [mode.graphs, mode.training, mode.no_grad, mode.buckets, mode.left, mode.padding, mode.crop].map((v) => el("td", {}, v === null || v === undefined ? "–" : String(v))),
             ),
           ),
         ),

@@ -11,7 +11,8 @@
   m.panels = (ui, setStat, live) => {
     const compile = (last, status, facts) => {
       const c = facts.compile || {};
-      const planned = c.planned ?? facts.plan?.graphs?.planned;
+      // Once the process has said what it compiles, that counts: with linear layers left out nothing is planned.
+      const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
       // A row tells the count of its step; before the first one, and between two, events do.
       const counts = [last.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
       const graphs = counts.length ? Math.max(...counts) : null;
@@ -25,16 +26,17 @@
       setStat("compile", last.compile_seconds === null || last.compile_seconds === undefined ? "–" : m.duration(last.compile_seconds));
       setStat("hits", known(last.cache_hits));
       setStat("misses", known(last.cache_misses));
+      setStat("limits", known(last.limit_hits), last.limit_hits ? "warn" : "");
       setStat("syncs", known(last.syncs));
-      const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned);
+      const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
       ui.compile.className = `verdict ${tone}`;
       const share = c.share === null || c.share === undefined ? "" : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
       text(ui.compile, words + share);
       payback(status);
-      const list = [
-        ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
+      const list = together([
         ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
-      ];
+        ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
+      ]);
       const shown = JSON.stringify([list, c.made || []]);
       if (ui.reasons.dataset.shown === shown) return;
       ui.reasons.dataset.shown = shown;
@@ -48,7 +50,7 @@
                 el(
                   "li",
                   {},
-                  el("strong", {}, [r.what, r.block && `${r.block} blocks`].filter(Boolean).join(" · ")),
+                  el("strong", {}, [r.what, r.block && `${r.block} blocks`, r.times > 1 && `${r.times} times`].filter(Boolean).join(" · ")),
                   el("span", {}, r.reason || "no reason given"),
                   r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
                   r.setting ? el("span", { class: "remedy" }, `Ends it: ${r.setting}`) : null,
@@ -58,6 +60,15 @@
           : null,
         (c.made || []).length ? graphTable(c.made) : null,
       );
+    };
+    // Each thing that happened once, with how often: ten layers that are called in one line break at one place.
+    const together = (list) => {
+      const found = new Map();
+      for (const each of list) {
+        const key = JSON.stringify([each.what, each.block, each.reason, each.file, each.line, each.setting]);
+        found.set(key, { ...each, times: (found.get(key)?.times || 0) + 1 });
+      }
+      return [...found.values()];
     };
     // Asked when a run comes up and now and then while it goes: the answer reads other runs' records.
     const payback = async (status) => {
@@ -102,7 +113,7 @@
           ),
         ),
       );
-    const verdict = (c, facts, status, graphs, recompiles, planned) => {
+    const verdict = (c, facts, status, graphs, recompiles, planned, breaks) => {
       const going = live.has(status.state);
       const last = (facts.recompiles || []).slice(-1)[0];
       if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
@@ -111,8 +122,10 @@
       if (going && c.compiling) return ["busy", `Compiling ${c.compiling}`];
       if (going && status.phase === "compile") return ["busy", c.graphs ? `Compiling: ${m.count(c.graphs, "graph")} so far.` : "Compiling the first graphs. Steps begin when they are made."];
       if (recompiles > 0) return ["bad", `${m.count(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`];
-      if (going && graphs > 0 && graphs < planned && !status.step) return ["busy", `${graphs} of ${planned} planned graphs are made; the others come with the first step.`];
+      if (going && graphs > 0 && graphs < planned && !status.step) return ["busy", `${graphs} of ${planned} planned graphs are made; each of the others is when it is first needed.`];
       const missing = going && graphs < planned ? ` ${m.count(planned - graphs, "planned graph")} still to come, with validation and samples.` : "";
+      // Where linear layers are left out on purpose, breaks are what was asked for.
+      if (graphs > 0 && breaks > 0 && planned) return ["warn", `Compiled, with ${m.count(breaks, "graph break")}: at each, a block falls into parts, and what is fused ends.${missing}`];
       if (graphs > 0) return ["good", `Compiled once, no recompile since.${missing}`];
       if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
       return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];

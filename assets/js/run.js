@@ -88,7 +88,7 @@
       "card-compile",
       "Compile",
       ui.compile,
-      el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "compiling"), stat("hits", "cache hits"), stat("misses", "cache misses"), stat("syncs", "device waits a step")),
+      el("div", { class: "stats" }, stat("graphs", "graphs"), stat("recompiles", "recompiles"), stat("breaks", "graph breaks"), stat("compile", "spent compiling"), stat("hits", "cache hits"), stat("misses", "cache misses"), stat("limits", "limit hits"), stat("syncs", "device waits a step")),
       ui.payback,
       ui.reasons,
     );

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.compile import cache
+from backend.runs.files import human_bytes
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
@@ -44,4 +45,4 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
 
 
 def _shown(size: cache.CacheSize) -> str:
-    return f"{size.bytes / 2**20:.1f} MiB in {size.files} files"
+    return f"{human_bytes(size.bytes)} in {size.files:,} files"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backend.compile import cache, toolchain
+from backend.runs.files import human_bytes
 
 State = Literal["ok", "warn", "fail"]
 PYTHON_FLOOR = (3, 11)
@@ -196,7 +197,7 @@ def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     except OSError as error:
         return [Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder you can write.")], None
     used = cache.size(folder)
-    text = f"{folder}, {used.bytes / 2**20:.0f} MiB in {used.files} files"
+    text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
     wrong = cache.trouble(folder)
     if wrong:
         checks = [Check("Compile cache", "warn", wrong, "Set compile_cache_dir to a short folder without spaces.")]
@@ -243,16 +244,6 @@ def _quantised(found: dict[str, Any]) -> list[Check]:
     return [Check("Quantised base", "warn", why, _WITHOUT[name]) for name, why in lacking.items()]
 
 
-_CAUSES = (
-    ("Python.h", toolchain.header_remedy),
-    ("triton", toolchain.triton_remedy),
-    ("compiler", toolchain.compiler_remedy),
-    ("CppCompileError", toolchain.compiler_remedy),
-    ("InvalidCxxCompiler", toolchain.compiler_remedy),
-    ("No space left", lambda: "Free some room on the disk of the compile cache."),
-)
-
-
 def _proof(folder: Path | None) -> Check:
     """Compile something in a fresh folder inside of the cache's: proves compiler, path and disk together."""
     with tempfile.TemporaryDirectory(prefix="d", dir=folder, ignore_cleanup_errors=True) as fresh:
@@ -261,10 +252,8 @@ def _proof(folder: Path | None) -> Check:
         took = f"{answer.found['seconds']:.0f} s"
         text = f"a small function was compiled and ran forward and backward on {answer.found['device']} in {took}"
         return Check("Compile", "ok", text)
-    remedy = next((mend() for word, mend in _CAUSES if word.lower() in answer.log.lower()), "")
-    return Check(
-        "Compile", "fail", f"compiling failed: {answer.said}", remedy or "Training still runs, without compile."
-    )
+    remedy = toolchain.remedy_of(answer.log) or "Training still runs, without compile."
+    return Check("Compile", "fail", f"compiling failed: {answer.said}", remedy)
 
 
 def run(chosen: str | None = None) -> Iterator[Check]:

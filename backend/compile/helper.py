@@ -32,6 +32,12 @@ log = logging.getLogger(__name__)
 CUDA_GRAPH_MODES = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
+_LIMIT_AND_FULLGRAPH = (
+    "compile_fullgraph allows no eager call beside graphs, and compile_cache_size_limit leaves no graph to a new shape"
+)
+
+_ERROR_LINE = re.compile(r"\b(?:error|ld): ")
+
 _TRI_STATE = {"true": True, "false": False, "auto": None, "none": None}
 
 
@@ -80,26 +86,34 @@ class BlockForward:
 
     @property
     def recomputes(self) -> bool:
-        """Whether its backward graph computes again what it needs, so that nothing outside has to."""
-        return self._recompute and self.compiled is not None
+        """Whether its backward graph computes again what it needs, so that nothing outside has to.
+
+        Not from the moment that some shape has no graph: which call will run eagerly is not known before.
+        """
+        return self._recompute and self.compiled is not None and self.kind not in self.report.limited
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.compiled is None:
             with share.span("block"), share.span("left out"):
                 return self.eager(*args, **kwargs)
+        hits = telemetry.limit_hits()
         with running(Running(self.kind, self.name, self.eager.__self__.training)), share.span("block"):
             try:
-                return self.compiled(*args, **kwargs)
-            except _compile_errors() as error:
+                result = self.compiled(*args, **kwargs)
+            except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+                self._fail(_LIMIT_AND_FULLGRAPH, error)
+            # "This can't be compiled". A real mistake of the model comes again from the eager forward.
+            except torch._dynamo.exc.TorchDynamoException as error:
                 if is_full(error):
                     raise
-                self._fail(error)
+                self._fail(_said(error), error)
+            else:
+                if telemetry.limit_hits() != hits and self.kind not in self.report.limited:
+                    self.report.limited.append(self.kind)
+                return result
         return self.eager(*args, **kwargs)
 
-    def _fail(self, error: BaseException) -> None:
-        # The compiler's own error is inside of dynamo's, whose first line only says which backend raised it.
-        inner = getattr(error, "inner_exception", None) or error
-        said = next((line.strip() for line in str(inner).splitlines() if line.strip()), type(inner).__name__)
+    def _fail(self, said: str, error: BaseException) -> None:
         self.compiled = None
         self.report.failed[self.name] = said
         log.warning("%s failed to compile and runs eagerly from now on: %s", self.name, said)
@@ -110,9 +124,15 @@ class BlockForward:
         return copy.deepcopy(self.eager, memo)
 
 
-def _compile_errors() -> tuple[type[BaseException], ...]:
-    """Errors that mean "this can't be compiled". A real mistake of the model comes again from the eager forward."""
-    return (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
+def _said(error: BaseException) -> str:
+    """What a compiler said, in a line: its own error is inside of dynamo's, which only says which backend raised it.
+
+    Of a compiler that is a program of its own, what it wrote is the reason: its first line with an error.
+    """
+    inner = getattr(error, "inner_exception", None) or error
+    first, *more = [line.strip() for line in str(inner).splitlines() if line.strip()] or [type(inner).__name__]
+    wrote = next((line for line in more if _ERROR_LINE.search(line)), None)
+    return f"{first}: {wrote}" if wrote else first
 
 
 def disable_linear_layers(module: nn.Module) -> int:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from backend.compile import toolchain
+
+# More names than these say no more.
+_NAMED = 3
+
 
 @dataclass
 class CompileReport:
     """The outcome of `compile_model`; `failed` and `notes` grow during the run.
 
     state: "off" (not asked for), "compiled", "fallback" (asked for, but everything runs eagerly; `reason` says why) or
-    "partly" (some blocks failed and run eagerly). `blocks` counts compiled blocks by class, `eager` names those left
-    out by choice, `failed` maps a block that failed to compile to the reason. `share`: of the blocks' forward time that
-    runs compiled, timed in one step where linear layers are left out; None before, and where they are not. `recompute`:
-    checkpointing happens within the backward graphs.
+    "partly" (some blocks failed and run eagerly, or further shapes do). `blocks` counts compiled blocks by class,
+    `eager` names those left out by choice, `failed` maps a block that failed to compile to the reason, `limited` names
+    the classes that have as many graphs as the recompile limit allows and were asked for more. `share`: of the blocks'
+    forward time that runs compiled, timed in one step where linear layers are left out; None before, and where they are
+    not. `recompute`: checkpointing happens within the backward graphs.
     """
 
     asked: bool = True
@@ -29,6 +35,7 @@ class CompileReport:
     blocks: dict[str, int] = field(default_factory=dict)
     eager: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    limited: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -43,7 +50,38 @@ class CompileReport:
             return "off"
         if self.compiled == 0:
             return "fallback"
-        return "partly" if self.failed else "compiled"
+        return "partly" if self.failed or self.limited else "compiled"
+
+    @property
+    def why(self) -> str | None:
+        """Why less is compiled than was asked for, in words; None where nothing is known to be in the way."""
+        if self.reason is not None:
+            return self.reason
+        causes = [f"{_names(names)} failed to compile: {said}" for said, names in self._failures().items()]
+        causes += [
+            f"{kind} blocks have as many graphs as the recompile limit of {self.limit or 'torch'} allows: further "
+            "shapes run eagerly"
+            for kind in self.limited
+        ]
+        return "; ".join(causes) or None
+
+    @property
+    def remedy(self) -> str:
+        """What to do about `why`, a sentence; empty where nothing more can be said than `why` does."""
+        known = {toolchain.remedy_of(said) for said in self.failed.values()} - {None}
+        if self.limited or any("compile_cache_size_limit" in said for said in self.failed.values()):
+            known.add(
+                "Leave compile_cache_size_limit empty, so that the plan sets it, or set shape_mode to static, which "
+                "needs one graph."
+            )
+        return " ".join(sorted(map(str, known)))
+
+    def _failures(self) -> dict[str, list[str]]:
+        """Names of the blocks that failed, by reason: a cause that all blocks share is told once."""
+        found: dict[str, list[str]] = {}
+        for name, said in self.failed.items():
+            found.setdefault(said, []).append(name)
+        return found
 
     def verdict(self, graphs: int) -> str | None:
         """What is wrong after the first steps, in words; None when all is well.
@@ -53,12 +91,8 @@ class CompileReport:
         if self.state == "compiled" and graphs == 0:
             return "compile is on, but no graph was made: every block runs eagerly, and no reason is known"
         if self.state == "fallback":
-            why = self.reason or "; ".join(f"{name}: {why}" for name, why in self.failed.items())
-            return f"compile was asked for, but the run is eager: {why or 'no block was chosen'}"
-        if self.state == "partly":
-            names = ", ".join(self.failed)
-            return f"{names} failed to compile and run eagerly: {next(iter(self.failed.values()))}"
-        return None
+            return f"compile was asked for, but the run is eager: {self.why or 'no block was chosen'}"
+        return f"the run is compiled in part: {self.why}" if self.state == "partly" else None
 
     def line(self) -> str:
         """The one log line."""
@@ -84,3 +118,8 @@ class CompileReport:
         if self.eager:
             parts.append(f"left eager: {', '.join(self.eager)}")
         return ", ".join(parts) + "".join(f"; {note}" for note in self.notes)
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

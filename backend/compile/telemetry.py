@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 # torch keeps the latest 64 rows by default; a run with many shapes makes more between two polls.
 _ROWS_KEPT = 10_000
+_TORCH = Path(torch.__file__).parent
+# How torch's versions name what it counts at a limit.
+_LIMIT_WORDS = ("recompile_limit", "recompile limit", "cache_size_limit")
 
 # (file, first line) of registered code -> (block class, code).
 _registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
@@ -150,8 +153,6 @@ class Telemetry:
             self._read_breaks()
             now = _counters()
             change = {name: now[name] - self._base.get(name, 0) for name in now}
-            if change["limit"] > self.stats.limit_hits:
-                self._limit_hit()
             self.stats = replace(
                 self.stats,
                 cache_hits=change["hit"],
@@ -323,7 +324,7 @@ class Telemetry:
         fresh = reasons[self._breaks_done :] if len(reasons) > self._breaks_done else list(reasons)
         self._breaks_done = len(reasons)
         for reason in fresh:
-            frame = reason.user_stack[-1] if reason.user_stack else None
+            frame = _place(reason.user_stack or ())
             said = next((line.strip() for line in str(reason.reason).splitlines() if line.strip()), "unknown")
             self._events.append(
                 {
@@ -335,15 +336,11 @@ class Telemetry:
             )
         self.stats = replace(self.stats, breaks=self.stats.breaks + len(fresh))
 
-    def _limit_hit(self) -> None:
-        limit = torch._dynamo.config.recompile_limit
-        self._events.append(
-            {
-                "kind": "warning",
-                "text": f"the recompile limit of {limit} graphs was reached: further shapes run eagerly",
-                "remedy": "Raise compile_cache_size_limit, or choose shape_mode = static, which needs one graph.",
-            }
-        )
+
+def _place(stack: Sequence[Any]) -> Any:
+    """The innermost frame of a break that is not torch's own: its call of a layer says less than who called it."""
+    ours = [frame for frame in stack if not Path(frame.filename).is_relative_to(_TORCH)]
+    return (ours or stack or [None])[-1]
 
 
 def _signature(training: bool) -> Signature:
@@ -363,10 +360,6 @@ def _sizes(signature: Signature) -> dict[str, Any]:
     return sizes | {"gradients": signature.gradients}
 
 
-def _named(counts: Iterable[tuple[str, int]], *words: str) -> int:
-    return sum(count for name, count in counts if any(word in name.lower() for word in words))
-
-
 def _counters() -> dict[str, int]:
     """torch's running counts of cache hits, misses and limit hits.
 
@@ -379,6 +372,11 @@ def _counters() -> dict[str, int]:
     hit, miss = joint["autograd_cache_hit"], joint["autograd_cache_miss"]
     if not through:
         hit, miss = single["fxgraph_cache_hit"], single["fxgraph_cache_miss"]
+    return {"hit": hit, "miss": miss, "limit": limit_hits()}
+
+
+def limit_hits() -> int:
+    """How often torch met a shape for which a code object may have no more graphs; it counts each code object once."""
     # A copy: another thread may be compiling, and count.
-    limit = _named(tuple(counters["unimplemented"].items()), "recompile_limit", "recompile limit", "cache_size_limit")
-    return {"hit": hit, "miss": miss, "limit": limit}
+    said = tuple(dynamo_utils.counters["unimplemented"].items())
+    return sum(count for what, count in said if any(word in what.lower() for word in _LIMIT_WORDS))

@@ -83,6 +83,32 @@ def triton_remedy() -> str:
     return f"Run: python -m pip install {package}"
 
 
+def _disk_remedy() -> str:
+    return "Free some room on the disk of the compile cache, or set compile_cache_dir to a folder on another."
+
+
+def _folder_remedy() -> str:
+    return "Set compile_cache_dir to a folder that you can write."
+
+
+# A word of what a compiler or its cache says when it fails, and the mend.
+_CAUSES = (
+    ("No space left", _disk_remedy),
+    ("Disk quota exceeded", _disk_remedy),
+    ("Read-only file system", _folder_remedy),
+    ("Permission denied", _folder_remedy),
+    ("Python.h", header_remedy),
+    ("triton", triton_remedy),
+    ("compiler", compiler_remedy),
+    ("CppCompileError", compiler_remedy),
+)
+
+
+def remedy_of(said: str) -> str | None:
+    """What mends a failed compile, from all or part of what was said of it; None where that is not known."""
+    return next((mend() for word, mend in _CAUSES if word.lower() in said.lower()), None)
+
+
 def missing_for_inductor(device: str) -> str | None:
     """What inductor lacks on this machine for the device type, in words with the mend; None when nothing is known."""
     if device == "cuda":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.compile import cache
+from backend.config.paths import resolve
 from backend.config.rule import Rule, no_effect
 from backend.models.table import FAMILIES
 
@@ -108,6 +110,13 @@ COMPILE_RULES: tuple[Rule, ...] = (
         ),
         "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} says it for itself",
         "Set compile_dynamic to auto, or shape_mode to static or off",
+        "warning",
+    ),
+    Rule(
+        ("compile.compile_cache_dir", "compile.compile"),
+        lambda chosen, on: on and chosen is not None and cache.trouble(resolve(chosen)) is not None,
+        "compilers stumble over paths with spaces or letters beyond ASCII, or over long ones: {compile_cache_dir}",
+        "Choose a short folder without spaces, or leave compile_cache_dir empty: our own place is one",
         "warning",
     ),
     Rule(

@@ -59,14 +59,15 @@ def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
         )
     reason = (
         f"{count_of(sizes, 'different token count')} become one, with {static.padding:.1%} padding, masked exactly: "
-        f"{count_of(static.graphs.per_class, 'graph')} a block class instead of {_fixed_graphs(plan)} at fixed sizes"
+        f"{count_of(static.graphs.per_class, 'graph')} a block class, where each size on its own would need "
+        f"{_fixed_graphs(plan)}"
     )
     if plan.batch_size > 1 and len(off.never) + off.steps.left_per_epoch > static.steps.left_per_epoch:
         reason += "; pictures of all sizes share batches, so fewer are left out"
     if exact.impossible is None and exact.crop <= static.crop + 0.01:
         reason += (
-            f". exact_buckets would pad nothing, for {count_of(exact.graphs.per_class, 'graph')} and {exact.crop:.1%} "
-            f"mean cropping (static: {static.crop:.1%})"
+            f". exact_buckets would pad nothing, for {count_of(exact.graphs.per_class, 'graph')} a block class and "
+            f"{exact.crop:.1%} mean cropping (static: {static.crop:.1%})"
         )
     return "static", reason + "."
 
@@ -281,6 +282,14 @@ def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
             f"bucket_step {step} is no multiple of the {unit} px of a token; {whole_step(step, plan.geometry)} is used"
         )
         yield Finding("bucket_step", "note", text, "", (), "dataset.bucket_step")
+    limit, needed = cfg.compile.compile_cache_size_limit, plan.graphs.per_class * plan.graphs.backends
+    if plan.compile and limit is not None and limit < needed:
+        text = (
+            f"compile_cache_size_limit {limit} is less than the {needed} graphs that a block class needs: the shapes "
+            "beyond them will run eagerly"
+        )
+        remedy = "Leave it empty: the plan then sets it."
+        yield Finding("low_limit", "warning", text, remedy, (), "compile.compile_cache_size_limit")
     if cfg.compile.caption_buckets and plan.caption_buckets is None:
         text = "How long captions are can't be told without the model's tokenizer.json, so they are not trimmed"
         remedy = "Choose a base model with a tokenizer.json, or leave caption_buckets empty."

@@ -30,12 +30,21 @@ def plan_lines(plan: Plan) -> list[str]:
     else:
         padded = f", {chosen.padding:.1%} padding to {chosen.static_token_count}" if chosen.static_token_count else ""
         lines.append(f"shape mode {plan.mode}: {chosen.crop:.1%} mean cropping{padded}")
-        lines.append(plan.graphs.words() if plan.compile else "compile is off: no graphs")
+        lines.append(graph_words(plan))
     lines += [
         f"  {row['width']}x{row['height']}: {row['entries']} ({row['tokens']} tokens)" for row in bucket_rows(plan)
     ]
     lines.append(f"recommended: {plan.recommended}. {plan.reason}")
     return lines + [f"{finding.severity}: {finding.sentence()}" for finding in plan.findings]
+
+
+def graph_words(plan: Plan) -> str:
+    """The graphs of the chosen mode, the text tokens in them, and the recompile limit they need."""
+    if not plan.compile:
+        return "compile is off: no graphs"
+    texts = sorted({s.text_tokens for s in (*plan.graphs.training, *plan.graphs.validation, *plan.graphs.sampling)})
+    text = f"text tokens {', '.join(map(str, texts))}; " if texts else ""
+    return f"{plan.graphs.words()}; {text}recompile limit {plan.recompile_limit}"
 
 
 def bucket_rows(plan: Plan, most: int = _MOST_BUCKETS) -> list[dict[str, int]]:
@@ -107,6 +116,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 def render(plan: Plan) -> RenderableType:
     """The plan for a terminal."""
     parts: list[RenderableType] = [Text(plan.steps.sentence(), style="bold"), _buckets(plan), _modes(plan)]
+    if plan.chosen.impossible is None:
+        parts.append(Text(graph_words(plan)))
     parts.append(Text(f"Recommended: {plan.recommended}. {plan.reason}"))
     styles = {"error": "red", "warning": "yellow", "note": "dim"}
     parts += [Text(f"{f.severity}: {f.sentence()}", style=styles[f.severity]) for f in plan.findings]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Counters (graphs to cache_misses) are totals since the process began, sizes are bytes, times are seconds.
+# Counters (graphs to limit_hits) are totals since the process began, sizes are bytes, times are seconds.
 # syncs is the newest count of a step's device-to-host waits: taken every hundredth step, None on a CPU.
 # swap_wait is what the device waited in a step for the weights of swapped blocks, None where none are swapped.
 # s_per_step is one optimizer step's own time: waiting for data counts, saving, sampling and validation do not.
@@ -51,6 +51,7 @@ COLUMNS = (
     "compile_seconds",
     "cache_hits",
     "cache_misses",
+    "limit_hits",
     "syncs",
     "swap_wait",
     "epoch",
@@ -59,7 +60,8 @@ _KNOWN = frozenset(COLUMNS)
 _WHOLE = frozenset(
     name
     for name in COLUMNS
-    if name.startswith(("vram", "ram", "cache")) or name in ("graphs", "recompiles", "breaks", "syncs", "epoch")
+    if name.startswith(("vram", "ram", "cache"))
+    or name in ("graphs", "recompiles", "breaks", "limit_hits", "syncs", "epoch")
 )
 _ALL = ("step", "generation", "t", *COLUMNS)
 # Rows kept in memory while the disk refuses them; a day of steps, some tens of megabytes.

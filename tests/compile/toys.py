@@ -18,13 +18,21 @@ class Block(nn.Module):
         return x + self.linear(self.norm(x)).relu()
 
 
+class Breaking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+
 class BreakingBlock(Block):
-    """One graph break, at the print."""
+    """One graph break, in a layer that it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.breaks = Breaking()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
-        torch._dynamo.graph_break()
-        return x + self.linear(x)
+        return x + self.linear(self.breaks(self.norm(x)))
 
 
 class Stack(nn.Module):

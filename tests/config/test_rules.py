@@ -152,6 +152,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "no effect",
     ),
     ({"compile.compile_scope": "model"}, "compile.compile_scope", "nothing would be compiled"),
+    ({"compile.compile_cache_dir": "my kernels"}, "compile.compile_cache_dir", "stumble over paths with spaces"),
     (
         {"memory.checkpointing_kind": "offload", "training.gradient_checkpointing": False},
         "memory.checkpointing_kind",

@@ -11,7 +11,7 @@ import torch
 import torch._functorch.config
 from torch import Tensor, nn
 
-from backend.compile.helper import compile_model
+from backend.compile.helper import compile_model, set_recompile_limit
 from backend.compile.recompute import within_graphs
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
@@ -37,7 +37,9 @@ FEW = ("attn.to_q", "proj_mlp")
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch._dynamo.reset()
+    limit = torch._dynamo.config.recompile_limit
     yield
+    set_recompile_limit(limit)
     torch._dynamo.reset()
     checkpointing.set_activation_budget(None)
 
@@ -180,6 +182,28 @@ def test_a_block_that_fails_to_compile_is_recomputed_from_outside() -> None:
     model.transformer_blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     step(model, batch, shapes)
     assert len(calls) == 2
+
+
+def test_blocks_of_a_class_at_its_limit_are_recomputed_from_outside() -> None:
+    """A shape without a graph runs eagerly: its insides must not be kept for it."""
+    shapes = ShapeRuntime("off", text_length=TEXT)
+    model, _ = denoiser("auto", double=1, single=1, targets=FEW, dropout=0.0)
+    report = compile_model(
+        model, block_lists(model), backend="aot_eager_decomp_partition", dynamic="false", cache_size_limit=1,
+        recompute=True,
+    )  # fmt: skip
+    block, calls = model.transformer_blocks[0], []
+    block.register_forward_pre_hook(lambda *_: calls.append(1))
+    first, other = make_batch(SIZES[:1], [TEXT]), make_batch(SIZES[1:], [TEXT])
+    step(model, first, shapes)
+    assert len(calls) == 1 and block.forward.recomputes
+    step(model, other, shapes)
+    assert report.limited == ["double", "single"] and not block.forward.recomputes
+    calls.clear()
+    found = step(model, other, shapes)
+    assert len(calls) == 2
+    plain, _ = denoiser("off", double=1, single=1, targets=FEW, dropout=0.0)
+    assert_same(found, step(plain, other, shapes), 1e-6)
 
 
 @pytest.mark.parametrize(

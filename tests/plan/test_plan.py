@@ -168,6 +168,15 @@ def test_report_for_the_terminal() -> None:
     assert "note: 2 pictures left over by incomplete batches" in text
 
 
+def test_a_recompile_limit_below_the_plan_is_said() -> None:
+    asked = {"shape_mode": "off", "compile_dynamic": "false", "compile_cache_size_limit": 2}
+    low = plan_of(scan_of(TEN_SIZES), compile=asked)
+    assert low.graphs.per_class > 2
+    assert f"the {low.graphs.per_class} graphs that a block class needs" in finding(low, "low_limit").text
+    enough = plan_of(scan_of(TEN_SIZES), compile={**asked, "compile_cache_size_limit": low.graphs.per_class})
+    assert "low_limit" not in {found.kind for found in enough.findings}
+
+
 def test_bucket_step_that_is_no_whole_token_is_said() -> None:
     plan = plan_of(scan_of(TEN_SIZES), dataset={"bucket_step": 24})
     assert "32 is used" in finding(plan, "bucket_step").text

@@ -35,7 +35,7 @@ def assert_as_planned(run: Run) -> None:
     planned = events(run, "plan")[0]["graphs"]["planned"]
     last = rows(run)[-1]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned == 4
-    assert last["compile_seconds"] > 0
+    assert last["compile_seconds"] > 0 and last["limit_hits"] == 0
     assert not events(run, "recompile") and not events(run, "graph_break")
     assert not [event for event in events(run, "warning") if "graph" in event["text"]]
 

@@ -50,9 +50,9 @@ class CompileSection(Section):
     compile_profile: Literal["custom", "fast_compile", "balanced", "max_speed"] = setting(
         "custom",
         label="Profile",
-        help="Sets the six options at once. custom: as they stand below. fast_compile: fewest and shortest "
-        "compiles, for trial runs. balanced: one exact kernel set a shape. max_speed: also times several "
-        "kernels for each matrix product, minutes at the start, for long runs.",
+        help="Sets backend, mode, dynamic shapes, whole graphs and recompile limit in one word. custom: as they stand "
+        "below. fast_compile: fewest and shortest compiles, for trial runs. balanced: one exact kernel set a shape. "
+        "max_speed: also times several kernels for each matrix product, minutes at the start, for long runs.",
         aliases=("compilation_profile",),
     )
     compile_backend: _Backend = setting(
@@ -146,15 +146,6 @@ class CompileSection(Section):
         aliases=("compile_whole_model", "regional_compilation", "compile_repeated_blocks"),
         advanced=True,
     )
-    compile_blocks: list[BlockChoice] | None = setting(
-        None,
-        min_length=1,
-        label="Single blocks",
-        help="Exceptions for some blocks: leave them eager or give them another backend. For finding the block that a "
-        "compiler fails on.",
-        aliases=("compile_block_selection",),
-        advanced=True,
-    )
     disable_linear: Literal["auto", "on", "off"] = setting(
         "auto",
         label="Linear layers eager",
@@ -163,6 +154,15 @@ class CompileSection(Section):
         "unswapped step on an H100 with no graph more, while on cuts each block into many graphs and compiles for "
         "minutes.",
         aliases=("disable_linear_from_compile", "compile_disable_linear"),
+        advanced=True,
+    )
+    compile_blocks: list[BlockChoice] | None = setting(
+        None,
+        min_length=1,
+        label="Single blocks",
+        help="Exceptions for some blocks: leave them eager or give them another backend. For finding the block that a "
+        "compiler fails on.",
+        aliases=("compile_block_selection",),
         advanced=True,
     )
     compile_cache_dir: Annotated[str, AfterValidator(clean_path)] | None = setting(
