@@ -62,7 +62,7 @@ class Base:
     def of(cls, model: ModelSection) -> Base:
         """The base model that the settings name."""
         given = {name: resolve(path) for name in PLACES if (path := getattr(model, name)) is not None}
-        told = {name: value for name in _TOLD if (value := getattr(model, name)) is not None}
+        told = {name: said == "on" for name in _TOLD if (said := getattr(model, name)) != "auto"}
         return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant, told)
 
     @classmethod

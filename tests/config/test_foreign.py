@@ -106,7 +106,7 @@ def test_musubis_edit_2511_keeps_its_control_pictures(tmp_path: Path) -> None:
     converted = convert(read(arguments), read(dataset))
     assert converted.loaded.config is not None and not converted.loaded.errors
     holds(converted.loaded.config, {
-        "model.family": "qwen_image_edit_plus", "model.zero_cond_t": True, "dataset.control_resolution": 768,
+        "model.family": "qwen_image_edit_plus", "model.zero_cond_t": "on", "dataset.control_resolution": 768,
     })  # fmt: skip
     assert converted.loaded.config.dataset.folders[0].control_path == "/d/c"
     rows, left = read_prompts("a --ci /d/a.png --ci /d/b.png --ci /d/c.png --ci /d/d.png", {})

@@ -38,7 +38,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "sampling.prompts[0].control_image_2",
         "fewer control pictures",
     ),
-    ({"model.zero_cond_t": True}, "model.zero_cond_t", "does not have it"),
+    ({"model.zero_cond_t": "on"}, "model.zero_cond_t", "does not have it"),
     ({"dataset.control_resolution": 512}, "dataset.control_resolution", "does not have it"),
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),

@@ -147,7 +147,7 @@ class _Conversion:
             self.ours["model.family"], self.origin["model.family"] = found.family, key
             self._note(key, "near" if why else "taken", why, "model.family")
             if self.values.get("model_version") == "edit-2511":
-                self.ours["model.zero_cond_t"], self.origin["model.zero_cond_t"] = True, "model_version"
+                self.ours["model.zero_cond_t"], self.origin["model.zero_cond_t"] = "on", "model_version"
                 self._note("model_version", "taken", "", "model.zero_cond_t")
         else:
             name = found.family or "this model"

@@ -61,11 +61,11 @@ class ModelSection(Section):
         "form of it, or its folder. SD3 works without it, with what its two CLIP encoders say alone.",
         aliases=("text_encoder3",),
     )
-    zero_cond_t: bool | None = setting(
-        None,
+    zero_cond_t: Literal["auto", "on", "off"] = setting(
+        "auto",
         label="Edit-2511",
         help="Whether a single file is of Qwen-Image-Edit-2511, whose control pictures are told a timestep of zero, "
-        "and not of 2509. Empty: as the file says; ComfyUI's do. A folder always says it.",
+        "and not of 2509. auto takes what the file says, as ComfyUI's do. A folder always says it.",
         advanced=True,
     )
     tokenizer: Annotated[str, AfterValidator(clean_path)] | None = setting(

@@ -50,8 +50,8 @@ def check_base_model(base: Base | Path, variant: str | None = None) -> list[Prob
     problems = facts.check(base, FACTS, ())
     said, told = config_of(base, FACTS, "transformer").get("zero_cond_t"), base.told.get("zero_cond_t")
     if told is not None and bool(said) != told:
-        text = f"zero_cond_t is set to {told}, but the transformer's config says {bool(said)}, which holds"
-        problems.append(Problem("model.zero_cond_t", None, text, "Leave it empty: a folder says it itself.", "warning"))
+        text = f"zero_cond_t is {'on' if told else 'off'}, but the transformer's config says otherwise, which holds"
+        problems.append(Problem("model.zero_cond_t", None, text, "Set it to auto: a folder says it.", "warning"))
     return problems
 
 
