@@ -1,4 +1,4 @@
-"""LoKr and LoHa: a layer's change as a product of small factors, in LyCORIS' form (Yeh et al., arXiv 2309.14859).
+"""LoKr and LoHa: a layer's change as a product of small factors, through LyCORIS (Yeh et al., arXiv 2309.14859).
 
 LoKr: W + scale * kron(w1, w2), w2 whole or w2_a w2_b. LoHa: W + scale * (w1_a w1_b) * (w2_a w2_b), element by element.
 The factors' names and shapes are those that LyCORIS writes and ComfyUI reads.
@@ -22,8 +22,11 @@ class Factored(nn.Module):
     """
 
     def __init__(self, base: nn.Module, kind: Kind, rank: int, alpha: float, factor: int | None) -> None:
+        # Not at the top: a run that trains a LoRA need not wait for LyCORIS.
+        from backend.lora.products import CHANGES
+
         super().__init__()
-        self.base_layer = base
+        self.base_layer, self.change = base, CHANGES[kind]
         self.kind, self.rank, self.alpha = kind, rank, alpha
         conv = isinstance(base, nn.Conv2d)
         inner, outer = (base.in_channels, base.out_channels) if conv else (base.in_features, base.out_features)
@@ -53,24 +56,7 @@ class Factored(nn.Module):
         given = self.dropout(x.to(first.dtype) if self.cast else x)
         if self.conv:
             given = given.movedim(1, -1)
-        added = self._kronecker(given) if self.kind == "lokr" else self._hadamard(given)
+        added = self.change(given, self.factors)
         if self.conv:
             added = added.movedim(-1, 1)
         return (result + added * self.scale).to(result.dtype)
-
-    def _kronecker(self, x: Tensor) -> Tensor:
-        """x kron(w1, w2)^T without the large matrix: w2 within each piece of x, w1 across the pieces."""
-        w1 = self.factors["lokr_w1"]
-        pieces = x.reshape(*x.shape[:-1], w1.shape[1], x.shape[-1] // w1.shape[1])
-        if "lokr_w2" in self.factors:
-            inside = nn.functional.linear(pieces, self.factors["lokr_w2"])
-        else:
-            low = nn.functional.linear(pieces, self.factors["lokr_w2_b"])
-            inside = nn.functional.linear(low, self.factors["lokr_w2_a"])
-        across = nn.functional.linear(inside.transpose(-1, -2), w1).transpose(-1, -2)
-        return across.reshape(*x.shape[:-1], w1.shape[0] * inside.shape[-1])
-
-    def _hadamard(self, x: Tensor) -> Tensor:
-        named = self.factors
-        change = (named["hada_w1_a"] @ named["hada_w1_b"]) * (named["hada_w2_a"] @ named["hada_w2_b"])
-        return nn.functional.linear(x, change)

@@ -104,12 +104,14 @@ class Names:
     def factored_name(self, path: str) -> str:
         """What comes before the factors of a LoKr or LoHa, which can't be joined where the project's names are fused.
 
-        There ComfyUI takes ``lycoris_<diffusers' module path, points as underscores>``.
+        Of such a family ComfyUI and LyCORIS take ``lycoris_<diffusers' module path, points as underscores>``, for all
+        layers: LyCORIS' own loader knows one prefix only.
         """
-        native = self.natives.get(path) if self.kohya_native else None
-        if native is not None and (len(native.shares) > 1 or native.turn):
-            return "lycoris_" + path.replace(".", "_")
-        return self.out_name(path, "kohya")
+        return "lycoris_" + path.replace(".", "_") if self._fused else self.out_name(path, "kohya")
+
+    @cached_property
+    def _fused(self) -> bool:
+        return self.kohya_native and any(len(each.shares) > 1 or each.turn for each in self.natives.values())
 
 
 def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:

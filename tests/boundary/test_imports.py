@@ -211,6 +211,7 @@ INSTALLED_AS = {
     "annotated_types": "pydantic",
     "pydantic_core": "pydantic",
     "flash_attn": "flash-attn",
+    "lycoris": "lycoris-lora",
     "pynvml": "nvidia-ml-py",
     "tokenizers": "transformers",
     "triton": "torch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -57,6 +58,29 @@ def test_a_file_changes_weights_as_training_changed_them(kind: str, rank: int, f
         with lora.scaled(0.0):
             assert torch.equal(model(**inputs()).sample, make_tiny_denoiser()(**inputs()).sample)
         torch.testing.assert_close(model(**inputs()).sample, wanted, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "rank", "factor"), [("lokr", 2, None), ("lokr", 64, 4), ("loha", 3, None)])
+def test_lycoris_own_loader_adds_what_was_trained(kind: str, rank: int, factor: int | None, tmp_path: Path) -> None:
+    """The file as LyCORIS reads it, over the plain model: the same output as that of the trained layers."""
+    from lycoris import create_lycoris_from_weights
+
+    model, plain = make_tiny_denoiser(), make_tiny_denoiser()
+    names = names_of(linear_layers(model), code, FACTS)
+    targets = find_targets(model, FACTS.default_targets)
+    lora = inject(model, targets, rank=rank, alpha=5.0, dropout=0.0, seed=1, kind=kind, factor=factor)
+    with torch.no_grad():
+        for value in lora.parameters():
+            value.normal_(std=0.3, generator=torch.Generator().manual_seed(value.numel()))
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file(file_tensors(lora, "fp32", names), path)
+    network, _ = create_lycoris_from_weights(1.0, str(path), plain)
+    assert len(network.loras) == len(targets)
+    network.apply_to()
+    with torch.no_grad():
+        wanted, before = model(**inputs()).sample, make_tiny_denoiser()(**inputs()).sample
+        torch.testing.assert_close(plain(**inputs()).sample, wanted, atol=2e-4, rtol=1e-4)
+        assert (wanted - before).abs().max() > 0.01
 
 
 def test_sizes_are_lycoris_own() -> None:
