@@ -49,6 +49,13 @@ _STAGES = {
 }
 """Stages of the estimate that a phase belongs to."""
 
+_OTHERWISE = {
+    "cache_text": "",
+    "cache_latents": ", or lower resolution",
+    "sample": ", or draw smaller samples",
+}
+"""What is left where no setting of the estimate helps."""
+
 _LEAST = 200_000_000
 """Bytes that a change should save at least, however little the last allocation lacked."""
 
@@ -177,8 +184,7 @@ def remedy(expected: Expected | None, phase: str, need: int) -> str:
     offered = expected.search.cheapest(stages=stages, need=need) if expected is not None else []
     if offered:
         return _in_order(offered)
-    smaller = "draw smaller samples" if phase == "sample" else "lower batch_size or resolution"
-    return f"Close other programs that use the card, or {smaller}."
+    return f"Close other programs that use the card{_OTHERWISE.get(phase, ', or lower batch_size or resolution')}."
 
 
 def _in_order(offered: Sequence[tuple[Change, int]]) -> str:

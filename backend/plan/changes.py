@@ -62,15 +62,14 @@ def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
         yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":
-        words = "keep the blocks' inputs in RAM (checkpointing_kind offload)"
+        words = "keep the blocks' inputs in RAM"
         yield Change({"memory.checkpointing_kind": "offload"}, words, "a little time a step")
 
 
 def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if cfg.memory.text_encoder_quantization == "none":
-        for name in ("int8", "nf4"):
-            values = {"memory.text_encoder_quantization": name}
-            yield Change(values, f"load the text encoders in {name}", "slightly other captions")
+    for name in {"none": ("int8", "nf4"), "int8": ("nf4",)}.get(cfg.memory.text_encoder_quantization, ()):
+        values = {"memory.text_encoder_quantization": name}
+        yield Change(values, f"load the text encoders in {name}", "slightly other captions")
 
 
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
@@ -125,7 +124,7 @@ def _less_swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 def _inputs_on_card(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "offload":
-        words = "keep the blocks' inputs on the card (checkpointing_kind auto)"
+        words = "keep the blocks' inputs on the card"
         yield Change({"memory.checkpointing_kind": "auto"}, words, "memory of the card")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group as Stack
@@ -105,6 +106,15 @@ def nearest_words(nearest: Nearest) -> str:
     return f"Nothing makes it fit. Nearest: {_lower(words)}, which still needs {size}."
 
 
+def flags(values: Mapping[str, Any]) -> str:
+    """Settings as `launcher.py train` and `plan` take them: ``--blocks_to_swap 16``."""
+
+    def value(given: Any) -> str:
+        return str(given).lower() if isinstance(given, bool) else str(given)
+
+    return " ".join(f"--{path.rpartition('.')[2]} {value(given)}" for path, given in values.items())
+
+
 def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
     """The estimate as plain lines, for a log."""
     lines = [headline(found)]
@@ -174,7 +184,7 @@ def render(found: Estimate, nearest: Nearest | None) -> RenderableType:
     if found.rough:
         parts.append(Text("A rough figure: this family's activations are not measured yet.", style="yellow"))
     if nearest is not None:
-        parts.append(Text(nearest_words(nearest)))
+        parts += [Text(nearest_words(nearest)), Text(f"As arguments: {flags(nearest.values)}")]
     return Stack(*parts)
 
 

@@ -16,7 +16,7 @@ from backend.models.table import family
 from backend.plan.activations import Work
 from backend.plan.machine import named_card
 from backend.plan.memory import estimate
-from backend.plan.memory_report import against_peak, headline, memory_dict, memory_lines
+from backend.plan.memory_report import against_peak, flags, headline, memory_dict, memory_lines
 from backend.plan.memory_work import RunWork
 from backend.plan.nearest import Search
 from backend.plan.parts import Parts, denoiser_of, read_parts
@@ -128,6 +128,7 @@ def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
     nearest = Search(cfg, WORK, named_card(32), flux_dev()).nearest()
     assert nearest is not None and nearest.fits and nearest.after.verdict == "fits"
     assert nearest.values == {"training.gradient_checkpointing": True}
+    assert flags(nearest.values) == "--gradient_checkpointing true"
     assert "checkpointing" in nearest.words
 
 
