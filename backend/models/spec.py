@@ -87,12 +87,14 @@ class BlockClass:
     """A stack of equal blocks: each class is one graph a shape and gradient mode.
 
     `attribute` is the ModuleList's name on the denoiser, or, where it holds a backslash, a regular expression for the
-    paths of several lists of such blocks; `class_name` the class of its blocks.
+    paths of several lists of such blocks; `class_name` the class of its blocks. `joint`: they see text and image as one
+    sequence, of whose length alone a graph knows.
     """
 
     name: str
     attribute: str
     class_name: str
+    joint: bool = False
 
 
 @dataclass(frozen=True)

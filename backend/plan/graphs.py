@@ -30,6 +30,11 @@ class Shape:
     text_tokens: int
     batch: int
 
+    @property
+    def joined(self) -> Shape:
+        """The same, as a block sees it that has text and image in one sequence."""
+        return Shape(self.image_tokens + self.text_tokens, 1, self.batch)
+
     def words(self) -> str:
         """`4096 image + 512 text tokens x 2`."""
         return f"{self.image_tokens} image + {self.text_tokens} text tokens x {self.batch}"
@@ -82,7 +87,8 @@ class GraphPlan:
     """The graphs of one shape mode: its shapes by what they serve, and the graphs a block class needs for them.
 
     classes: block classes that are compiled, one that two backends compile counted twice. backends: the most backends
-    that compile one class. unpadded: how many different shapes there would be without padding.
+    that compile one class. unpadded: how many different shapes there would be without padding. shared: graphs less, in
+    classes where shapes of one joint length are one.
     """
 
     training: tuple[Shape, ...]
@@ -93,6 +99,7 @@ class GraphPlan:
     classes: int
     backends: int = 1
     unpadded: int = 0
+    shared: int = 0
 
     @property
     def per_class(self) -> int:
@@ -102,7 +109,7 @@ class GraphPlan:
     @property
     def total(self) -> int:
         """Graphs of the whole run; what telemetry will count up to the end of the warm-up."""
-        return self.per_class * self.classes
+        return self.per_class * self.classes - self.shared
 
     @property
     def recompile_limit(self) -> int:
@@ -114,8 +121,10 @@ class GraphPlan:
         shapes = self.unpadded or len({*self.training, *self.validation, *self.sampling})
         parts = f"{self.training_graphs} training + {self.no_grad_graphs} without gradient"
         classes = "1 block class" if self.classes == 1 else f"{self.classes} block classes"
+        less = f" - {self.shared} that equal lengths share" if self.shared else ""
         return (
-            f"{count_of(shapes, 'shape')} -> {count_of(self.per_class, 'graph')} ({parts}) x {classes} = {self.total}"
+            f"{count_of(shapes, 'shape')} -> {count_of(self.per_class, 'graph')} ({parts}) x {classes}{less} = "
+            f"{self.total}"
         )
 
 

@@ -176,11 +176,18 @@ class _Work:
         start = [*(validation if given.validation.validate_at_start else ())]
         start += sampling if given.sampling.sample_at_start else []
         dynamic = given.compile.compile_dynamic
-        counted = count_graphs(self.mode, dynamic, start, training, [*validation, *sampling])
-        classes, backends = _compiled_classes(given, facts)
+        calls = start, training, [*validation, *sampling]
+        counted = count_graphs(self.mode, dynamic, *calls)
+        joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))
+        compiled = _compiled_classes(given, facts)
+        shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
+        counts = [count for _, count in compiled]
+        classes, backends = sum(counts), max(counts, default=1)
         native = replace(self, static=None)
         unpadded = len({*native.training(), *native.validation(), *native.sampling()})
-        return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded)
+        return GraphPlan(
+            tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded, shared
+        )
 
     def image_size(self, tokens: int) -> int:
         """Image tokens that the blocks see: padded in static mode, where they fit."""
@@ -260,12 +267,12 @@ class _Work:
         return list(shapes)
 
 
-def _compiled_classes(cfg: Config, facts: FamilyFacts) -> tuple[int, int]:
-    """(block classes, counted once for each backend that compiles them; the most backends of one class)."""
+def _compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
+    """Of each block class, whether it has text and image in one sequence, and how many backends compile it."""
     given = cfg.compile
     if given.compile_scope == "model":
-        return 1, 1
-    counts = []
+        return [(False, 1)]
+    classes = []
     for block in facts.block_classes:
         backends = {given.compile_backend}
         for row in given.compile_blocks or ():
@@ -274,5 +281,5 @@ def _compiled_classes(cfg: Config, facts: FamilyFacts) -> tuple[int, int]:
                 continue
             chosen = {row.backend or given.compile_backend} if row.compile else set()
             backends = backends | chosen if numbers else chosen
-        counts.append(len(backends))
-    return sum(counts), max(counts, default=1)
+        classes.append((block.joint, len(backends)))
+    return classes

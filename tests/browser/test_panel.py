@@ -74,6 +74,19 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(verdict).to_have_class("verdict warn")
     expect(verdict).to_contain_text("Asked for, but fell back to eager. No C compiler was found.")
     events.write("compile", state="compiled", reason=None, planned=4)
+    for _ in range(3):
+        events.write("graph_break", reason="a call that torch can't trace", file="denoise.py", line=97)
+    with MetricsWriter(run, generation=1, start_step=400) as metrics:
+        metrics.add(401, loss=0.5, graphs=4, recompiles=0, breaks=3, limit_hits=1)
+    expect(verdict).to_have_class("verdict warn")
+    expect(verdict).to_contain_text("Compiled, with 3 graph breaks")
+    expect(page.locator("#compile-reasons")).to_contain_text("Graph break · 3 times")
+    expect(page.locator("#stat-limits")).to_have_class("stat warn")
+    # Linear layers left out on purpose: nothing is planned, and breaks are what was asked for.
+    events.write("compile", state="compiled", reason=None, planned=None)
+    expect(verdict).to_have_class("verdict good")
+    expect(page.locator("#stat-graphs .stat-value")).to_have_text("4")
+    events.write("compile", state="compiled", reason=None, planned=4)
     reason = "caption length went from 128 to 256 ${1+1} {{x}} <i>"
     events.write("recompile", reason=reason, block="double", setting="caption_buckets")
     with MetricsWriter(run, generation=1, start_step=400) as metrics:

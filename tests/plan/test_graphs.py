@@ -177,6 +177,22 @@ def test_caption_buckets_make_a_shape_each() -> None:
     assert finding(blind, "no_tokenizer").severity == "warning"
 
 
+def test_blocks_that_join_text_and_image_share_graphs_of_equal_length() -> None:
+    """FLUX's single blocks see 4096 + 512 as 4544 + 64: their graph for other lengths serves the larger sample too."""
+    prompts = [{"prompt": "a"}, {"prompt": "a", "height": 1136}]
+    items = [type(item)(**{**item.to_dict(), "path": item.path, "caption_path": None, "caption": "w " * 600})
+             for item in scan_of([(1024, 1024)] * 2).train.items]  # fmt: skip
+    scan = scan_of([])
+    plan = plan_of(
+        type(scan)(type(scan.train)(tuple(items)), {}), words, compile={"caption_buckets": [64]},
+        sampling={"prompts": prompts},
+    )  # fmt: skip
+    assert plan.graphs.training == (Shape(4096, 512, 1),)
+    assert plan.graphs.sampling == (Shape(4096, 64, 1), Shape(4544, 64, 1))
+    assert (plan.graphs.per_class, plan.planned_graphs) == (3, 5)
+    assert "x 2 block classes - 1 that equal lengths share = 5" in plan.graphs.words()
+
+
 def test_shorter_prompt_text_is_padded_in_static_only() -> None:
     sampling = {"prompts": [{"prompt": "a", "text_length": 256}]}
     plan = plan_of(scan_of(TEN_SIZES), sampling=sampling)

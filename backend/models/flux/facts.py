@@ -110,7 +110,7 @@ FACTS = FamilyFacts(
     text_rule="attended",
     block_classes=(
         BlockClass("double", "transformer_blocks", "FluxTransformerBlock"),
-        BlockClass("single", "single_transformer_blocks", "FluxSingleTransformerBlock"),
+        BlockClass("single", "single_transformer_blocks", "FluxSingleTransformerBlock", joint=True),
     ),
     parts=PARTS,
     # Attention and feed-forward of both block classes. The single blocks' proj_out needs a pattern: as a suffix it
