@@ -20,7 +20,7 @@ from backend.config.sections.training import step_limit
 from backend.models.table import FAMILIES, family
 from backend.plan.machine import cards
 from backend.plan.memory_plan import memory_plan
-from backend.plan.memory_report import memory_dict
+from backend.plan.memory_report import gigabytes, memory_dict
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
 from gui import base_model, fields, form, messages, pictures
@@ -197,13 +197,13 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
     """Memory and disk of this machine beside what the model and the run need of them."""
     memory = psutil.virtual_memory()
     tiles = [
-        {"value": memory_words(memory.total), "label": "RAM"},
-        {"value": memory_words(memory.available), "label": "RAM free now"},
+        {"value": gigabytes(memory.total), "label": "RAM"},
+        {"value": gigabytes(memory.available), "label": "RAM free now"},
     ]
     found = cards()
     for card in found:
-        tiles.append({"value": memory_words(card.total), "label": f"VRAM of {card.name}"})
-        tiles.append({"value": memory_words(card.free), "label": "VRAM free now"})
+        tiles.append({"value": gigabytes(card.total), "label": f"VRAM of {card.name}"})
+        tiles.append({"value": gigabytes(card.free), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
         sizes = base_model.sizes(config)
@@ -235,11 +235,6 @@ def estimate_facts(config: Config | None, look: Look, vram_gb: float | None = No
         return {"said": "The base model can't be read yet; the Model tab says why."}
     sizes = "your pictures" if work is not None else f"pictures of {config.dataset.resolution} px"
     return memory_dict(*planned) | {"sizes": sizes, "vram": vram_gb}
-
-
-def memory_words(count: float) -> str:
-    """A size of memory as cards are named: a card "of 24 GB" has 24 x 2**30 bytes."""
-    return f"{count / 2**30:.1f} GB"
 
 
 def _existing(path: Path) -> Path:

@@ -163,6 +163,9 @@ def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any,
     application.state.desk.keep(values | {"dataset.resolution": "512"})
     larger = page.client.get("/memory", params={"vram": 24}).json()
     assert larger["needed"] > facts["needed"], "the estimate follows the form"
+    application.state.desk.keep(values | {"memory.blocks_to_swap": "999"})
+    (problem,) = page.client.get("/memory", params={"vram": 24}).json()["problems"]
+    assert "999 blocks are to be swapped, but this model has 4" in problem and not facts["problems"]
     if not cards():
         here = page.client.get("/memory").json()
         assert not here["on_card"] and "RAM" in here["headline"]
