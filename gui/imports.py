@@ -8,7 +8,7 @@ from typing import Any
 from backend.config.foreign import tables
 from backend.config.foreign.convert import Converted, convert
 from backend.config.foreign.report import HEADINGS
-from backend.config.foreign.source import read_raw
+from backend.config.foreign.source import of_another, read_raw
 from backend.config.load import Loaded
 from backend.config.schema import SECTIONS
 
@@ -42,7 +42,8 @@ class Brought:
 def is_foreign(content: bytes) -> bool:
     """Whether a file is another program's. One of ours with mistakes is not, so that its own lines are told."""
     source = read_raw(content)
-    if source.kind in ("kohya_ss", "dataset") or content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+    named = of_another(content.decode("utf-8-sig", "replace")) is not None
+    if named or source.kind in ("kohya_ss", "dataset") or content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return True
     theirs = source.values.keys() & (tables.KEYS.keys() | tables.COMBINED) - SECTIONS.keys()
     return source.kind in ("sd-scripts", "musubi-tuner") and len(theirs) > 1

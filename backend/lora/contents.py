@@ -13,6 +13,7 @@ from backend.compile.state_dict import clean_key
 from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
 from backend.lora.native import Native
 from backend.lora.patterns import Kind
+from backend.models.files import Unreadable, read_header
 from backend.models.kinds import kind_of
 from backend.refused import Refused
 
@@ -150,6 +151,16 @@ def _header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     if path.is_dir():
         text = f"{path} is a folder"
         raise Refused(text, "Give the LoRA file in it, a .safetensors file.", SETTING)
+    try:
+        missing = read_header(path).missing_bytes
+    except Unreadable as error:
+        raise Refused(f"{path.name} {error}", error.remedy, SETTING) from error
+    except OSError as error:
+        text = f"{path} can't be read: {error.strerror or error}"
+        raise Refused(text, "Give a LoRA as a .safetensors file that is there.", SETTING) from error
+    if missing:
+        text = f"{path.name} is cut short: {missing} bytes are missing"
+        raise Refused(text, "Copy the file again; the download broke off.", SETTING)
     try:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118

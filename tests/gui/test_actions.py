@@ -115,6 +115,8 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert actions.desk.now.values["dataset.resolution"] == "768"
     assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
     assert "importFailed" in send(actions, b'{"LoRA_type": ').message
+    (yaml,) = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["importFailed"]["problems"]
+    assert "settings of ai-toolkit" in yaml["text"]
 
 
 def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:

@@ -123,9 +123,15 @@ def test_what_can_not_be_continued_is_refused_with_the_reason(tmp_path: Path) ->
         continue_from(trained(rank=4)[1], file)
     with pytest.raises(Refused, match="no targets now"):
         continue_from(trained(rank=8, targets=("attn.to_q",))[1], file)
-    (tmp_path / "broken.safetensors").write_bytes(b"nonsense that is no file")
-    with pytest.raises(Refused, match="can't be read"):
-        read_lora(tmp_path / "broken.safetensors", NAMES)
+    whole = (tmp_path / "old.safetensors").read_bytes()
+    for content, said in (
+        (b"nonsense that is no file", "is not a safetensors file"),
+        (b"GGUF\x03\0\0\0", "is a GGUF file"),
+        (whole[:-8], "is cut short: 8 bytes are missing"),
+    ):
+        (tmp_path / "broken.safetensors").write_bytes(content)
+        with pytest.raises(Refused, match=said):
+            read_lora(tmp_path / "broken.safetensors", NAMES)
     with pytest.raises(Refused, match="can't be read"):
         read_lora(tmp_path / "absent.safetensors", NAMES)
 

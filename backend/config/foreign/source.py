@@ -103,7 +103,7 @@ def read_raw(raw: bytes, folder: Path | None = None) -> Source:
         return _json(raw, folder)
     found = read_bytes(raw)
     # the text as it is, not with its bad lines taken out
-    other = _of_another(raw.decode("utf-8-sig", "replace"))
+    other = of_another(raw.decode("utf-8-sig", "replace"))
     if other is not None:
         return other
     if found.data is None or found.holes or any(p.severity == "error" for p in found.problems):
@@ -130,7 +130,7 @@ _READ_HERE = (
 )
 
 
-def _of_another(text: str) -> Source | None:
+def of_another(text: str) -> Source | None:
     """Refused, by name, for the settings of a program that is known but not read."""
     for pattern, program in _OTHER_PROGRAMS:
         if re.search(pattern, text, re.MULTILINE):
@@ -153,7 +153,7 @@ def _json(raw: bytes, folder: Path | None) -> Source:
         remedy = "Mend this line, or save the preset in kohya_ss again"
         return _refused(f"this is no JSON: {error.msg}, at column {error.colno}", remedy, error.lineno)
     if not _KOHYA_SIGNS & set(data):
-        return _of_another(text) or _refused(
+        return of_another(text) or _refused(
             "the file is JSON, but no preset of kohya_ss: none of its names is one of theirs",
             "Choose the .json file that kohya_ss saved, or a .toml file",
         )
