@@ -212,12 +212,21 @@ def import_archive(file: Path, folder: Path) -> int:
         names = [name for name in archive.namelist() if name not in (_MANIFEST, _KEY_FILE) and not name.endswith("/")]
         if _MANIFEST not in archive.namelist():
             raise ValueError(f"{file} is no compile cache archive: it holds no {_MANIFEST}")
-        theirs = json.loads(archive.read(_MANIFEST))
+        try:
+            theirs = dict(json.loads(archive.read(_MANIFEST)))
+            damaged = archive.testzip()
+        except (ValueError, TypeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{file} is damaged ({error})") from None
+        if damaged is not None:
+            raise ValueError(f"{file} is damaged: {damaged} in it can't be read")
         ours = made_of(folder)
         different = [f"{k}: {theirs.get(k)} there, {ours.get(k)} here" for k in ours if theirs.get(k) != ours[k]]
         if different:
             raise ValueError(f"{file} was made on another machine or torch ({'; '.join(different)})")
-        bad = [n for n in names if PurePosixPath(n).is_absolute() or ".." in PurePosixPath(n).parts or "\\" in n]
+        # Windows reads a name with a colon as one of another drive.
+        bad = [
+            n for n in names if PurePosixPath(n).is_absolute() or ".." in PurePosixPath(n).parts or {*n} & {"\\", ":"}
+        ]
         if bad:
             raise ValueError(f"{file} names files outside of the cache folder ({bad[0]})")
         count = 0

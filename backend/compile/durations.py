@@ -11,39 +11,54 @@ from backend.runs.files import write_atomic
 log = logging.getLogger(__name__)
 
 _FILE = "durations.json"
+_ANEW, _CACHED = "compiled", "cached"
+
+_Seconds = dict[str, dict[str, float]]
 
 
 class Durations:
-    """Seconds by block class, of the last run and of this one. folder: None keeps nothing on disk."""
+    """Seconds by block class, of the last run and of this one: of graphs made anew, and of those from the cache.
+
+    folder: None keeps nothing on disk.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / _FILE
         self._before = self._load()
-        self._now: dict[str, float] = {}
+        self._now: _Seconds = {}
 
-    def _load(self) -> dict[str, float]:
+    def _load(self) -> _Seconds:
         if self._path is None:
             return {}
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
-            return {str(kind): float(seconds) for kind, seconds in data.items()}
+            return {
+                str(kind): {way: float(took[way]) for way in (_ANEW, _CACHED) if way in took}
+                for kind, took in data.items()
+            }
         except (OSError, ValueError, AttributeError, TypeError):
             # A hint only: a missing or broken file just gives none.
             return {}
 
-    def add(self, kind: str, seconds: float) -> None:
-        """Count `seconds` of compiling for block class `kind`; the longest single one is kept."""
-        self._now[kind] = max(seconds, self._now.get(kind, 0.0))
+    def add(self, kind: str, seconds: float, cached: bool) -> None:
+        """Count `seconds` of making a graph of block class `kind`; the longest single one of each way is kept."""
+        took, way = self._now.setdefault(kind, {}), _CACHED if cached else _ANEW
+        took[way] = max(seconds, took.get(way, 0.0))
 
-    def last(self, kind: str) -> float | None:
-        """Seconds that `kind` took last time; None when not known."""
-        return self._before.get(kind)
+    def words(self, kind: str) -> str | None:
+        """What `kind` took last time: "12 s last time, 3 s from the cache"; None when not known."""
+        took = self._before.get(kind, {})
+        anew, cached = took.get(_ANEW), took.get(_CACHED)
+        if anew is None:
+            return None if cached is None else f"{cached:.0f} s last time, from the cache"
+        return f"{anew:.0f} s last time" + ("" if cached is None else f", {cached:.0f} s from the cache")
 
     def save(self) -> None:
         """Write what is known, for the next run. A disk that refuses costs only the hint."""
         if self._path is None or not self._now:
             return
+        known = {kind: self._before.get(kind, {}) | self._now.get(kind, {}) for kind in self._before | self._now}
         try:
-            write_atomic(self._path, json.dumps(self._before | self._now, indent=1))
+            write_atomic(self._path, json.dumps(known, indent=1))
         except OSError as error:
             log.debug("compile durations not kept: %s", error)

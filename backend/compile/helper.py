@@ -19,6 +19,7 @@ import torch._functorch.config
 from torch import nn
 
 from backend.compile import share, telemetry, toolchain
+from backend.compile.counts import limit_hits
 from backend.compile.everywhere import set_everywhere
 from backend.compile.recompute import PARTITIONING
 from backend.compile.report import CompileReport
@@ -96,7 +97,7 @@ class BlockForward:
         if self.compiled is None:
             with share.span("block"), share.span("left out"):
                 return self.eager(*args, **kwargs)
-        hits = telemetry.limit_hits()
+        hits = limit_hits()
         with running(Running(self.kind, self.name, self.eager.__self__.training)), share.span("block"):
             try:
                 result = self.compiled(*args, **kwargs)
@@ -108,7 +109,7 @@ class BlockForward:
                     raise
                 self._fail(_said(error), error)
             else:
-                if telemetry.limit_hits() != hits and self.kind not in self.report.limited:
+                if limit_hits() != hits and self.kind not in self.report.limited:
                     self.report.limited.append(self.kind)
                 return result
         return self.eager(*args, **kwargs)

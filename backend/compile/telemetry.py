@@ -21,6 +21,7 @@ from torch._dynamo import callback as dynamo_callback
 from torch._dynamo import utils as dynamo_utils
 
 from backend.compile import durations
+from backend.compile.counts import counts
 from backend.compile.reasons import Cause, Signature, explain
 from backend.compile.scene import now_running, scene
 
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 # torch keeps the latest 64 rows by default; a run with many shapes makes more between two polls.
 _ROWS_KEPT = 10_000
 _TORCH = Path(torch.__file__).parent
-# How torch's versions name what it counts at a limit.
-_LIMIT_WORDS = ("recompile_limit", "recompile limit", "cache_size_limit")
 
 # (file, first line) of registered code -> (block class, code).
 _registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
@@ -121,12 +120,13 @@ class Telemetry:
         dynamo_utils.set_compilation_metrics_limit(_ROWS_KEPT)
         self._rows_done = len(dynamo_utils.get_compilation_metrics())
         self._breaks_done = len(dynamo_utils.graph_break_reasons)
-        self._base = _counters()
+        self._base = counts()
         self._listen()
         return self
 
     def stop(self) -> None:
         """Stop listening; the counts stay."""
+        self.poll()
         handler = dynamo_callback.callback_handler
         for callbacks, ours in ((handler.start_callbacks, self._on_start), (handler.end_callbacks, self._on_end)):
             while ours in callbacks:
@@ -151,7 +151,7 @@ class Telemetry:
             if len(rows) != self._rows_done:
                 self._read(rows)
             self._read_breaks()
-            now = _counters()
+            now = counts()
             change = {name: now[name] - self._base.get(name, 0) for name in now}
             self.stats = replace(
                 self.stats,
@@ -225,7 +225,6 @@ class Telemetry:
             record.guards = self._new_guards(record.kind)
             took = record.ended - record.started
             self._current = None
-            self._last_took.add(record.kind, took)
             self.stats = replace(self.stats, seconds=self.stats.seconds + took)
 
     def _new_guards(self, kind: str) -> dict[str, str]:
@@ -244,8 +243,8 @@ class Telemetry:
         record = self._current
         if record is None:
             return None
-        last = self._last_took.last(record.kind)
-        return f"{record.block}" + (f" (took {last:.0f} s last time)" if last is not None else "")
+        last = self._last_took.words(record.kind)
+        return record.block if last is None else f"{record.block} (took {last})"
 
     # Reading torch's records
 
@@ -273,6 +272,7 @@ class Telemetry:
             (row.inductor_fx_local_cache_hit_count or 0) > 0 and not row.inductor_fx_local_cache_miss_count
         )
         seconds = (record.ended - record.started) if record and record.ended else (row.duration_us or 0) / 1e6
+        self._last_took.add(kind, seconds, hit)
         block = record.block if record else row.co_name or "other code"
         graph = Graph(row.compile_id, number, kind, block, signature, seconds, cause, guard, recompile, hit)
         self.graphs.append(graph)
@@ -358,25 +358,3 @@ def _sizes(signature: Signature) -> dict[str, Any]:
         {"image_tokens": shape.image_tokens, "text_tokens": shape.text_tokens, "batch": shape.batch} if shape else {}
     )
     return sizes | {"gradients": signature.gradients}
-
-
-def _counters() -> dict[str, int]:
-    """torch's running counts of cache hits, misses and limit hits.
-
-    A graph found in AOTAutograd's cache counts once, with its backward; only where that cache does not apply are
-    inductor's own look-ups (one for forward, one for backward) counted.
-    """
-    counters = dynamo_utils.counters
-    joint, single = counters["aot_autograd"], counters["inductor"]
-    through = joint["autograd_cache_hit"] + joint["autograd_cache_miss"]
-    hit, miss = joint["autograd_cache_hit"], joint["autograd_cache_miss"]
-    if not through:
-        hit, miss = single["fxgraph_cache_hit"], single["fxgraph_cache_miss"]
-    return {"hit": hit, "miss": miss, "limit": limit_hits()}
-
-
-def limit_hits() -> int:
-    """How often torch met a shape for which a code object may have no more graphs; it counts each code object once."""
-    # A copy: another thread may be compiling, and count.
-    said = tuple(dynamo_utils.counters["unimplemented"].items())
-    return sum(count for what, count in said if any(word in what.lower() for word in _LIMIT_WORDS))
