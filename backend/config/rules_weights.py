@@ -151,6 +151,13 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "warning",
     ),
     Rule(
+        ("memory.blocks_to_swap", "memory.swap_ring"),
+        lambda count, ring: 0 < count <= ring,
+        "swapping {blocks_to_swap} saves nothing: the card has a buffer for each of {swap_ring}, which stay there",
+        "Set blocks_to_swap above {swap_ring}, or to 0",
+        "warning",
+    ),
+    Rule(
         ("memory.swap_pinned_limit_gb", "memory.blocks_to_swap"),
         lambda limit, count: limit is not None and not count,
         "swap_pinned_limit_gb has no effect: no blocks are swapped",
