@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
             write(f"Wrote {_shown(cache.export(folder, given.file))} to {given.file}\n")
         elif given.action == "import":
             count = cache.import_archive(given.file, cache.prepare(given.cache_dir))
-            write(f"Took {count} files from {given.file}\n")
+            nothing = f"All kernels in {given.file} are here already\n"
+            write(f"Took {count:,} files from {given.file}\n" if count else nothing)
         else:
             write(f"{root}: {_shown(cache.size(root))}\n")
     except (OSError, ValueError) as error:
