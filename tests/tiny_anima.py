@@ -15,7 +15,7 @@ from tests.tiny_flux import _WORDS, _byte_alphabet, _t5_tokenizer
 TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 16, 2, 16, 4
 
 
-def make_tiny_denoiser(layers: int = 2, seed: int = 0):
+def make_tiny_denoiser(layers: int = 3, seed: int = 0):
     """The fixture's transformer alone, random, fp32: CosmosTransformer3DModel of width 32."""
     return _tiny(lambda: _denoiser(layers), seed)
 
@@ -41,7 +41,7 @@ def _tiny(make: Any, seed: int) -> Any:
         return made
 
 
-def _denoiser(layers: int = 2, latent: int = LATENT_CHANNELS):
+def _denoiser(layers: int = 3, latent: int = LATENT_CHANNELS):
     from diffusers import CosmosTransformer3DModel
 
     return CosmosTransformer3DModel(

@@ -24,7 +24,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<
 SPECIAL += ("<|video_pad|>",)
 
 
-def make_tiny_denoiser(layers: int = 2, seed: int = 0, **config: Any):
+def make_tiny_denoiser(layers: int = 3, seed: int = 0, **config: Any):
     """The fixture's transformer alone, random, fp32: QwenImageTransformer2DModel of width 32."""
     return _tiny(lambda: denoiser(layers, **config), seed)
 
@@ -60,7 +60,7 @@ def make_tiny_qwen_edit_plus(edit: Path, path: Path) -> Path:
     return path
 
 
-def denoiser(layers: int = 2, latent: int = LATENT_CHANNELS, text: int = TEXT_WIDTH, **config: Any):
+def denoiser(layers: int = 3, latent: int = LATENT_CHANNELS, text: int = TEXT_WIDTH, **config: Any):
     """The transformer, as its constructor leaves it."""
     from diffusers import QwenImageTransformer2DModel
 

@@ -88,11 +88,11 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
     trimmed_cfg = settings(
         tiny_anima, image_folder, tmp_path, model={"text_length": 512},
         compile={"shape_mode": "static", "caption_buckets": [64]}, training={"gradient_checkpointing": True},
-        memory={"blocks_to_swap": 2},
+        memory={"blocks_to_swap": 3},
     )  # fmt: skip
     trimmed, code = train_here(trimmed_cfg)
     assert code == 0, events(trimmed, "error")
-    assert [event["blocks"] for event in events(trimmed, "swap")] == [2]
+    assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
     assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
     # by ComfyUI's names, native ones alone
     stems = {key.split(".")[0] for key in lora_of(straight)}
@@ -132,4 +132,4 @@ def test_from_three_files_trains_samples_and_saves(tiny_anima: Path, image_folde
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     assert len(rows(run)) == 2 and events(run, "sample")
-    assert len(lora_of(run)) == 3 * 2 * 10
+    assert len(lora_of(run)) == 3 * 3 * 10

@@ -253,11 +253,12 @@ def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_no
     losses = [row["loss"] for row in rows(straight)]
     assert [row["loss"] for row in rows(half)] == losses and len(losses) == 3
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    swapped = trained(swap=2)
+    swapped = trained(swap=3)
+    assert [event["blocks"] for event in events(swapped, "swap") if event["moved"]] == [3]
     assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-5)
     # ComfyUI's is its Qwen-Image
     stems = {split_key(key)[0] for key in lora_of(straight)}
-    assert len(stems) == 2 * 2 and stems <= comfy_maps.published(make_tiny_denoiser().state_dict())
+    assert len(stems) == 3 * 2 and stems <= comfy_maps.published(make_tiny_denoiser().state_dict())
 
 
 def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(

@@ -87,11 +87,11 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
     trimmed_cfg = settings(
         tiny_qwen_image, image_folder, tmp_path, compile={"shape_mode": "static", "caption_buckets": [16, 64]},
-        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 2},
+        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3},
     )  # fmt: skip
     trimmed, code = train_here(trimmed_cfg)
     assert code == 0, events(trimmed, "error")
-    assert [event["blocks"] for event in events(trimmed, "swap")] == [2]
+    assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
     assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
 
 
@@ -126,4 +126,4 @@ def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     assert len(rows(run)) == 2 and events(run, "sample")
-    assert len(lora_of(run)) == 3 * 2 * 12
+    assert len(lora_of(run)) == 3 * 3 * 12
