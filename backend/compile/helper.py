@@ -243,6 +243,9 @@ def compile_model(
         torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
         # A backward graph that can't be compiled must fail here, in the forward, where its block can go eager.
         set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
+        # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
+        # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
+        set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
         if cache_size_limit is not None:
             set_recompile_limit(cache_size_limit)
             report.limit = cache_size_limit

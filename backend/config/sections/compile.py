@@ -150,9 +150,8 @@ class CompileSection(Section):
         "auto",
         label="Linear layers eager",
         help="Keeps linear layers out of the compiled graphs. auto does so while blocks are swapped to the CPU, as "
-        "other trainers do; on always, off never. Swap works without it: with off, FLUX.1-dev took 1.07 times the "
-        "unswapped step on an H100 with no graph more, while on cuts each block into many graphs and compiles for "
-        "minutes.",
+        "other trainers do; on always, off never. Swap works without it, and off is faster: on an H100 a step with 8 "
+        "of 12 blocks swapped took 166 ms with off, in 2 graphs, and 340 ms with on, in 17.",
         aliases=("disable_linear_from_compile", "compile_disable_linear"),
         advanced=True,
     )
