@@ -76,7 +76,7 @@ def test_an_empty_and_a_missing_folder(tiny_flux: Path, tmp_path: Path) -> None:
         ("compile", {"compile": False, "attention": "varlen"}, "varlen"),
         ("training", {"mixed_precision": "fp16"}, "CUDA"),
         ("network", {"network_weights": "no/such/lora.safetensors"}, "lora.safetensors"),
-        ("compile", {"compile": False, "compile_cache_dir": "/dev/null/cache"}, "Set it to a folder"),
+        ("compile", {"compile": True, "compile_cache_dir": "/dev/null/cache"}, "Set it to a folder"),
     ],
 )
 def test_settings_that_only_the_trainer_can_judge_are_refused_before_the_long_work(
