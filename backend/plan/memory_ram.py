@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 480_000_000
 """A trainer without a model: Python, torch and its libraries, on a card CUDA's with them."""
 
-COMPILER = 100_000_000
-"""What torch.compile adds to the trainer's own process; its workers' memory is theirs."""
+COMPILER = 200_000_000
+"""What torch.compile adds to the trainer's own process, most of it at a cold start; its workers' memory is theirs."""
 
 LOADER = 200_000_000
 """Batches ahead, latents and captions being read."""
