@@ -91,7 +91,10 @@ def model_width(block: Block, said: BlockActivations) -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a training step's activations. kept: until the backward reaches them. passing: at the worst moment."""
+    """Bytes of a training step's activations. kept: until the backward reaches them. passing: at the worst moment.
+
+    host: pinned memory of the machine, for inputs of blocks that wait there.
+    """
 
     kept: int
     passing: int
@@ -132,7 +135,7 @@ def training_bytes(
     """
     said = {each.block: each for each in memory.blocks} if memory else {}
     share = COMPILED * (LEAST_BUDGET + (1 - LEAST_BUDGET) * way.budget) if way.compiled else 1.0
-    kept = largest = borders = 0
+    kept = largest = borders = pinned = 0
     sizes: dict[tuple[str, int], int] = {}
     for index, block in enumerate(denoiser.blocks):
         key = (block.kind, block.weights)
@@ -144,6 +147,8 @@ def training_bytes(
         border = border_bytes(block, said.get(block.kind), work, number)
         if _recomputed(way, index):
             borders += border
+            # torch's pinned memory comes in powers of two
+            pinned += 1 << (border - 1).bit_length()
         else:
             kept += int(eager * share)
     around = work.tokens("image") * ((memory.around if memory else 0) + convolutions * number.half)
@@ -155,7 +160,7 @@ def training_bytes(
     passing = working + int(largest * again)
     if way.checkpointing == "offload":
         # two inputs are on the card while they are on their way
-        return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, borders)
+        return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, pinned)
     return Held(kept + borders, passing)
 
 
