@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,18 @@ class Worker:
         self._late = False
         self._timeout = timeout
         self._timer = threading.Timer(timeout, self._give_up)
+        self._timer.daemon = True
         self._timer.start()
         self._answer: Answer | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process where it still runs, as when the bench is interrupted."""
+        self._timer.cancel()
+        self._process.kill()
+        self._process.communicate()
 
     def _give_up(self) -> None:
         self._late = True
@@ -52,7 +63,6 @@ class Worker:
         """Wait for the end; what the process measured, or why it did not."""
         self._read("\0")
         code = self._process.wait()
-        self._timer.cancel()
         if self._late:
             return {"ok": False, "error": f"no end within {self._timeout:.0f} s", "process_s": self._timeout}
         if self._answer is None:
@@ -70,7 +80,8 @@ class Worker:
 
 def run_worker(spec: Spec, timeout: float = LONGEST_SECONDS) -> Answer:
     """One measurement in a process of its own."""
-    return Worker(spec, timeout).answer()
+    with Worker(spec, timeout) as worker:
+        return worker.answer()
 
 
 def run_together(specs: Sequence[Spec], timeout: float, done: Callable[[Spec, Answer], object]) -> None:
@@ -78,9 +89,10 @@ def run_together(specs: Sequence[Spec], timeout: float, done: Callable[[Spec, An
 
     Their start and compile times mean nothing and are not measured.
     """
-    workers = [Worker(replace(spec, gated=True), timeout) for spec in specs]
-    with ThreadPoolExecutor(len(workers)) as pool:
-        list(pool.map(Worker.ready, workers))
-    for spec, worker in zip(specs, workers, strict=True):
-        worker.go()
-        done(spec, worker.answer())
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(replace(spec, gated=True), timeout)) for spec in specs]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            list(pool.map(Worker.ready, workers))
+        for spec, worker in zip(specs, workers, strict=True):
+            worker.go()
+            done(spec, worker.answer())

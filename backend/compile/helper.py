@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch._functorch.config
-import torch._inductor.config
 from torch import nn
 
 from backend.compile import share, telemetry, toolchain
@@ -245,7 +244,10 @@ def compile_model(
         torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
         # A backward graph that can't be compiled must fail here, in the forward, where its block can go eager.
         set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
-        _tune(report.dynamic is not False)
+        # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
+        # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
+        with contextlib.suppress(AttributeError):  # a later torch may do without
+            set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
         if cache_size_limit is not None:
             set_recompile_limit(cache_size_limit)
             report.limit = cache_size_limit
@@ -257,18 +259,6 @@ def compile_model(
             _compile_blocks(block_lists, decisions, options, backend, linear, report)
     log.info("%s", report.line())
     return report
-
-
-def _tune(open_sizes: bool) -> None:
-    """Settings of torch's compilers that a later torch may do without. open_sizes: graphs may have dynamic shapes."""
-    # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
-    # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
-    with contextlib.suppress(AttributeError):
-        set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
-    # On a card inductor asks whether fusing two reductions pays, and guards the graph on the answer: a picture of 4096
-    # tokens would be one graph and one of 4068 the next.
-    with contextlib.suppress(AttributeError):
-        set_everywhere(torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", open_sizes)
 
 
 def _compile_blocks(

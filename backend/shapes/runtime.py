@@ -10,14 +10,17 @@ Which rectangle is the shape mode's business (DESIGN section 3):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 
+from backend.compile.everywhere import set_everywhere
 from backend.compile.scene import Scene, set_scene
 from backend.models.table import family_of_denoiser
 from backend.shapes import attention, segments
@@ -117,6 +120,10 @@ class ShapeRuntime:
             return
         if next(denoiser.parameters()).device.type == "cuda":
             attention.pin_sdpa_backends()
+        # On a card inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer: a
+        # picture of 4096 tokens would be one graph and one of 4068 the next. Fixed sizes are decided without a guard.
+        with contextlib.suppress(AttributeError):  # a later torch may do without
+            set_everywhere(torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", self.mode == "dynamic")
         family_of_denoiser(type(denoiser).__name__).load_denoise().install(
             denoiser, self.route, self.longest if self.mode == "dynamic" else None
         )

@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from backend.bench import __main__ as bench
 from backend.bench import report, work
+from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
 from backend.bench.record import COLUMNS, Record, read_losses
 from backend.bench.sizes import SIZES
@@ -385,3 +387,14 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
     assert float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert float(static["s_per_step"]) > 0 and (static["graphs"], static["recompiles"]) == ("2", "0")
     assert static["compile_s"] == static["step_100_s"] == "" and "needs an NVIDIA GPU" in refused["error"]
+
+
+def test_a_measurement_that_is_interrupted_leaves_no_process() -> None:
+    with pytest.raises(KeyboardInterrupt), Worker(Spec("eager", size="tiny")):
+        assert _workers()
+        raise KeyboardInterrupt
+    assert not _workers()
+
+
+def _workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "backend.bench.worker" in child.cmdline()]

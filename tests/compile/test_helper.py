@@ -258,14 +258,6 @@ def test_compiling_twice_does_not_stack() -> None:
     assert len(counting.graphs) == 1
 
 
-def test_graphs_of_open_sizes_are_not_guarded_on_what_a_fusion_gains() -> None:
-    """Only a card's kernels have that fusion: here it is seen that inductor is told, in every thread, and untold."""
-    for dynamic, wanted in (("auto", True), ("true", True), ("false", False)):
-        stack = Stack()
-        compile_model(stack, lists(stack), backend=Counting(), dynamic=dynamic)
-        assert torch._inductor.config.triton.mix_order_reduction_non_strict_mode is wanted
-
-
 def test_limit_holds_in_other_threads() -> None:
     """From torch 2.12 on a new thread starts with the defaults: both must say the new limit (K8)."""
     import threading

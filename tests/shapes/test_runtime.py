@@ -63,6 +63,16 @@ def test_unknown_mode_and_missing_count_are_refused() -> None:
         ShapeRuntime("static")
 
 
+def test_only_graphs_of_open_sizes_leave_out_what_a_fusion_gains() -> None:
+    """Only a card's kernels have that fusion: here it is seen that inductor is told, and untold for fixed sizes."""
+    from tests.shapes.common import denoiser_with_lora
+
+    model = denoiser_with_lora()
+    for shapes in (ShapeRuntime("dynamic"), ShapeRuntime("static", 32), ShapeRuntime("dynamic"), ShapeRuntime("off")):
+        shapes.install(model)
+        assert torch._inductor.config.triton.mix_order_reduction_non_strict_mode is (shapes.mode == "dynamic")
+
+
 def test_syncs_are_not_counted_on_a_cpu() -> None:
     from backend.compile.syncs import counted_syncs
 
