@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.config.problems import Problem
-from backend.models import files, kinds
+from backend.models import files, kinds, stored
 from backend.models.base import PLACES, Base, Place, header_of
 from backend.models.layouts import Piece, UnknownNames
 from backend.models.spec import FamilyFacts, Part
@@ -123,13 +123,16 @@ def _check_file(place: Place, part: Part) -> list[Problem]:
 
 def _check_numbers(place: Place, pieces: Mapping[str, Piece]) -> list[Problem]:
     """Numbers in a format, or with factors in blocks, that can't be read."""
-    tensors = header_of(place.path).tensors
+    header = header_of(place.path)
+    tensors, unread = header.tensors, stored.unreadable(place.path, header)
     for piece in pieces.values():
         (kind, shape), factor = tensors[piece.source], tensors.get(piece.scale or "")
         unscaled = factor is None and kind in {"U8", "I8"} and piece.source.endswith(".weight")
         blocks = factor is not None and math.prod(factor[1]) not in {1, shape[0] if shape else 1}
-        if kind not in files.FORMATS or unscaled or blocks or (factor is not None and factor[0] not in files.FLOATS):
-            said = f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind
+        form = unread.get(piece.source.removesuffix(".weight"))
+        foreign = factor is not None and factor[0] not in files.FLOATS
+        if kind not in files.FORMATS or unscaled or blocks or foreign or form:
+            said = form or (f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind)
             text = f"{place.path.name} holds numbers that can't be read: {piece.source} is {said}"
             return [Problem(place.setting, None, text, "Take the model in bf16, fp16 or fp8 (scaled or not).")]
     return []

@@ -55,12 +55,13 @@ class Unreadable(ValueError):
 class Header:
     """A safetensors header: tensor name -> (dtype as written, shape), and whether the file is as long as it says.
 
-    spans: tensor name -> first byte and end of its numbers in the file.
+    spans: tensor name -> first byte and end of its numbers in the file. metadata: what the file says beside them.
     """
 
     tensors: dict[str, tuple[str, tuple[int, ...]]]
     missing_bytes: int
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
@@ -96,7 +97,7 @@ def read_header(path: Path) -> Header:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
         raise Unreadable(f"holds tensors twice: {error}") from None
-    return Header(tensors, max(0, end - path.stat().st_size), spans)
+    return Header(tensors, max(0, end - path.stat().st_size), spans, table.get("__metadata__") or {})
 
 
 def read_json(path: Path) -> dict[str, Any]:

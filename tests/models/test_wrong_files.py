@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from backend.config.schema import Config
 from backend.models.base import Base
 from backend.models.chosen import check
 from backend.models.files import Unreadable, read_header
 from backend.models.table import family
+from tests.models import originals
 from tests.models.test_layouts import golden
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
@@ -115,6 +118,28 @@ def test_a_factor_for_every_block_is_told_before_anything_loads(
     path = sized(tmp_path / "it.safetensors", in_blocks(kind, factors))
     found = [p.text for p in family("flux").check_base_model(path) if p.path == "model.base_model"]
     assert found == [] if read else "F8_E4M3 with a factor for every block" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ('{"format": "float8_e4m3fn", "full_precision_matrix_mult": true}', ""),
+        ('{"format": "int8_tensorwise", "convrot": true, "per_row": true}', "int8_tensorwise, turned by ConvRot"),
+        ('{"format": "int8_tensorwise", "params": {"convrot": true}}', "int8_tensorwise, turned by ConvRot"),
+        ('{"format": "convrot_w4a4"}', "convrot_w4a4"),
+        ("[]", "of a format that the file does not tell"),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "in the header"])
+def test_what_comfyui_says_of_a_layer_is_heeded(note: str, said: str, beside: bool, tmp_path: Path) -> None:
+    state = originals.in_fp8(originals.bfl(originals.flux_transformer().state_dict()), "weight_scale", marker=False)
+    blob = torch.frombuffer(bytearray(note.encode()), dtype=torch.uint8)
+    metadata = {} if beside else {"_quantization_metadata": f'{{"layers": {{"{_LAYER}": {note}}}}}'}
+    more = {f"{_LAYER}.comfy_quant": blob} if beside else {}
+    safetensors.torch.save_file(state | more, tmp_path / "it.safetensors", metadata)
+    found = [p for p in family("flux").check_base_model(tmp_path / "it.safetensors") if p.path == "model.base_model"]
+    assert [p.text.rpartition(f"{_LAYER}.weight is ")[2] for p in found] == ([said] if said else [])
+    assert all("bf16, fp16 or fp8" in p.remedy for p in found)
 
 
 @pytest.mark.parametrize(
