@@ -100,7 +100,9 @@ def test_open_clip(tmp_path: Path, prefix: str) -> None:
     original = originals.open_clip(model.state_dict())
     converted = theirs.convert_open_clip_checkpoint(model, dict(originals.behind("p.", original)), prefix="p.")
     assert_same(converted, model.state_dict())
-    path = originals.write(tmp_path / "clip_g.safetensors", originals.behind(prefix, original))
+    extras = {"logit_scale": torch.tensor(4.6)}
+    extras |= {"transformer.text_model.embeddings.position_ids": torch.arange(77)[None]}
+    path = originals.write(tmp_path / "clip_g.safetensors", originals.behind(prefix, original | extras))
     assert_same(read(path, CLIP_G), model.state_dict())
     assert open_part(Base.at(path), CLIP_G).config()["projection_dim"] == 128
 

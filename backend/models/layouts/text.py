@@ -61,7 +61,8 @@ OPEN_CLIP = Layout(
     title="the larger CLIP text encoder (bigG) in open_clip's layout",
     markers=("token_embedding.weight", "transformer.resblocks.0.attn.in_proj_weight", "text_projection"),
     prefixes=("conditioner.embedders.1.model.", "text_encoders.clip_g.transformer.", ""),
-    ignored=("logit_scale", "attn_mask"),
+    # the last is ComfyUI's, where it has saved a checkpoint
+    ignored=("logit_scale", "attn_mask", rf"transformer\.{_POSITIONS}"),
     rules=(
         Rule("positional_embedding", ("text_model.embeddings.position_embedding.weight",)),
         Rule(r"token_embedding\.weight", ("text_model.embeddings.token_embedding.weight",)),
