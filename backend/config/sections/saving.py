@@ -66,8 +66,8 @@ class SavingSection(Section):
         "kohya",
         label="File layout",
         help="How the layers are called in the LoRA file. kohya is read by ComfyUI, Forge, sd-scripts and diffusers. "
-        "diffusers is peft's naming, for programs built on diffusers; ComfyUI reads it too, except for SDXL and "
-        "Stable Diffusion. FLUX files are little more than half as large in it.",
+        "diffusers is peft's naming, for programs built on diffusers; ComfyUI reads it too, except for SDXL, Stable "
+        "Diffusion and Anima. FLUX files are little more than half as large in it.",
         aliases=("lora_format", "save_format", "lora_layout", "output_format"),
     )
     save_state: bool = setting(
