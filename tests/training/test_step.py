@@ -1,0 +1,156 @@
+"""A run's first loss, computed a second time from picture and caption with diffusers' own parts and schedulers.
+
+At the start B is 0, so that the base model predicts. One picture, twice in a batch, and two batches a step: the first
+with its caption, the second, of the second epoch, without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from diffusers import DDPMScheduler, FluxPipeline, StableDiffusionXLPipeline
+from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
+from PIL import Image
+from torch import Tensor
+
+from backend.flow import generator
+from backend.job import Job
+from tests.conftest import draw_pictures
+from tests.training.runs import config, events, rows, train_here
+
+CAPTION = "sks, a red ring, drawing 0"
+BOX = (16.2, 0.0, 316.8, 501.0)
+"""What is left of 333 x 501 px at the buckets' 3 to 5, and the middle of it."""
+
+DATA = {"batch_size": 2, "trigger_word": "sks", "caption_dropout_every_n_epochs": 2}
+TRAINING = {"max_train_steps": 1, "gradient_accumulation_steps": 2, "seed": 7}
+DRAW = {"min_timestep": 100.0, "max_timestep": 800.0}
+
+
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What torch's own generator, from which LoRA dropout draws, was set to for each batch."""
+    found: list[int] = []
+    backward = Job.backward
+
+    def noted(self: Job, loss: Tensor) -> None:
+        found.append(torch.initial_seed())
+        backward(self, loss)
+
+    monkeypatch.setattr(Job, "backward", noted)
+    return found
+
+
+def first_row(base: Path, where: Path, **changes: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of the one step, and what validation measured before it."""
+    images = draw_pictures(where / "images", ((333, 501),))
+    folders = {"folders": [{"path": str(images), "num_repeats": 2}]}
+    validation = {"validation_folders": [{"path": str(images), "name": "same"}], "validate_at_start": True}
+    validation |= {"validation_sigmas": [0.3], "validation_repeats": 1, "validation_seed": 5}
+    changes["dataset"] = {**DATA, **folders, **changes.get("dataset", {})}
+    cfg = config(base, images, where, training=TRAINING, validation=validation, **changes)
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    return rows(run)[0], events(run, "validation")
+
+
+def drawn(shape: tuple[int, ...], *where: int | str, seed: int = 7) -> Tensor:
+    return torch.randn(shape, generator=generator(seed, *where))
+
+
+def latent_of(vae: Any, where: Path, size: tuple[int, int]) -> Tensor:
+    """The picture's latent (C, h, w), as pipelines normalise it."""
+    picture = Image.open(where / "images" / "picture_0.png").resize(size, Image.Resampling.LANCZOS, box=BOX)
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
+    with torch.no_grad():
+        found = vae.encode(pixels.float()).latent_dist.mode()[0]
+    return (found - (vae.config.shift_factor or 0.0)) * vae.config.scaling_factor
+
+
+def mean_over_step(loss: Callable[[str, int, int], Tensor]) -> float:
+    """loss: caption, number of the batch, row -> the row's loss."""
+    return float(
+        torch.stack([loss(text, batch, row) for batch, text in enumerate((CAPTION, "")) for row in (0, 1)]).mean()
+    )
+
+
+def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
+    """Guidance trained with, draw, weights and distance of a flow matching model."""
+    chosen = {"timestep_sampling": "logit_normal", "logit_mean": 0.4, "logit_std": 0.7, "weighting_scheme": "cosmap"}
+    row, measured = first_row(
+        tiny_flux, tmp_path,
+        model={"guidance_scale": 2.5}, timesteps={**chosen, **DRAW}, loss={"loss_type": "huber", "huber_c": 0.2},
+    )  # fmt: skip
+    pipeline = FluxPipeline.from_pretrained(tiny_flux)
+    x0 = latent_of(pipeline.vae, tmp_path, (48, 80))
+    places = pipeline._prepare_latent_image_ids(1, 5, 3, "cpu", torch.float32)
+
+    @torch.no_grad()
+    def predicted(x: Tensor, sigma: Tensor, caption: str) -> Tensor:
+        words, pooled, ids = pipeline.encode_prompt(caption, None, device="cpu", max_sequence_length=16)
+        out = pipeline.transformer(
+            pipeline._pack_latents(x[None], 1, 4, 10, 6), words, pooled, sigma[None], places, ids, torch.tensor([2.5])
+        )[0]
+        return pipeline._unpack_latents(out, 80, 48, 8)[0]
+
+    def loss(caption: str, batch: int, number: int) -> Tensor:
+        normal = drawn((), "sigma", batch, number)
+        sigma = 0.1 + 0.7 * torch.sigmoid(0.4 + 0.7 * normal)
+        noise = drawn(x0.shape, "noise", batch, number)
+        wrong = predicted((1 - sigma) * x0 + sigma * noise, sigma, caption) - (noise - x0)
+        # 1 / (1 + noise to signal ratio) is 1 - sigma
+        width = 0.8 * (1 - sigma) ** 2 + 0.2
+        huber = 2 * width * (torch.sqrt(wrong**2 + width**2) - width)
+        return huber.mean() * compute_loss_weighting_for_sd3("cosmap", sigma)
+
+    assert row["loss"] == pytest.approx(mean_over_step(loss), rel=1e-4)
+    assert len(seeds) == len(set(seeds)) == 2
+    assert [event["step"] for event in measured] == [0, 1]
+    key = hashlib.sha256((tmp_path / "images" / "picture_0.png").read_bytes()).hexdigest()
+    noise, sigma = drawn(x0.shape, "validation", key, 0, seed=5), torch.tensor(0.3)
+    at = predicted((1 - sigma) * x0 + sigma * noise, sigma, CAPTION)
+    assert measured[0]["loss"] == pytest.approx(float(F.mse_loss(at, noise - x0)), rel=1e-4)
+
+
+def test_sdxl(tiny_sdxl: Path, tmp_path: Path) -> None:
+    """Micro-conditioning of a cut picture, zero terminal SNR, noise options and weights of a diffusion model."""
+    chosen = {"prediction_type": "v_prediction", "zero_terminal_snr": True, "min_snr_gamma": 5.0, "noise_offset": 0.1}
+    chosen |= {"ip_noise_gamma": 0.1, "loss_type": "smooth_l1", "huber_c": 0.2, "huber_schedule": "exponential"}
+    row, measured = first_row(
+        tiny_sdxl, tmp_path,
+        model={"family": "sdxl", "text_length": None}, timesteps=DRAW, loss=chosen,
+        dataset={"resolution": 128, "min_bucket_size": 64, "max_bucket_size": 256},
+        compile={"compile": False, "shape_mode": "off"},
+    )  # fmt: skip
+    pipeline = StableDiffusionXLPipeline.from_pretrained(tiny_sdxl)
+    known = dict(pipeline.scheduler.config)
+    given = {name: known[name] for name in ("beta_start", "beta_end", "beta_schedule")}
+    scheduler = DDPMScheduler(**given, rescale_betas_zero_snr=True)
+    x0 = latent_of(pipeline.vae, tmp_path, (96, 160))
+    # 16.2 px are cut off at the left, at 96 / 300.6 of the size
+    ids = pipeline._get_add_time_ids((501, 333), (0, 5), (160, 96), torch.float32, 24)
+
+    @torch.no_grad()
+    def predicted(x: Tensor, at: Tensor, caption: str) -> Tensor:
+        words, _, pooled, _ = pipeline.encode_prompt(caption, device="cpu", do_classifier_free_guidance=False)
+        return pipeline.unet(x[None], at, words, added_cond_kwargs={"text_embeds": pooled, "time_ids": ids}).sample[0]
+
+    def loss(caption: str, batch: int, number: int) -> Tensor:
+        at = torch.randint(100, 800, (1,), generator=generator(7, "sigma", batch, number))
+        noise = drawn(x0.shape, "noise", batch, number) + 0.1 * drawn((4, 1, 1), "noise offset", batch, number)
+        added = noise + 0.1 * drawn(x0.shape, "input perturbation", batch, number)
+        wrong = predicted(scheduler.add_noise(x0, added, at), at, caption) - scheduler.get_velocity(x0, noise, at)
+        width = 0.2 ** (at / 1000)
+        smooth = 2 * (torch.sqrt(wrong**2 + width**2) - width)
+        snr = compute_snr(scheduler, at)
+        return (smooth.mean() * snr.clamp(max=5) / (snr + 1))[0]
+
+    assert row["loss"] == pytest.approx(mean_over_step(loss), rel=1e-4)
+    assert len({event["loss"] for event in measured}) == 2
