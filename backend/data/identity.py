@@ -33,13 +33,13 @@ def vae_identity(cfg: Config) -> str:
 
 
 def text_identity(cfg: Config) -> str:
-    """Identity (hex) of what `cfg` encodes captions with: text encoders, tokenizers, what pictures are read by.
+    """Identity (hex) of what `cfg` encodes captions with: its text encoders, conditioner, tokenizers, processor.
 
     Their quantisation counts too.
     """
     facts = family(cfg.model.family).facts
     base = Base.of(cfg.model)
-    parts = [part for part in facts.parts if part.name.startswith(("text_encoder", "tokenizer", "processor"))]
+    parts = [part for part in facts.parts if part.name.startswith(("text_", "tokenizer", "processor"))]
     found = identity(_part_files(base, part) for part in parts)
     kind = cfg.memory.text_encoder_quantization
     beside = [] if kind == "none" else [kind]

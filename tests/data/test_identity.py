@@ -93,3 +93,13 @@ def test_changed_file_is_another_model(tiny_flux: Path, tmp_path: Path, file: st
     (copy / file).write_bytes(data)
     assert (text_identity(model(copy)) != text_identity(model(tiny_flux))) is changes_text
     assert (vae_identity(model(copy)) != vae_identity(model(tiny_flux))) is not changes_text
+
+
+def test_captions_of_anima_belong_to_its_conditioner_too(tiny_anima: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(tiny_anima, tmp_path / "copy")
+    was = text_identity(model(copy, family="anima"))
+    (weights,) = (copy / "text_conditioner").glob("*.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert text_identity(model(copy, family="anima")) != was == text_identity(model(tiny_anima, family="anima"))
