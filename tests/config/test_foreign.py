@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from backend.config.foreign import reasons, tables
+from backend.config.foreign import reasons, source, tables
 from backend.config.foreign.__main__ import main
 from backend.config.foreign.convert import Converted, convert
 from backend.config.foreign.prompts import read_prompts
@@ -50,7 +50,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
         "optimizer.weight_decay": 0.1, "optimizer.betas": [0.9, 0.95], "optimizer.optimizer_args": {"amsgrad": True},
         "optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 100.0, "training.max_train_epochs": 16,
         "training.max_train_steps": None, "training.seed": 7, "timesteps.timestep_sampling": "shift",
-        "timesteps.discrete_flow_shift": 3.1582, "memory.base_quantization": "fp8", "memory.blocks_to_swap": 18,
+        "timesteps.discrete_flow_shift": 3.1582, "memory.base_quantization": "fp8", "memory.blocks_to_swap": 9 + 2 * 9,
         "compile.attention": "sdpa", "saving.output_name": "my-flux", "saving.save_every_n_epochs": 4,
         "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.min_bucket_size": 512,
         "dataset.max_bucket_size": 1536, "dataset.no_upscale": True, "dataset.caption_extension": ".txt",
@@ -82,7 +82,8 @@ def test_arguments_of_musubi_with_prompts() -> None:
         "optimizer.lr_warmup": 0.0, "timesteps.timestep_sampling": "flux_shift", "compile.attention": "flash2",
         "compile.compile_mode": "max-autotune-no-cudagraphs", "compile.compile_dynamic": "false",
         "compile.compile_cache_size_limit": 32, "memory.checkpointing_kind": "offload",
-        "memory.text_encoder_quantization": "int8", "saving.save_last_n": 2, "dataset.resolution": 723,
+        "memory.text_encoder_quantization": "int8", "saving.save_last_n": 3, "dataset.resolution": 723,
+        "memory.blocks_to_swap": 6 + 2 * 6 + 1,
         "training.max_train_steps": 3000,
     })  # fmt: skip
     assert [(f.path, f.control_path, f.num_repeats) for f in config.dataset.folders] == [
@@ -91,7 +92,7 @@ def test_arguments_of_musubi_with_prompts() -> None:
     first, second = config.sampling.prompts
     assert (first.prompt, first.width, first.height, first.seed) == ("make the cat blue", 1024, 768, 3)
     assert (first.steps, first.guidance_scale, first.control_image) == (24, 2.5, "/data/cat.png")
-    assert (second.negative_prompt, second.true_cfg_scale, second.width) == ("blurry, dark", 4.0, 512)
+    assert (second.negative_prompt, second.true_cfg_scale, second.width) == ("blurry, dark", 4.0, 256)
     said = fates(converted)
     assert said["sample_prompts --fs"] == said["datasets[1].video_directory"] == "not offered"
     assert said["network_alpha"] == "default"
@@ -123,7 +124,7 @@ def test_a_preset_of_kohya_ss() -> None:
         "network.network_dim": 8, "network.network_alpha": 1.0, "network.train_text_encoder": True,
         "network.lora_weight_dtype": "bf16", "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 3e-4,
         "optimizer.text_encoder_lr": 5e-5, "optimizer.lr_warmup": 0.1, "optimizer.weight_decay": 0.01,
-        "optimizer.optimizer_args": {"decouple": True, "use_bias_correction": True}, "training.max_train_epochs": 10,
+        "optimizer.optimizer_args": {"weight_decouple": True, "bias_correction": True}, "training.max_train_epochs": 10,
         "training.gradient_accumulation_steps": 2, "loss.min_snr_gamma": 5.0, "loss.noise_offset": 0.05,
         "loss.prediction_type": "auto", "sampling.sample_every_n_epochs": 1, "sampling.sample_every_n_steps": None,
         "saving.save_precision": "fp32", "compile.compile": True, "compile.attention": "auto", "training.seed": 42,
@@ -173,7 +174,9 @@ def test_every_option_of_the_programs_is_mapped_or_has_its_reason(program: str) 
 def test_tables_have_no_name_that_the_programs_lack() -> None:
     theirs = set(" ".join(NAMES.values()).split())
     theirs |= {name.removeprefix(start) for name in theirs for start in tables.SWITCHES if name.startswith(start)}
-    assert {*tables.KEYS, *tables.COMBINED, *reasons.NOT_NEEDED, *reasons.NOT_OFFERED} <= theirs
+    assert {*tables.KEYS, *tables.COMBINED, *tables.GATES, *reasons.NOT_NEEDED, *reasons.NOT_OFFERED} <= theirs
+    scripts, musubi = (set(NAMES[program].split()) for program in ("sd-scripts", "musubi-tuner"))
+    assert not source.ONLY_SCRIPTS - (scripts - musubi) and not source.ONLY_MUSUBI - (musubi - scripts)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> Non
     assert converted.loaded.config is not None
     holds(converted.loaded.config, {
         "optimizer.weight_decay": 0.4, "optimizer.betas": [0.9, 0.99],
-        "optimizer.optimizer_args": {"d0": 1e-5, "decouple": True},
+        "optimizer.optimizer_args": {"d0": 1e-5, "weight_decouple": True},
     })  # fmt: skip
     assert fates(converted)["multires_noise_discount"] == "not needed" and "kind of training" not in fates(converted)
     whole = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "full_path": True}).encode()))
@@ -250,14 +253,14 @@ def test_broken_files_are_refused_with_their_line(raw: bytes, line: int | None, 
 
 def test_a_value_that_does_not_fit_is_left_and_the_rest_is_taken() -> None:
     text = (
-        'network_module = "networks.lora_flux"\nnetwork_dim = "wide"\noptimizer_type = "DAdapt"\ntrain_batch_size = 3\n'
+        'network_module = "networks.lora_flux"\nnetwork_dim = "wide"\noptimizer_type = "Ranger"\ntrain_batch_size = 3\n'
     )
     converted = convert(read_raw(text.encode()))
     assert converted.loaded.config is not None
     assert converted.loaded.config.dataset.batch_size == 3
     left = {note.key: note for note in converted.with_fate("not offered")}
     assert left["network_dim"].line == 2
-    assert "DAdapt" in left["optimizer_type"].why
+    assert "Ranger" in left["optimizer_type"].why
 
 
 def test_families_and_networks_that_are_not_here_are_said() -> None:
@@ -275,18 +278,6 @@ def test_the_three_text_encoders_of_sd3_go_to_their_places() -> None:
     config = convert(read_raw("\n".join(lines).encode())).loaded.config
     assert config is not None and config.model.family == "sd3"
     assert (config.model.text_encoder, config.model.text_encoder_2, config.model.text_encoder_3) == ("l", "g", "t")
-
-
-def test_sigma_sampling_is_what_it_draws() -> None:
-    def sampling(text: str) -> tuple[str, str]:
-        converted = convert(read_raw(b'network_module = "networks.lora_flux"\n' + text.encode()))
-        assert converted.loaded.config is not None
-        fate = next(note.fate for note in converted.notes if note.key == "timestep_sampling")
-        return converted.loaded.config.timesteps.timestep_sampling, fate
-
-    assert sampling('timestep_sampling = "sigma"\ndiscrete_flow_shift = 1.0') == ("uniform", "taken")
-    assert sampling('timestep_sampling = "sigma"\ndiscrete_flow_shift = 3.0') == ("shift", "near")
-    assert sampling('timestep_sampling = "sigma"\nweighting_scheme = "logit_normal"') == ("logit_normal", "taken")
 
 
 def test_the_command_shows_before_it_writes(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,21 @@ from backend.config.foreign.datasets import Row, read_dataset
 from backend.config.foreign.family import Found, family_of
 from backend.config.foreign.network import read_network
 from backend.config.foreign.notes import Fate, Note, shown
+from backend.config.foreign.optimizers import read_optimizer
 from backend.config.foreign.prompts import read_prompts
-from backend.config.foreign.source import TITLES, Kind, Source
-from backend.config.foreign.values import READERS, Left, Taken, arguments, is_off
+from backend.config.foreign.source import TITLES, Source
+from backend.config.foreign.timesteps import read_timesteps
+from backend.config.foreign.unsaid import take_unsaid
+from backend.config.foreign.values import READERS, Left, Taken, is_off, number
+from backend.config.foreign.work import Work
 from backend.config.load import Loaded
 from backend.config.problems import Problem
 from backend.config.schema import Setting, by_name, by_path, settings
 from backend.models.table import FAMILIES, lacking
 
 _UNKNOWN = "no name of these programs that is known here"
+_WHOLE = 4096
+"""The largest rank. From half of a LoKr's large factor on LyCORIS leaves it whole, and people write 100000 for that."""
 _ROUNDS = 4  # a refused value may hide that of another rule
 
 
@@ -56,50 +61,65 @@ def convert(source: Source, dataset: Source | None = None) -> Converted:
     return _Conversion(source, dataset).run()
 
 
-class _Conversion:
-    """One file on its way."""
+class _Conversion(Work):
+    """One file on its way, name by name."""
 
     def __init__(self, source: Source, dataset: Source | None) -> None:
-        self.source = source
-        self.kind: Kind = source.kind or "sd-scripts"
-        self.values: Mapping[str, Any] = {} if source.kind == "dataset" else source.values
+        values = {} if source.kind == "dataset" else source.values
+        super().__init__(source, source.kind or "sd-scripts", values)
         self.dataset = source if source.kind == "dataset" else dataset
-        self.ours: dict[str, Any] = {}
-        self.origin: dict[str, str] = {}
-        self.notes: list[Note] = []
 
     def run(self) -> Converted:
         if self.kind != "dataset":
             self._family()
-            for key, value in self.values.items():
+            # the rate of the denoiser rules over the common one, wherever it stands
+            for key, value in sorted(self.values.items(), key=lambda item: item[0] == "unet_lr"):
                 self._argument(key, value)
             self._length()
             self._text_encoders()
             self._network()
-            self._optimizer_args()
+            self._swap()
             self._prompts()
             self._folder()
-            self._defaults()
         if self.dataset is not None:
             self._dataset(self.dataset)
+        take_unsaid(self, self.dataset)
+        if self.kind != "dataset":
+            read_optimizer(self)
+            if self.family not in ("sdxl", "sd15"):
+                read_timesteps(self)
         return Converted(TITLES[self.kind], self._checked(), self.notes)
 
     # ---- one name --------------------------------------------------------------------------------------------------
 
-    def _note(self, key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
-        value = shown(key, self.values.get(key))
-        self.notes.append(Note(key, fate, why, self.source.lines.get(key), path, value))
-
     def _argument(self, key: str, value: Any, note: Any = None) -> None:
-        note = note or self._note
+        note = note or self.note
         if key in tables.COMBINED:
             return
         start, switch = next(((s, w) for s, w in tables.SWITCHES.items() if key.startswith(s)), ("", ""))
         if switch and is_off(self.values.get(switch)):
             note(key, "off", f"it counts only where {switch} is on")
             return
+        gate, wanted = tables.GATES.get(key, ("", "")) if self.kind == "kohya_ss" else ("", "")
+        has = self.values.get(gate)
+        if gate in self.values and (is_off(has) if wanted == "on" else str(has) != wanted):
+            note(key, "off", f"it counts only where {gate} is {wanted}")
+            return
+        if self._of_no_compile(key.removeprefix(start), value):
+            note(key, "off", "it counts only where compile is on")
+            return
         bare = key if key in reasons.NOT_NEEDED else key.removeprefix(start)
         self._named(key, bare, value, note)
+
+    def _of_no_compile(self, name: str, value: Any) -> bool:
+        """Whether a name belongs to a compile that is off there."""
+        dynamo = not is_off(self.values.get("torch_compile")) or not is_off(self.values.get("anima_torch_compile"))
+        if self.kind == "musubi-tuner":
+            dynamo = not is_off(self.values.get("dynamo_backend"))
+        compiled = not is_off(self.values.get("compile")) or not is_off(self.values.get("anima_compile"))
+        if name == "dynamo_backend" and is_off(value):
+            return False  # it says so itself
+        return (name.startswith("dynamo_") and not dynamo) or (name.startswith("compile_") and not compiled)
 
     def _named(self, key: str, name: str, value: Any, note: Any) -> None:
         """What is written as `key`, by the name that all files of the other program have for it."""
@@ -133,7 +153,9 @@ class _Conversion:
         if old is not None and taken.value != old and is_off(taken.value):
             note(key, "off", f"{self.origin[goal]} rules")
             return
-        self.ours[goal], self.origin[goal] = taken.value, key
+        if old is not None and taken.value != old:
+            self.drop(goal, "not needed", f"{key} rules")
+        self.take(goal, taken.value, key)
         note(key, "near" if taken.near else "taken", taken.near, goal)
 
     # ---- what takes more than one name -----------------------------------------------------------------------------
@@ -145,26 +167,26 @@ class _Conversion:
         if found.family in known:
             why = f"taken for {found.family} {found.guessed}" if found.guessed else ""
             self.ours["model.family"], self.origin["model.family"] = found.family, key
-            self._note(key, "near" if why else "taken", why, "model.family")
+            self.note(key, "near" if why else "taken", why, "model.family")
             if self.values.get("model_version") == "edit-2511":
                 self.ours["model.zero_cond_t"], self.origin["model.zero_cond_t"] = "on", "model_version"
-                self._note("model_version", "taken", "", "model.zero_cond_t")
+                self.note("model_version", "taken", "", "model.zero_cond_t")
         else:
             name = found.family or "this model"
-            self._note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
+            self.note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
         if self.kind == "kohya_ss" and "LoRA_type" not in self.values:
             other = "an embedding" if "token_string" in self.values else "the whole model"
-            self._note("kind of training", "not offered", f"this preset trains {other}; a LoRA is trained here")
+            self.note("kind of training", "not offered", f"this preset trains {other}; a LoRA is trained here")
         if found.network:
-            self._note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
+            self.note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
         elif found.kind != "lora":
             self.ours["network.network_type"], self.origin["network.network_type"] = found.kind, "network kind"
-            self._note("network kind", "taken", "", "network.network_type")
+            self.note("network kind", "taken", "", "network.network_type")
         for key in ("sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox",
                     "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "model_version", "LoRA_type",
                     "network_module"):  # fmt: skip
             if key in self.values and all(note.key != key for note in self.notes):
-                self._note(key, "off" if is_off(self.values[key]) else "taken", "", "model.family")
+                self.note(key, "off" if is_off(self.values[key]) else "taken", "", "model.family")
 
     def _length(self) -> None:
         steps, epochs = self.ours.get("training.max_train_steps"), self.ours.get("training.max_train_epochs")
@@ -172,75 +194,70 @@ class _Conversion:
             return
         epochs_rule = self.origin["training.max_train_epochs"] == "max_train_epochs"
         gone = "training.max_train_steps" if epochs_rule else "training.max_train_epochs"
-        self._drop(gone, "not needed", "there the epochs rule" if epochs_rule else "there the steps rule")
+        self.drop(gone, "not needed", "there the epochs rule" if epochs_rule else "there the steps rule")
 
     def _text_encoders(self) -> None:
         unet_only = self.values.get("network_train_unet_only")
         if "network_train_text_encoder_only" in self.values:
             off = is_off(self.values["network_train_text_encoder_only"])
-            self._note(
+            self.note(
                 "network_train_text_encoder_only", "off" if off else "not offered", "the denoiser is always trained"
             )
         cached = not is_off(self.values.get("cache_text_encoder_outputs"))
         no_rate = "text_encoder_lr" in self.values and is_off(self.values["text_encoder_lr"])
         trained = self.kind != "musubi-tuner" and is_off(unet_only) and not cached and not no_rate
         if "network.train_text_encoder" in by_path():
-            self.ours["network.train_text_encoder"] = trained
-            self.origin["network.train_text_encoder"] = "network_train_unet_only"
+            self.take("network.train_text_encoder", trained, "network_train_unet_only")
+        own = "optimizer.text_encoder_lr"
+        if trained and own not in self.ours and self.origin.get("optimizer.learning_rate") == "unet_lr":
+            self.take(own, number(self.values.get("learning_rate", 2e-6)), "learning_rate")
         if "network_train_unet_only" in self.values:
-            self._note("network_train_unet_only", "taken", "", "network.train_text_encoder")
+            self.note("network_train_unet_only", "taken", "", "network.train_text_encoder")
         elif trained:
-            self._note("network_train_unet_only", "default", "not in the file: text encoders are trained too",
+            self.note("network_train_unet_only", "default", "not in the file: text encoders are trained too",
                        "network.train_text_encoder")  # fmt: skip
 
     def _network(self) -> None:
         self.notes += read_network(self.source, self.ours, self.origin)
+        path, rank = "network.network_dim", self.ours.get("network.network_dim")
+        if self.ours.get("network.network_type") == "lokr" and isinstance(rank, int) and rank > _WHOLE:
+            self.change(
+                path, _WHOLE, self.origin[path], "as large a rank as there is: the large factor is whole, as there"
+            )
         if "enable_bucket" in self.values:
             near = "pictures always keep their shape here; there they were cropped to a square"
             off = is_off(self.values["enable_bucket"])
-            self._note("enable_bucket", "near" if off else "not needed", near if off else "it is always on")
+            self.note("enable_bucket", "near" if off else "not needed", near if off else "it is always on")
 
-    def _optimizer_args(self) -> None:
-        if "optimizer_args" not in self.values:
-            return
-        try:
-            given = arguments(self.values["optimizer_args"])
-        except Left as left:
-            self._note("optimizer_args", "not offered", str(left))
-            return
-        rest: dict[str, Any] = {}
-        for key, value in given.items():
-            goal = {"weight_decay": "optimizer.weight_decay", "betas": "optimizer.betas", "eps": "optimizer.eps"}.get(
-                key
+    def _swap(self) -> None:
+        """FLUX's blocks are counted there in pairs: half of them double ones, and two single ones for each other."""
+        path, count = "memory.blocks_to_swap", self.ours.get("memory.blocks_to_swap")
+        if self.family in ("flux", "flux_kontext") and isinstance(count, int) and count > 0:
+            double = count // 2
+            single = (count - double) * 2 + (self.kind == "musubi-tuner")
+            self.change(
+                path, double + single, self.origin[path], f"there it is {double} double and {single} single blocks"
             )
-            if goal:
-                self.ours[goal], self.origin[goal] = value, "optimizer_args"
-            else:
-                rest[key] = value
-        if rest:
-            self.ours["optimizer.optimizer_args"], self.origin["optimizer.optimizer_args"] = rest, "optimizer_args"
-        self._note("optimizer_args", "taken" if given else "off", "", "optimizer.optimizer_args" if given else None)
 
     def _prompts(self) -> None:
         given = self.values.get("sample_prompts")
         if "sample_prompts" not in self.values or is_off(given):
             if "sample_prompts" in self.values:
-                self._note("sample_prompts", "off", "empty there")
+                self.note("sample_prompts", "off", "empty there")
             return
         text = str(given)
         if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
             path = _beside(self.source.folder, text.strip())
             if path is None or path.suffix != ".txt":
                 why = "the file isn't there" if path is None else "only .txt files with one prompt a line are read"
-                self._note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
+                self.note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
                 return
             text = path.read_text(encoding="utf-8-sig", errors="replace")
-        diffusion = self.ours.get("model.family") in ("sdxl", "sd15")
-        usual = {"width": 512, "height": 512, "steps": 30 if diffusion else 20,
-                 "true_cfg_scale": 7.5 if diffusion else 1.0}  # fmt: skip
+        side = tables.SAMPLE_SIDE.get(self.kind, 512)
+        usual = {"width": side, "height": side, **tables.SAMPLES.get(self.family, tables.OTHER_SAMPLES)}
         rows, left = read_prompts(text, usual)
         self.ours["sampling.prompts"], self.origin["sampling.prompts"] = rows, "sample_prompts"
-        self._note("sample_prompts", "taken", "", "sampling.prompts")
+        self.note("sample_prompts", "taken", "", "sampling.prompts")
         for line, flag, why in left:
             self.notes.append(Note(f"sample_prompts {flag}", "not offered", f"prompt line {line}: {why}"))
 
@@ -249,28 +266,15 @@ class _Conversion:
             path = self.values.get(key)
             if isinstance(path, str) and path.strip():
                 self.ours["dataset.folders"], self.origin["dataset.folders"] = [{"path": path.strip()}], key
-                self._note(key, "taken", "", "dataset.folders")
+                self.note(key, "taken", "", "dataset.folders")
             elif key in self.values:
-                self._note(key, "off", "empty there")
+                self.note(key, "off", "empty there")
         if "dataset_config" in self.values:
             path = self.values["dataset_config"]
             if self.dataset is None and not is_off(path):
-                self._note("dataset_config", "not offered", "that file is brought over together with this one: add it")
+                self.note("dataset_config", "not offered", "that file is brought over together with this one: add it")
             else:
-                self._note("dataset_config", "off" if is_off(path) else "taken", "", None)
-
-    def _defaults(self) -> None:
-        said = dict(tables.DEFAULTS[self.kind]) if self.kind in tables.DEFAULTS else {}
-        if self.kind == "sd-scripts":
-            said |= tables.FAMILY_DEFAULTS.get(str(self.ours.get("model.family")), {})
-        for key, value in said.items():
-            goal, reader = tables.KEYS[key]
-            if goal in self.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in self.ours):
-                continue
-            near = READERS[reader](key, value, said | dict(self.values))
-            self.ours[goal], self.origin[goal] = near.value, key
-            why = f"not in the file: {shown(key, value)} is what {self.kind} takes"
-            self.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
+                self.note("dataset_config", "off" if is_off(path) else "taken", "", None)
 
     def _dataset(self, dataset: Source) -> None:
         found = read_dataset(dataset)
@@ -301,16 +305,6 @@ class _Conversion:
 
     # ---- checked ---------------------------------------------------------------------------------------------------
 
-    def _drop(self, path: str, fate: Fate, why: str) -> None:
-        """Take a value back, and say why in the place of what was said of it."""
-        key = self.origin[path]
-        del self.ours[path]
-        for index, note in enumerate(self.notes):
-            if note.path == path and note.fate in ("taken", "near", "default"):
-                self.notes[index] = Note(note.key, fate, why, note.line, None, note.shown)
-        if all(note.why != why for note in self.notes):
-            self._note(key, fate, why)
-
     def _checked(self) -> Loaded:
         self._lacking()
         self._shape_mode()
@@ -321,7 +315,7 @@ class _Conversion:
                 break
             for path, problem in wrong.items():
                 if path is not None:
-                    self._drop(path, "not offered", f"{problem.text}. {problem.remedy}".strip())
+                    self.drop(path, "not offered", f"{problem.text}. {problem.remedy}".strip())
             loaded = self._parse()
         return loaded
 
@@ -344,7 +338,7 @@ class _Conversion:
             if self.ours[path] == by_path()[path].default:
                 del self.ours[path]
                 continue
-            self._drop(path, "not offered", f"{self.ours.get('model.family')} has no such setting here")
+            self.drop(path, "not offered", f"{self.ours.get('model.family')} has no such setting here")
 
     def _shape_mode(self) -> None:
         """Theirs have none, so where the family can't have the default, the nearest that it can have is taken."""

@@ -13,7 +13,7 @@ from backend.config.foreign.source import Source
 from backend.config.foreign.values import is_off, number
 
 _FOLDER = ("image_dir", "image_directory")
-_CONTROL = ("control_directory", "conditioning_data_dir", "control_dir")
+_CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
 _NO_PICTURES = {
     "video_directory": "videos are not offered",

@@ -36,10 +36,14 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     module = str(values.get("network_module") or "").strip()
     lora_type = str(values.get("LoRA_type") or "").strip()
     named = NETWORKS.get(module) or LORA_TYPES.get(lora_type, ("", ""))[0]
+    if kind == "musubi-tuner" and module in (*KINDS, _LYCORIS):
+        named = _of_musubi(values)
     if named == "flux" and kind == "musubi-tuner":
         return Found("flux_kontext")
     if named == "qwen_image":
-        version = str(values.get("model_version") or "")
+        version = str(values.get("model_version") or "").lower()
+        if version == "layered":
+            return Found("qwen_image_layered")
         if not is_off(values.get("edit_plus")) or version.startswith("edit-"):
             # 2509 and 2511, which read pictures otherwise
             return Found("qwen_image_edit_plus")
@@ -50,6 +54,14 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     if kind == "musubi-tuner":
         return Found("hunyuan_video" if module == "networks.lora" else None)
     return _by_hints(values)
+
+
+def _of_musubi(values: Mapping[str, Any]) -> str:
+    """The network of the family that a file is for whose network may be of any; empty where nothing tells it."""
+    base = str(values.get("dit") or "").lower().replace("\\", "/").rsplit("/", 1)[-1]
+    if "qwen" in base or any(not is_off(values.get(name)) for name in ("edit", "edit_plus")):
+        return "qwen_image"
+    return "flux" if "kontext" in base else ""
 
 
 def _network_of(values: Mapping[str, Any]) -> dict[str, str]:
@@ -86,6 +98,10 @@ def _by_hints(values: Mapping[str, Any]) -> Found:
                        ("hunyuan_image_checkbox", "hunyuan_image")):  # fmt: skip
         if not is_off(values.get(flag)):
             return Found(name)
+    if values.get("clip_g"):
+        return Found("sd3", "by its text encoders")
+    if values.get("qwen3"):
+        return Found("anima", "by its text encoder")
     if values.get("ae") or values.get("t5xxl"):
         return Found("flux", "by its text encoder and VAE")
     base = str(values.get("pretrained_model_name_or_path") or "").lower().replace("\\", "/").rsplit("/", 1)[-1]

@@ -67,6 +67,10 @@ def _note(
         return Note(name, "off", "", line, None, said)
     if key == "algo":
         return Note(name, "taken", "see network kind", line, None, said)
+    kind = ours.get("network.network_type", "lora")
+    if key in ("conv_dim", "conv_alpha") and kind != "lora":
+        why = f"a {kind} leaves convolutions larger than one pixel alone here"
+        return Note(name, "not offered", why, line, None, said)
     if key not in _GOALS:
         return Note(name, "not offered", reasons.NOT_OFFERED.get(told, _NO_SETTING), line, None, said)
     goal, reader = _GOALS[key]

@@ -8,7 +8,7 @@ from typing import Any
 from backend.config.foreign.values import number
 from backend.config.sections.sampling import CONTROL_IMAGES
 
-_FLAG = re.compile(r"\s--(?=[a-z]{1,3}(\s|$))")
+_FLAG = re.compile(r"\s--(?=[a-z]{1,4}(\s|$))")
 # Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
 COLUMNS = {
     "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
@@ -17,7 +17,8 @@ COLUMNS = {
 _WHY = {
     "ss": "samples are drawn with Euler's method", "fs": "the shift of samples is the model's own",
     "f": "videos are not offered", "i": "starting from a picture is not offered",
-    "cn": "ControlNets are not offered", "r": "Renoise is not offered", "sf": "videos are not offered",
+    "cn": "ControlNets are not offered", "ei": "videos are not offered", "of": "videos are not offered",
+    "ctr": "guidance is never cut short", "rcfg": "guidance is not normed",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")
 

@@ -61,8 +61,6 @@ NOT_NEEDED = _by_name(
         "use Resume on the Run tab, or launcher.py train --resume RUN": "resume",
         "loader workers always stay": "persistent_data_loader_workers",
         "caches are read ahead by as many threads as are set here": "max_data_loader_n_workers",
-        "flow models are trained on the velocity, as they were made": "model_prediction_type",
-        "it belongs to the model family": "apply_t5_attn_mask",
         "pictures of one batch never attend to each other": "split_attn",
         "use memory.blocks_to_swap instead": "split_mode",
         "the VAE runs in a format that it is exact in": "no_half_vae vae_dtype",
@@ -86,6 +84,8 @@ NOT_OFFERED = _by_name(
         "pictures are cached, so they can't be changed in every step": (
             "flip_aug color_aug random_crop face_crop_aug_range "
         ),
+        "flow models are trained on the velocity, as they were made": "model_prediction_type",
+        "FLUX and SD3 see the padding of T5, as in their own pipelines": "apply_t5_attn_mask",
         "masks are not offered": "masked_loss alpha_mask conditioning_data_dir",
         "regularisation pictures are not offered": "reg_data_dir prior_loss_weight is_reg",
         "there is no such setting of the LoRA": (
@@ -132,7 +132,7 @@ NOT_OFFERED = _by_name(
         "attention runs in the precision of training.mixed_precision": "use_32bit_attention",
         "there is nothing like it here": "custom_attributes train_inpainting",
         "a control picture is brought to the size of its result, or to control_resolution where the family has it": (
-            "no_resize_control"
+            "no_resize_control flux_kontext_no_resize_control qwen_image_edit_no_resize_control"
         ),
         "a control picture has one result": "multiple_target",
         "Chroma and other models of this build are not offered": "model_type",
@@ -187,6 +187,7 @@ NEUTRAL: dict[str, tuple[str, ...]] = {
     "face_crop_aug_range": ("",),
     "token_warmup_min": ("1",),
     "model_type": ("flux",),
+    "model_prediction_type": ("raw",),
     "LyCORIS_preset": ("full",),
     "huber_scale": ("1", "1.0"),
     "t5_max_token_length": ("512",),

@@ -25,22 +25,20 @@ TITLES: dict[Kind, str] = {
 }
 
 # Arguments that only one of the two programs has; enough of them to tell the files of all families apart.
-_ONLY_MUSUBI = frozenset(
+ONLY_MUSUBI = frozenset(
     [
         "dit",
         "text_encoder1",
         "text_encoder2",
-        "fp8_scaled",
         "fp8_llm",
-        "fp8_vl",
         "fp8_t5",
-        "blocks_to_swap_h2d",
+        "fp8_text_encoder",
+        "block_swap_h2d_only",
+        "block_swap_ring_size",
         "use_pinned_memory_for_block_swap",
-        "sdpa",
         "flash_attn",
         "sage_attn",
         "flash3",
-        "split_attn",
         "img_in_txt_in_offloading",
         "compile",
         "compile_backend",
@@ -53,20 +51,35 @@ _ONLY_MUSUBI = frozenset(
         "model_version",
         "edit",
         "edit_plus",
+        "gradient_checkpointing_cpu_offload",
+        "preserve_distribution_shape",
+        "num_timestep_buckets",
     ]
 )
-_MUSUBI_NETWORK = re.compile(r"networks\.lora_(qwen_image|wan|framepack|hv_1_5|zimage|flux_2|kandinsky5)")
-_ONLY_SCRIPTS = frozenset(
+_MUSUBI_NETWORK = re.compile(
+    r"networks\.lora_(qwen_image|wan|framepack|hv_1_5|zimage|flux_2|kandinsky|krea2|ideogram4|hidream_o1)"
+)
+ONLY_SCRIPTS = frozenset(
     [
         "pretrained_model_name_or_path",
         "clip_l",
+        "clip_g",
         "t5xxl",
         "ae",
+        "qwen3",
         "train_data_dir",
+        "train_batch_size",
         "resolution",
         "clip_skip",
         "cache_latents",
-        "xformers",
+        "cache_latents_to_disk",
+        "cache_text_encoder_outputs",
+        "network_train_unet_only",
+        "unet_lr",
+        "text_encoder_lr",
+        "save_model_as",
+        "model_prediction_type",
+        "no_half_vae",
     ]
 )
 _KOHYA_SIGNS = frozenset(
@@ -187,7 +200,7 @@ def _flat(data: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict[str, 
 
 def _argument_kind(values: Mapping[str, Any]) -> Kind:
     module = str(values.get("network_module", ""))
-    if _MUSUBI_NETWORK.search(module) or (_ONLY_MUSUBI & set(values) and not _ONLY_SCRIPTS & set(values)):
+    if _MUSUBI_NETWORK.search(module) or (ONLY_MUSUBI & set(values) and not ONLY_SCRIPTS & set(values)):
         return "musubi-tuner"
     return "sd-scripts"
 

@@ -28,6 +28,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "resolution": ("dataset.resolution", "resolution"),
     "max_resolution": ("dataset.resolution", "resolution"),
     "control_resolution": ("dataset.control_resolution", "resolution"),
+    "qwen_image_edit_control_resolution": ("dataset.control_resolution", "resolution"),
     "min_bucket_reso": ("dataset.min_bucket_size", "number"),
     "max_bucket_reso": ("dataset.max_bucket_size", "number"),
     "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),
@@ -43,7 +44,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "max_token_length": ("dataset.max_token_length", "number"),
     "network_dim": ("network.network_dim", "number"),
     "network_alpha": ("network.network_alpha", "number"),
-    "network_dropout": ("network.network_dropout", "number"),
+    "network_dropout": ("network.network_dropout", "dropout"),
     "network_weights": ("network.network_weights", "path"),
     "lora_network_weights": ("network.network_weights", "path"),
     "full_bf16": ("network.lora_weight_dtype", "full_bf16"),
@@ -178,25 +179,37 @@ COMBINED = frozenset(
     ]
 )
 
-# What the other program does where its file says nothing, and ours does something else.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "sd-scripts": {
-        "network_dim": 4, "network_alpha": 1, "lr_scheduler": "constant", "lr_warmup_steps": 0,
-        "learning_rate": 2e-6, "gradient_checkpointing": False, "max_train_steps": 1600,
-        "caption_extension": ".caption",
-    },
-    "musubi-tuner": {
-        "network_dim": 4, "network_alpha": 1, "lr_scheduler": "constant", "lr_warmup_steps": 0,
-        "learning_rate": 2e-6, "gradient_checkpointing": False, "max_train_steps": 1600, "timestep_sampling": "sigma",
-        "discrete_flow_shift": 1.0,
-    },
-    "kohya_ss": {},
+_BOTH = {
+    "network_dim": 4, "network_alpha": 1, "lr_scheduler": "constant", "lr_warmup_steps": 0, "learning_rate": 2e-6,
+    "gradient_checkpointing": False, "max_train_steps": 1600, "save_precision": "float",
 }  # fmt: skip
+# What the other program does where its file says nothing, and ours does something else. Without a precision of saving
+# they write what they train: float32, where full_bf16 is not on.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sd-scripts": {**_BOTH, "mixed_precision": "no"},
+    "musubi-tuner": {**_BOTH, "timestep_sampling": "sigma", "discrete_flow_shift": 1.0},
+    "kohya_ss": {},
+}
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sd-scripts": {"caption_extension": ".caption", "max_bucket_reso": 1024, "bucket_reso_steps": 64},
+    "musubi-tuner": {"resolution": [960, 544]},
+}
+"""The same of data sets, whether they have a file of their own or not."""
 FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     "flux": {"timestep_sampling": "sigma", "guidance_scale": 3.5, "discrete_flow_shift": 3.0},
     "anima": {"timestep_sampling": "sigmoid", "discrete_flow_shift": 1.0},
 }
 """Of sd-scripts, by family."""
+SAMPLES: dict[str, dict[str, Any]] = {
+    "flux": {"steps": 20, "guidance_scale": 3.5, "true_cfg_scale": 1.0},
+    "flux_kontext": {"steps": 20, "guidance_scale": 2.5, "true_cfg_scale": 1.0},
+    "qwen_image": {"steps": 20, "true_cfg_scale": 4.0},
+    "qwen_image_edit": {"steps": 20, "true_cfg_scale": 4.0},
+    "qwen_image_edit_plus": {"steps": 20, "true_cfg_scale": 4.0},
+}
+"""What samples are drawn with where their line says nothing, by our column; of other families, `OTHER_SAMPLES`."""
+OTHER_SAMPLES: dict[str, Any] = {"steps": 30, "true_cfg_scale": 7.5}
+SAMPLE_SIDE: dict[str, int] = {"musubi-tuner": 256, "sd-scripts": 512, "kohya_ss": 512}
 
 # network_module -> family here; a name that is not in model.family is not offered.
 NETWORKS: dict[str, str] = {
@@ -226,9 +239,30 @@ SWITCHES: dict[str, str] = {
     "sd3_": "sd3_checkbox", "sdxl_": "sdxl",
 }  # fmt: skip
 
+
+def _gates(*rows: tuple[str, str, str]) -> dict[str, tuple[str, str]]:
+    """Name -> the name that it hangs on, and the value that this must have ("on": any but off)."""
+    return {name: (gate, wanted) for gate, wanted, names in rows for name in names.split()}
+
+
+# Names of the same presets without such a start, which count only where another has a value
+# (`kohya_gui/lora_gui.py`, config_toml_data).
+GATES: dict[str, tuple[str, str]] = _gates(
+    ("flux1_checkbox", "on", "fp8_base_unet split_mode t5xxl_max_token_length guidance_scale mem_eff_save t5xxl clip_l "
+     "ae apply_t5_attn_mask cpu_offload_checkpointing single_blocks_to_swap double_blocks_to_swap discrete_flow_shift "
+     "model_prediction_type timestep_sampling model_type"),
+    ("sd3_checkbox", "on", "clip_g clip_g_dropout_rate logit_mean logit_std mode_scale pos_emb_random_crop_rate "
+     "save_clip save_t5xxl t5xxl_device t5xxl_dtype weighting_scheme"),
+    ("noise_offset_type", "Original", "noise_offset adaptive_noise_scale noise_offset_random_strength"),
+    ("noise_offset_type", "Multires", "multires_noise_iterations multires_noise_discount"),
+    ("LoRA_type", "Kohya DyLoRA", "unit"),
+    ("LoRA_type", "LyCORIS/iA3", "train_on_input"),
+)  # fmt: skip
+
 OPTIMIZERS: dict[str, str] = {
     "PagedAdamW": "paged_adamw", "AdamWScheduleFree": "adamw_schedulefree", "RAdamScheduleFree": "radam_schedulefree",
-    "AdaFactor": "adafactor", "SGDNesterov": "sgd",
+    "AdaFactor": "adafactor", "SGDNesterov": "sgd", "SGDNesterov8bit": "bitsandbytes.optim.SGD8bit",
+    "PagedAdamW32bit": "bitsandbytes.optim.PagedAdamW32bit", "SGDScheduleFree": "pytorch_optimizer.ScheduleFreeSGD",
 }  # fmt: skip
 SCHEDULERS: dict[str, tuple[str, str]] = {
     "constant_with_warmup": ("constant", ""),
@@ -240,11 +274,8 @@ SCHEDULERS: dict[str, tuple[str, str]] = {
     "piecewise_constant": ("constant", "steps of the rate are not offered"),
 }
 SAMPLINGS: dict[str, tuple[str, str]] = {
-    "qwen_shift": ("flux_shift", "Qwen's shift by size is not offered; FLUX's is the nearest"),
     "qinglong_flux": ("flux_shift", "this mixture is not offered; its largest part is taken"),
-    "qinglong_qwen": ("flux_shift", "this mixture is not offered; its largest part is taken"),
     "ideogram4_shift": ("flux_shift", "Ideogram's shift by size is not offered; FLUX's is the nearest"),
     "krea2_shift": ("flux_shift", "Krea's shift by size is not offered; FLUX's is the nearest"),
     "flux2_shift": ("flux_shift", "FLUX.2's shift by size is not offered; FLUX's is the nearest"),
-    "logsnr": ("logit_normal", "logsnr is not offered; logit_normal is the nearest"),
 }

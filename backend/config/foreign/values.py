@@ -105,6 +105,8 @@ def _rate(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _optimizer(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     name = str(value).strip()
+    if name.lower().startswith("dadapt"):
+        return Taken("prodigy", "D-Adaptation is not offered; Prodigy finds the rate by itself too, and came from it")
     return Taken(next((ours for theirs, ours in OPTIMIZERS.items() if theirs.lower() == name.lower()), name))
 
 
@@ -145,13 +147,7 @@ def _seed(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _sampling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     name = str(value).strip()
-    if name != "sigma":
-        return Taken(*SAMPLINGS.get(name, (name, "")))
-    if str(all_.get("weighting_scheme")) == "logit_normal":
-        return Taken("logit_normal")
-    if number(all_.get("discrete_flow_shift", 1.0)) == 1:
-        return Taken("uniform")
-    return Taken("shift", "sigma draws evenly before it shifts; shift draws the middle more often and shifts alike")
+    return Taken(*SAMPLINGS.get(name, (name, "")))  # those without one here are read by `timesteps`
 
 
 def _weighting(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -253,20 +249,27 @@ def _offload(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 
 def _keep_last(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
-    every = number(all_.get(key.replace("save_last_n", "save_every_n")))
     kept = number(value)
     if is_off(value):
         raise Left("off", needed=False)
-    if isinstance(every, int) and isinstance(kept, int) and every > 0:
-        files = max(1, math.ceil(kept / every))
-        return Taken(files, "" if every == 1 else f"there it counts back {kept}, which is {files} files")
-    return Taken(kept, "here it is a number of files")
+    if key == "save_last_n_epochs":
+        return Taken(kept)  # a number of files, though its name says epochs
+    every = number(all_.get("save_every_n_steps"))
+    if not isinstance(every, int) or not isinstance(kept, int) or every < 1:
+        raise Left("it counts only beside save_every_n_steps", needed=False)
+    files = kept // every + 1
+    return Taken(files, f"there files of the last {kept} steps stay, which are {files}")
 
 
 def _precision(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     names = {"float": "fp32", "fp32": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     text = str(value).strip().lower()
     return Taken(names.get(text, text))
+
+
+def _dropout(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    share = number(value)
+    return Taken(share, "" if is_off(share) else "there what leaves the first matrix is dropped, here what enters it")
 
 
 def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -286,7 +289,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
     "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
-    "discount": _discount,
+    "discount": _discount, "dropout": _dropout,
 }  # fmt: skip
 
 

@@ -1,0 +1,230 @@
+"""Values that mean another thing there than here: each comes over as what it does there, whatever it is called.
+
+Facts: sd-scripts at 48d368f, musubi-tuner at 30c658c, kohya_ss at 45088f0 (the files are named beside the code).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import toml
+import torch
+
+from backend.config.foreign.convert import Converted, convert
+from backend.config.foreign.source import read_raw
+from backend.config.schema import get
+
+FLUX = {"network_module": "networks.lora_flux", "pretrained_model_name_or_path": "flux1-dev.safetensors"}
+SDXL = {"network_module": "networks.lora", "pretrained_model_name_or_path": "sd_xl_base_1.0.safetensors"}
+SD3 = {"network_module": "networks.lora_sd3", "pretrained_model_name_or_path": "sd3.safetensors"}
+QWEN = {"network_module": "networks.lora_qwen_image", "dit": "qwen.safetensors"}
+KONTEXT = {"network_module": "networks.lora_flux", "dit": "kontext.safetensors", "text_encoder1": "t5.safetensors"}
+GUI = {"LoRA_type": "Standard", "sdxl": True}
+GUI_FLUX = {"LoRA_type": "Flux1", "flux1_checkbox": True, "discrete_flow_shift": 3.0}
+GUI_SD3 = {"LoRA_type": "Standard", "sd3_checkbox": True, "flux1_checkbox": False, "timestep_sampling": "sigmoid"}
+GUI_ANIMA = {"LoRA_type": "Anima", "anima_checkbox": True, "flux1_checkbox": False}
+ADAFACTOR = {"optimizer_type": "Adafactor", "learning_rate": 1e-4, "lr_scheduler": "constant_with_warmup"}
+
+
+def brought(values: dict[str, Any], dataset: dict[str, Any] | None = None) -> Converted:
+    written = json.dumps(values) if "LoRA_type" in values else toml.dumps(values)
+    converted = convert(read_raw(written.encode()), read_raw(toml.dumps(dataset).encode()) if dataset else None)
+    assert converted.loaded.config is not None and not converted.loaded.errors
+    return converted
+
+
+ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # rates
+    "the denoiser's rate rules, wherever it stands": (
+        SDXL | {"unet_lr": 3e-4, "learning_rate": 1e-4},
+        {"optimizer.learning_rate": 3e-4, "optimizer.text_encoder_lr": 1e-4},
+    ),
+    "epochs that stay are files": (
+        FLUX | {"save_every_n_epochs": 2, "save_last_n_epochs": 4}, {"saving.save_last_n": 4}
+    ),
+    "steps that stay reach back": (
+        FLUX | {"save_every_n_steps": 10, "save_last_n_steps": 30}, {"saving.save_last_n": 4}
+    ),
+    # optimizers
+    "prodigy's arguments are called otherwise here": (
+        SDXL | {"optimizer_type": "Prodigy", "optimizer_args": ["use_bias_correction=True", "slice_p=11"]},
+        {"optimizer.optimizer_args": {"bias_correction": True}, "optimizer.weight_decay": 0.0},
+    ),
+    "lion has its own decay and betas": (
+        SDXL | {"optimizer_type": "Lion8bit"}, {"optimizer.weight_decay": 0.0, "optimizer.betas": [0.9, 0.99]}
+    ),
+    "adamw has ours": (SDXL | {"optimizer_type": "AdamW8bit"}, {"optimizer.weight_decay": 0.01}),
+    "nesterov": (
+        SDXL | {"optimizer_type": "SGDNesterov", "optimizer_args": ["momentum=0.8"]},
+        {"optimizer.optimizer": "sgd", "optimizer.optimizer_args": {"momentum": 0.8, "nesterov": True}},
+    ),
+    "a class that has no name here": (
+        SDXL | {"optimizer_type": "PagedAdamW32bit"}, {"optimizer.optimizer": "bitsandbytes.optim.PagedAdamW32bit"}
+    ),
+    "d-adaptation": (
+        SDXL | {"optimizer_type": "DAdaptAdam", "learning_rate": 1.0}, {"optimizer.optimizer": "prodigy"}
+    ),
+    "adafactor with a rate is hugging face's": (
+        SDXL | ADAFACTOR | {"optimizer_args": ["relative_step=False", "scale_parameter=False", "warmup_init=False"]},
+        {"optimizer.optimizer": "transformers.optimization.Adafactor", "optimizer.learning_rate": 1e-4,
+         "optimizer.optimizer_args": {"relative_step": False, "scale_parameter": False, "warmup_init": False}},
+    ),
+    "adafactor without one is torch's": (
+        SDXL | ADAFACTOR,
+        {"optimizer.optimizer": "adafactor", "optimizer.learning_rate": 0.01, "optimizer.lr_scheduler": "constant",
+         "optimizer.lr_warmup": 0.0, "optimizer.optimizer_args": {}},
+    ),
+    "schedule-free optimizers have no schedule": (
+        SDXL | {"optimizer_type": "AdamWScheduleFree", "lr_scheduler": "cosine", "lr_warmup_steps": 50},
+        {"optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 0.0},
+    ),
+    "a floor that the schedule does not heed": (
+        SDXL | {"lr_scheduler": "cosine", "lr_scheduler_min_lr_ratio": 0.1},
+        {"optimizer.lr_scheduler_min_lr_ratio": 0.0},
+    ),
+    "a floor that it heeds": (
+        SDXL | {"lr_scheduler": "cosine_with_min_lr", "lr_scheduler_min_lr_ratio": 0.1},
+        {"optimizer.lr_scheduler": "cosine", "optimizer.lr_scheduler_min_lr_ratio": 0.1},
+    ),
+    # noise levels
+    "flux's default": (
+        FLUX,
+        {"timesteps.timestep_sampling": "shift", "timesteps.discrete_flow_shift": 3.0, "timesteps.sigmoid_scale": 1.7},
+    ),
+    "sigma without a shift": (
+        FLUX | {"timestep_sampling": "sigma", "discrete_flow_shift": 1.0}, {"timesteps.timestep_sampling": "uniform"}
+    ),
+    "limits that flux does not heed": (FLUX | {"min_timestep": 200}, {"timesteps.min_timestep": 0.0}),
+    "sd3's default": (SD3, {"timesteps.timestep_sampling": "uniform"}),
+    "sd3's shift": (
+        SD3 | {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "training_shift": 3.0, "max_timestep": 900},
+        {"timesteps.timestep_sampling": "logit_normal", "timesteps.logit_mean": pytest.approx(0.5 + math.log(3)),
+         "timesteps.max_timestep": 900.0},
+    ),
+    "musubi's sigma has no shift": (
+        QWEN | {"timestep_sampling": "sigma", "discrete_flow_shift": 2.2, "min_timestep": 100},
+        {"timesteps.timestep_sampling": "uniform", "timesteps.min_timestep": 0.0, "timesteps.max_timestep": 900.0},
+    ),
+    "qwen's shift": (
+        QWEN | {"timestep_sampling": "qwen_shift"},
+        {"timesteps.timestep_sampling": "shift", "timesteps.discrete_flow_shift": pytest.approx(2.0, abs=0.01)},
+    ),
+    "logsnr": (
+        QWEN | {"timestep_sampling": "logsnr", "logit_mean": -6.0, "logit_std": 2.0},
+        {"timesteps.timestep_sampling": "logit_normal", "timesteps.logit_mean": 3.0, "timesteps.logit_std": 1.0},
+    ),
+    # units and defaults
+    "blocks of flux go in pairs": (FLUX | {"blocks_to_swap": 18}, {"memory.blocks_to_swap": 27}),
+    "and in musubi": (KONTEXT | {"blocks_to_swap": 18}, {"memory.blocks_to_swap": 28}),
+    "those of qwen don't": (QWEN | {"blocks_to_swap": 18}, {"memory.blocks_to_swap": 18}),
+    "formats that are left out": (
+        SDXL, {"saving.save_precision": "fp32", "training.mixed_precision": "no", "network.network_alpha": 1.0}
+    ),
+    "a LoRA in bf16 is saved so": (SDXL | {"full_bf16": True}, {"saving.save_precision": "bf16"}),
+    "compile that is off says nothing": (
+        FLUX | {"torch_compile": False, "dynamo_backend": "eager"}, {"compile.compile_backend": "inductor"}
+    ),
+    "a whole LoKr": (
+        SDXL | {"network_module": "lycoris.kohya", "network_dim": 100000, "network_args": ["algo=lokr", "conv_dim=9"]},
+        {"network.network_type": "lokr", "network.network_dim": 4096, "network.conv_dim": None},
+    ),
+    "sd3 by its text encoders": (SDXL | {"network_module": "lycoris.kohya", "clip_g": "g"}, {"model.family": "sd3"}),
+    "qwen by its file": (QWEN | {"network_module": "networks.lokr"}, {"model.family": "qwen_image"}),
+    # presets hold the settings of all families
+    "noise of one kind": (
+        GUI | {"noise_offset_type": "Multires", "noise_offset": 0.05, "multires_noise_iterations": 6},
+        {"loss.noise_offset": 0.0, "loss.multires_noise_iterations": 6},
+    ),
+    "and of the other": (
+        GUI | {"noise_offset_type": "Original", "noise_offset": 0.05, "multires_noise_iterations": 6},
+        {"loss.noise_offset": 0.05, "loss.multires_noise_iterations": 0},
+    ),
+    "a weighting of sd3 in a preset of flux": (
+        GUI_FLUX | {"timestep_sampling": "sigma", "weighting_scheme": "logit_normal", "sd3_checkbox": False},
+        {"timesteps.timestep_sampling": "shift", "timesteps.discrete_flow_shift": 3.0},
+    ),
+    "sampling of flux in a preset of sd3": (
+        GUI_SD3 | {"discrete_flow_shift": 3.0, "weighting_scheme": "logit_normal"},
+        {"timesteps.timestep_sampling": "logit_normal", "timesteps.logit_mean": 0.0},
+    ),
+    "a shift of flux in a preset of anima": (
+        GUI_ANIMA | {"discrete_flow_shift": 3.0, "anima_discrete_flow_shift": 2.0, "anima_timestep_sampling": "shift"},
+        {"timesteps.discrete_flow_shift": 2.0},
+    ),
+    "dynamo that is never handed on": (
+        GUI | {"dynamo_backend": "inductor", "dynamo_use_dynamic": False}, {"compile.compile_dynamic": "auto"}
+    ),
+    "restarts that are left empty": (
+        GUI | {"lr_scheduler": "cosine_with_restarts", "lr_scheduler_num_cycles": "", "epoch": 5},
+        {"optimizer.lr_scheduler_num_cycles": 5},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_value_comes_over_as_what_it_does_there(row: str) -> None:
+    values, wanted = ROWS[row]
+    config = brought(values).loaded.config
+    assert {path: get(config, path) for path in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("dataset", "wanted"),
+    [
+        ({"image_directory": "/d"}, {"dataset.resolution": 723, "dataset.max_bucket_size": 2048}),
+        (
+            {"enable_bucket": True, "subsets": [{"image_dir": "/d", "conditioning_data_dir": "/masks"}]},
+            {"dataset.max_bucket_size": 1024, "dataset.bucket_step": 64, "dataset.caption_extension": ".caption"},
+        ),
+        ({"subsets": [{"image_dir": "/d"}]}, {"dataset.max_bucket_size": 2048, "dataset.bucket_step": 16}),
+        (
+            {"image_directory": "/d", "resolution": 512, "qwen_image_edit_control_resolution": [512, 512],
+             "qwen_image_edit_no_resize_control": True},
+            {"dataset.control_resolution": 512},
+        ),
+    ],
+)  # fmt: skip
+def test_a_data_set_alone_has_the_defaults_of_its_program(dataset: dict[str, Any], wanted: dict[str, Any]) -> None:
+    musubi = "image_directory" in dataset
+    base = QWEN | {"edit_plus": True} if musubi else SDXL
+    for converted in (brought({"datasets": [dataset]}), brought(base, {"datasets": [dataset]})):
+        config, said = converted.loaded.config, {note.key.rpartition(".")[2]: note.fate for note in converted.notes}
+        if "control_resolution" not in str(wanted) or config.model.family == "qwen_image_edit_plus":
+            assert {path: get(config, path) for path in wanted} == wanted
+        assert [(f.path, f.control_path) for f in config.dataset.folders] == [("/d", None)]
+        assert "unknown" not in said.values()
+        assert said.get("enable_bucket") == ("not needed" if "enable_bucket" in dataset else "default")
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (KONTEXT, {"width": 256, "steps": 20, "guidance_scale": 2.5, "true_cfg_scale": 1.0}),
+        (QWEN, {"width": 256, "true_cfg_scale": 4.0}),
+        (FLUX, {"width": 512, "steps": 20, "guidance_scale": 3.5, "true_cfg_scale": 1.0}),
+        (SD3, {"width": 512, "steps": 30, "true_cfg_scale": 7.5}),
+    ],
+)
+def test_samples_are_drawn_as_there_where_their_line_says_nothing(
+    values: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    config = brought(values | {"sample_prompts": "a cat\n"}).loaded.config
+    assert config is not None
+    assert {name: getattr(config.sampling.prompts[0], name) for name in wanted} == wanted
+
+
+def test_sigma_nearly_comes_over_as_it_draws() -> None:
+    """Levels of sd-scripts' sigma and of what it becomes, held against each other at a thousand places."""
+    u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
+    even, nearly = torch.logit(u), 1.7 * math.sqrt(2) * torch.erfinv(2 * u - 1)
+    theirs, ours = (torch.sigmoid(logit + math.log(3.0)) for logit in (even, nearly))
+    assert (theirs - ours).abs().max() < 0.03
+    normal = math.sqrt(2) * torch.erfinv(2 * u - 1)
+    exact = brought(FLUX | {"timestep_sampling": "sigma", "weighting_scheme": "logit_normal", "logit_mean": 0.4})
+    times = exact.loaded.config.timesteps
+    drawn = 3 * torch.sigmoid(-(0.4 + normal)) / (1 + 2 * torch.sigmoid(-(0.4 + normal)))
+    ours = torch.sigmoid(times.logit_mean - times.logit_std * normal)
+    assert times.timestep_sampling == "logit_normal" and torch.allclose(ours, drawn, atol=1e-5)
