@@ -77,18 +77,29 @@ class Decoder:
             if done is not None:
                 return done
         log.warning("No room on the card to decode a sample; it is decoded on the CPU")
-        return self._vae.to("cpu").decode(latent[None].cpu())[0]
+        self._vae.to("cpu")
+        return self._pixels(latent.cpu())
 
     def _tried(self, latent: Tensor, alone: bool) -> Tensor | None:
         """Pixels, with the denoiser gone meanwhile if `alone`; None when the card is full."""
         try:
             with away(self.denoiser, self.device) if alone else nullcontext():
-                return self._vae.to(self.device).decode(latent[None])[0].cpu()
+                self._vae.to(self.device)
+                return self._pixels(latent).cpu()
         except RuntimeError as error:
             if not is_full(error):
                 raise
         # outside of the except: an exception that is being handled keeps what failed in memory
         return None
+
+    def _pixels(self, latent: Tensor) -> Tensor:
+        """What the VAE makes of `latent`; in float32 from now on where its format is too narrow, as fp16 for SDXL's."""
+        pixels = self._vae.decode(latent[None])[0]
+        narrow = self._vae.dtype != torch.float32 and not torch.isfinite(pixels).all()
+        if not narrow or not torch.isfinite(latent).all():
+            return pixels
+        log.warning("A sample holds NaN in %s; its VAE works in float32 from now on", self._vae.dtype)
+        return self._vae.to(dtype=torch.float32).decode(latent[None])[0]
 
     def _lighter(self) -> Iterator[str]:
         """Ways to need less of the card, each taken when the one before it was not enough."""

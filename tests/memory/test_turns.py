@@ -14,6 +14,7 @@ from backend.memory.turns import away
 from backend.models.base import Base
 from backend.models.flux import code
 from backend.models.loading import Loading
+from backend.models.table import family
 from tests.training.runs import config, events, rows, train_here
 
 CPU = torch.device("cpu")
@@ -107,7 +108,7 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
         """The VAE on a card that holds no more than `most` pixels of a latent's side."""
 
         def __init__(self, most: int) -> None:
-            self.vae, self.most, self.cpu = vae.vae, most, False
+            self.vae, self.most, self.cpu, self.dtype = vae.vae, most, False, vae.dtype
             self.vae.disable_tiling()
             self.vae.tile_sample_min_size, self.vae.tile_latent_min_size = 256, 32
 
@@ -133,6 +134,21 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
         enough.decode(latent)
     assert not enough.tiled
     vae.vae.disable_tiling()
+
+
+def test_a_sample_that_overflows_fp16_is_decoded_in_float32(tiny_sdxl: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As SDXL's own VAE does. Norms bring sums of that size back, so that float32 gives a picture."""
+    stack = family("sdxl").load().load_vae(tiny_sdxl, Loading(torch.float32, CPU)).to(dtype=torch.float16)
+    stack.vae.decoder.conv_in.weight.data.mul_(3e4)
+    latent = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(1)) * 4
+    assert not torch.isfinite(stack.decode(latent[None])).all()
+    decoder = Decoder(lambda: stack, model(), CPU)
+    with decoder.on_card():
+        found = [decoder.decode(latent) for _ in range(2)]
+        assert not torch.isfinite(decoder.decode(latent * torch.nan)).any()
+    wanted = stack.to(dtype=torch.float32).decode(latent[None])[0]
+    assert torch.equal(found[0], wanted) and torch.isfinite(wanted).all()
+    assert torch.equal(*found) and caplog.text.count("works in float32") == 1
 
 
 def test_a_run_by_turns_and_in_tiles_draws_the_same_pictures(
