@@ -70,7 +70,8 @@ def make_optimizer(
     cls = _class(name, OPTIMIZERS, Optimizer, "optimizer.optimizer")
     accepted, takes_any = _accepted(cls)
     given = dict(arguments or {})
-    _check_names(cls, given, accepted, takes_any, "optimizer.optimizer_args")
+    # pytorch_optimizer's classes take any name and drop it; what those of the list heed is what they name
+    _check_names(cls, given, accepted, takes_any and "." in name, "optimizer.optimizer_args")
     params = list(parameters)
     chosen: dict[str, Any] = {"lr": learning_rate}
     for key, value in (("weight_decay", weight_decay), ("betas", betas), ("eps", eps)):

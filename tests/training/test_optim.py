@@ -58,6 +58,7 @@ def test_a_choice_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> No
         ("torch.optim.AdamX", {}, "AdamX"),
         ("torch.nn.Linear", {}, "no Optimizer"),
         ("adamw", {"amsgard": True}, "amsgrad"),
+        ("prodigy", {"use_bias_correction": True}, "bias_correction"),
         ("adamw", {"betas": [2.0, 3.0]}, "beta"),
     ],
 )
