@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from diffusers.training_utils import compute_snr
 
 from backend import flow
+from backend.config.schema import Config
+from backend.models.base import Base
+from backend.models.table import family
 from backend.objectives.base import Distance
+from backend.objectives.choose import objective_of
 from backend.objectives.diffusion import Diffusion, Options, Schedule
 from backend.objectives.flow_matching import FlowMatching
 
@@ -48,10 +54,17 @@ def test_weights_are_the_papers() -> None:
     close(diffusion(min_snr_gamma=5.0).weight(levels), torch.minimum(snr, five) / snr)
     close(diffusion("v_prediction", min_snr_gamma=5.0).weight(levels), torch.minimum(snr, five) / (snr + 1))
     close(diffusion(debiased_estimation=True).weight(levels), 1 / snr.clamp(max=1000).sqrt())
+    close(diffusion("v_prediction", debiased_estimation=True).weight(levels), 1 / (snr.clamp(max=1000) + 1))
     close(diffusion("v_prediction", scale_v_pred_loss_like_noise_pred=True).weight(levels), snr / (snr + 1))
     assert torch.equal(diffusion().weight(levels), torch.ones(5))
     zero = diffusion("v_prediction", True, min_snr_gamma=5.0, scale_v_pred_loss_like_noise_pred=True)
     assert torch.isfinite(zero.weight(levels)).all()
+    # and reach the loss; Huber's width follows 1 / (1 + noise to signal)
+    wrong, right = [torch.full((4,), 3.0)] * 5, [torch.zeros(4)] * 5
+    huber = Diffusion(Schedule.of(SDXL), Options(min_snr_gamma=5.0), Distance("huber", 0.1, "snr"))
+    width = 0.9 / (1 + snr**-0.5) ** 2 + 0.1
+    wanted = 2 * width * ((9 + width**2).sqrt() - width) * huber.weight(levels)
+    close(huber.losses(wrong, right, levels), wanted)
 
 
 def test_draws_depend_on_seed_and_place_alone_and_keep_the_limits() -> None:
@@ -72,7 +85,10 @@ def test_noise_options_do_what_they_say() -> None:
     offset = diffusion(noise_offset=0.1).noise(SHAPE, 7, 0, 1)
     shift = offset.added - plain
     assert torch.allclose(shift, shift[:, :1, :1].expand(SHAPE), atol=1e-6) and shift.abs().max() > 0
-    assert torch.equal(offset.target, offset.added)
+    assert torch.equal(offset.target, offset.added) and len(shift[:, 0, 0].unique()) == SHAPE[0]
+    shifts = [diffusion(noise_offset=0.1).noise(SHAPE, 7, n, 1).added - diffusion().noise(SHAPE, 7, n, 1).added
+              for n in range(200)]  # fmt: skip
+    assert float(torch.stack(shifts)[:, :, 0, 0].std()) == pytest.approx(0.1, rel=0.1)
     perturbed = diffusion(ip_noise_gamma=0.1).noise(SHAPE, 7, 0, 1)
     assert torch.equal(perturbed.target, plain)
     assert 0.05 < float((perturbed.added - plain).std()) < 0.15
@@ -82,6 +98,10 @@ def test_noise_options_do_what_they_say() -> None:
     assert float(coarse.std()) == pytest.approx(1, abs=1e-5)
     means = [x.unfold(1, 8, 8).unfold(2, 8, 8).mean((-1, -2)).std() for x in (coarse, white)]
     assert means[0] > 2 * means[1]
+    # each layer weighs the discount once more than the one before
+    weak = diffusion(multires_noise_iterations=6, multires_noise_discount=0.1).noise(big, 7, 0, 1).added
+    first = diffusion(multires_noise_iterations=1, multires_noise_discount=0.1).noise(big, 7, 0, 1).added
+    assert float((weak - first).std()) < 0.02
 
 
 def test_huber_is_l2_for_small_and_linear_for_large_errors() -> None:
@@ -98,14 +118,15 @@ def test_huber_is_l2_for_small_and_linear_for_large_errors() -> None:
     assert torch.equal(Distance().rows(large, target, progress, signal), flow.sample_losses(large, target))
 
 
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
-def test_sampler_is_diffusers_euler_and_ends_at_a_perfect_models_picture(prediction: str) -> None:
-    objective, x0, start = diffusion(prediction), noise(5), noise(6)
+@pytest.mark.parametrize(("prediction", "zero"), [("epsilon", False), ("v_prediction", False), ("v_prediction", True)])
+def test_sampler_is_diffusers_euler_and_ends_at_a_perfect_models_picture(prediction: str, zero: bool) -> None:
+    objective, x0, start = diffusion(prediction, zero), noise(5), noise(6)
     given = {name: value for name, value in SDXL.items() if name != "prediction_type"}
+    given |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"} if zero else {}
     theirs = EulerDiscreteScheduler(**given, prediction_type=prediction)
     theirs.set_timesteps(9)
     steps = objective.sampler(9, 1)
-    assert steps.levels == theirs.timesteps.tolist()
+    assert steps.levels == theirs.timesteps.tolist() and (steps.levels[0] == 999) is zero
     x = steps.start(start)
     y = start * theirs.init_noise_sigma
     for number, level in enumerate(steps.levels):
@@ -142,3 +163,22 @@ def test_flow_matching_is_the_pure_functions() -> None:
     assert torch.equal(target, drawn.added - x0)
     losses = objective.losses([x0, x0], [target, target], levels)
     assert torch.equal(losses, flow.sample_losses([x0, x0], [target, target]) * flow.weight("cosmap", levels))
+
+
+def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
+    """Each with a value of its own, so that none can stand for another."""
+    times = {"timestep_sampling": "shift", "sigmoid_scale": 1.1, "discrete_flow_shift": 2.2, "logit_mean": 0.3}
+    times |= {"logit_std": 0.4, "min_timestep": 50.0, "max_timestep": 900.0, "weighting_scheme": "cosmap"}
+    loss = {"loss_type": "huber", "huber_c": 0.3, "huber_schedule": "constant"}
+    own = {"min_snr_gamma": 4.0, "debiased_estimation": True, "scale_v_pred_loss_like_noise_pred": True}
+    own |= {"noise_offset": 0.1, "multires_noise_iterations": 5, "multires_noise_discount": 0.6, "ip_noise_gamma": 0.2}
+    made = []
+    for name, base, more in (("flux", tiny_flux, {}), ("sdxl", tiny_sdxl, {"prediction_type": "v_prediction", **own})):
+        cfg = Config.model_validate({"model": {"family": name}, "timesteps": times, "loss": {**loss, **more}})
+        made.append(objective_of(cfg, family(name).facts, family(name).load(), Base.at(base)))
+    flowing, diffusing = made
+    drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
+    assert vars(flowing.draw) == {name: value for name, value in drawn.items() if name != "weighting_scheme"}
+    assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
+    assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
+    assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)

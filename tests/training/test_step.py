@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from diffusers import DDPMScheduler, FluxPipeline, StableDiffusionXLPipeline
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 from PIL import Image
 from torch import Tensor
@@ -83,7 +84,7 @@ def mean_over_step(loss: Callable[[str, int, int], Tensor]) -> float:
 
 def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
     """Guidance trained with, draw, weights and distance of a flow matching model."""
-    chosen = {"timestep_sampling": "logit_normal", "logit_mean": 0.4, "logit_std": 0.7, "weighting_scheme": "cosmap"}
+    chosen = {"timestep_sampling": "flux_shift", "sigmoid_scale": 0.7, "weighting_scheme": "cosmap"}
     row, measured = first_row(
         tiny_flux, tmp_path,
         model={"guidance_scale": 2.5}, timesteps={**chosen, **DRAW}, loss={"loss_type": "huber", "huber_c": 0.2},
@@ -101,8 +102,9 @@ def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
         return pipeline._unpack_latents(out, 80, 48, 8)[0]
 
     def loss(caption: str, batch: int, number: int) -> Tensor:
-        normal = drawn((), "sigma", batch, number)
-        sigma = 0.1 + 0.7 * torch.sigmoid(0.4 + 0.7 * normal)
+        # by the odds of 15 image tokens
+        odds = torch.exp(0.7 * drawn((), "sigma", batch, number) + calculate_shift(15))
+        sigma = 0.1 + 0.7 * odds / (1 + odds)
         noise = drawn(x0.shape, "noise", batch, number)
         wrong = predicted((1 - sigma) * x0 + sigma * noise, sigma, caption) - (noise - x0)
         # 1 / (1 + noise to signal ratio) is 1 - sigma

@@ -120,6 +120,18 @@ def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None
         code.predict(denoiser, [latents[0], latents[1, :, :8]], timestep, text, None, ShapeRuntime("off"))
 
 
+def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> None:
+    """In bf16, timestep 751 and 752 are one number, and 1501 px are 1504."""
+    code, seen = family("sdxl").load(), []
+    denoiser = code.load_denoiser(tiny_sdxl, Loading(torch.bfloat16, CPU))
+    for each in (denoiser.time_proj, denoiser.add_time_proj):
+        each.register_forward_hook(lambda _, given, out: seen.append(given[0].flatten().tolist()))
+    (text,) = code.load_text(tiny_sdxl, LOADING).encode(["a dog"], 77)
+    text |= code.conditions((1501, 751), (3, 0), (128, 128))
+    code.predict(denoiser, [torch.zeros(4, 16, 16)], torch.tensor([751.0]), [text], None, ShapeRuntime("off"))
+    assert seen == [[751.0], [751.0, 1501.0, 0.0, 3.0, 128.0, 128.0]]
+
+
 @pytest.mark.parametrize("cfg_scale", [1.0, 5.0])
 def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: float) -> None:
     name, folder = model
