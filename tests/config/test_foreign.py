@@ -62,7 +62,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
     ]
     said = fates(converted)
     assert said["scale_everything"] == "unknown"
-    assert said["network_args loraplus_lr_ratio"] == said["network_args train_blocks"] == "not offered"
+    assert said["network_args loraplus_lr_ratio"] == "not offered" and said["network_args layers"] == "taken"
     assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
     assert said["datasets[1].subsets[0].is_reg"] == said["general.keep_tokens"] == "not offered"
     assert said["general.shuffle_caption"] == "off"

@@ -16,6 +16,9 @@ import torch
 from backend.config.foreign.convert import Converted, convert
 from backend.config.foreign.source import read_raw
 from backend.config.schema import get
+from backend.lora.inject import find_targets
+from backend.models.table import family
+from tests.tiny_flux import make_tiny_denoiser
 
 FLUX = {"network_module": "networks.lora_flux", "pretrained_model_name_or_path": "flux1-dev.safetensors"}
 SDXL = {"network_module": "networks.lora", "pretrained_model_name_or_path": "sd_xl_base_1.0.safetensors"}
@@ -26,6 +29,7 @@ GUI = {"LoRA_type": "Standard", "sdxl": True}
 GUI_FLUX = {"LoRA_type": "Flux1", "flux1_checkbox": True, "discrete_flow_shift": 3.0}
 GUI_SD3 = {"LoRA_type": "Standard", "sd3_checkbox": True, "flux1_checkbox": False, "timestep_sampling": "sigmoid"}
 GUI_ANIMA = {"LoRA_type": "Anima", "anima_checkbox": True, "flux1_checkbox": False}
+BLOCK, SINGLE = r"transformer_blocks\.\d+\..+", r"single_transformer_blocks\.\d+\..+"
 ADAFACTOR = {"optimizer_type": "Adafactor", "learning_rate": 1e-4, "lr_scheduler": "constant_with_warmup"}
 
 
@@ -131,6 +135,17 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SDXL | {"network_module": "lycoris.kohya", "network_dim": 100000, "network_args": ["algo=lokr", "conv_dim=9"]},
         {"network.network_type": "lokr", "network.network_dim": 4096, "network.conv_dim": None},
     ),
+    "a preset hands train_blocks on only when it splits": (
+        GUI_FLUX | {"split_mode": False, "train_blocks": "single"}, {"network.targets_include": [BLOCK, SINGLE]}
+    ),
+    "patterns over other names": (
+        KONTEXT | {"network_args": ["exclude_patterns=[r'.*img_mlp.*']"]},
+        {"network.targets_exclude": None, "network.targets_include": None},
+    ),
+    "patterns over the same names": (
+        QWEN | {"network_args": ["exclude_patterns=[r'.*']", "include_patterns=[r'.*attn.*']"]},
+        {"network.targets_exclude": None, "network.targets_include": [".*attn.*"]},
+    ),
     "sd3 by its text encoders": (SDXL | {"network_module": "lycoris.kohya", "clip_g": "g"}, {"model.family": "sd3"}),
     "qwen by its file": (QWEN | {"network_module": "networks.lokr"}, {"model.family": "qwen_image"}),
     # presets hold the settings of all families
@@ -228,3 +243,21 @@ def test_sigma_nearly_comes_over_as_it_draws() -> None:
     drawn = 3 * torch.sigmoid(-(0.4 + normal)) / (1 + 2 * torch.sigmoid(-(0.4 + normal)))
     ours = torch.sigmoid(times.logit_mean - times.logit_std * normal)
     assert times.timestep_sampling == "logit_normal" and torch.allclose(ours, drawn, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "layers"),
+    [
+        # lora_flux.py: 4 linear layers of attention and feed-forward a stream and one of modulation, 3 a single block
+        (FLUX, 2 * (8 + 4 + 2) + 2 * (5 + 1)),
+        (FLUX | {"network_args": ["train_blocks=single"]}, 2 * (5 + 1)),
+        (FLUX | {"network_args": ["img_mod_dim=0", "txt_mod_dim=0", "single_mod_dim=0"]}, 2 * (8 + 4) + 2 * 5),
+        (FLUX | {"network_args": ["img_attn_dim=0", "single_dim=0"]}, 2 * (4 + 4 + 2) + 2 * 1),
+        (KONTEXT, 2 * (8 + 4) + 2 * 5),
+    ],
+)
+def test_the_layers_are_those_that_are_trained_there(values: dict[str, Any], layers: int) -> None:
+    """A fused query, key and value are three layers here, and a single block's first layer four."""
+    network, model = brought(values).loaded.config.network, make_tiny_denoiser()
+    include = network.targets_include or family("flux").facts.default_targets
+    assert len(find_targets(model, include, network.targets_exclude)) == layers

@@ -9,7 +9,7 @@ from backend.config.foreign import reasons, tables
 from backend.config.foreign.family import is_lycoris
 from backend.config.foreign.notes import Note, shown
 from backend.config.foreign.source import Source
-from backend.config.foreign.values import READERS, Left, arguments, is_off
+from backend.config.foreign.values import READERS, Left, arguments, is_off, number
 from backend.models.table import lacking
 
 _GOALS = {
@@ -17,7 +17,9 @@ _GOALS = {
     "conv_alpha": ("network.conv_alpha", "number"),
     "factor": ("network.lokr_factor", "factor"),
 }
-_PATTERNS = {"include_patterns": "network.targets_include", "exclude_patterns": "network.targets_exclude"}
+_PATTERNS = ("include_patterns", "exclude_patterns")
+_INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
+_BLOCKS = {"single": "single_", "double": "transformer_"}
 _NO_SETTING = "there is no such setting of the LoRA"
 
 
@@ -41,11 +43,13 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         unused.add("conv_alpha")
     for key, value in given.items():
         line = source.lines.get(key, source.lines.get("network_args"))
+        if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
+            continue
         if key in unused:
             notes.append(Note(f"network_args {key}", "off", "it is not used there", line, None, shown(key, value)))
         else:
             notes.append(_note(f"network_args {key}", key, value, values, line, ours, origin))
-    return notes + _convolutions(source, ours, origin)
+    return notes + _layers(source, given, ours, origin) + _convolutions(source, ours, origin)
 
 
 def _note(
@@ -58,10 +62,6 @@ def _note(
     origin: dict[str, str],
 ) -> Note:
     said = shown(key, value)
-    if key in _PATTERNS:
-        ours[_PATTERNS[key]] = value if isinstance(value, list) else [str(value)]
-        origin[_PATTERNS[key]] = "network_args"
-        return Note(name, "near", "names of layers are those of diffusers here", line, _PATTERNS[key], said)
     told = "LyCORIS_preset" if key == "preset" else key
     if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
         return Note(name, "off", "", line, None, said)
@@ -79,6 +79,50 @@ def _note(
     except Left as left:
         return Note(name, "off", str(left), line, None, said)
     return Note(name, "taken", "", line, goal, said)
+
+
+def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
+    """Which layers are trained, where these are others there than here, or the file chooses them.
+
+    musubi-tuner leaves out what a pattern excludes, unless one of include_patterns fits it.
+    """
+    family, line = str(ours.get("model.family")), source.lines.get("network_args")
+    program = "musubi-tuner" if source.kind == "musubi-tuner" else "sd-scripts"
+    layers = () if is_lycoris(source.values) else tables.LAYERS.get(program, {}).get(family, ())
+    notes, fate, why = [], "default", f"not in the file: {program} trains the modulation of the blocks too"
+    blocks = "single" if not is_off(source.values.get("split_mode")) else str(given.get("train_blocks", "all"))
+    if "train_blocks" in given or blocks != "all":
+        chosen = [layer for layer in layers if blocks == "all" or layer.startswith(_BLOCKS.get(blocks, "?"))]
+        fate, why, layers = "taken", "", chosen or layers
+    for key in (key for key in given if _leaves_out(source, key, given[key])):
+        ours[_EXCLUDE], origin[_EXCLUDE] = [*ours.get(_EXCLUDE, []), tables.TYPE_DIMS[key]], "network_args"
+        notes.append(Note(f"network_args {key}", "taken", "0 leaves them out", line, _EXCLUDE))
+    left, kept = (_list(given.get(name)) for name in ("exclude_patterns", "include_patterns"))
+    if (left or kept) and family not in tables.SAME_NAMES:
+        why_not = "names of layers are the makers' own there; choose layers by those of diffusers as targets_include"
+        notes += [Note(f"network_args {key}", "not offered", why_not, line) for key in _PATTERNS if key in given]
+    elif left or kept:
+        everything = ".*" in left
+        if everything and kept:
+            fate, why, layers, left = "taken", "", kept, []
+        elif kept:
+            notes.append(Note("network_args include_patterns", "off", "it only brings back what is left out", line))
+        if left:
+            ours[_EXCLUDE], origin[_EXCLUDE] = left, "network_args"
+            notes.append(Note("network_args exclude_patterns", "taken", "", line, _EXCLUDE))
+    if layers:
+        ours[_INCLUDE], origin[_INCLUDE] = list(layers), "network_args"
+        notes.append(Note("network_args layers", fate, why, line if fate == "taken" else None, _INCLUDE))
+    return notes
+
+
+def _leaves_out(source: Source, key: str, value: Any) -> bool:
+    """Whether a rank of 0 leaves a kind of layers out; kohya_ss doesn't hand a 0 on."""
+    return key in tables.TYPE_DIMS and source.kind != "kohya_ss" and number(value) == 0
+
+
+def _list(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else [] if is_off(value) else [str(value)]
 
 
 def _convolutions(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:

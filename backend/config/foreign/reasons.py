@@ -98,13 +98,14 @@ NOT_OFFERED = _by_name(
             "block_dims block_alphas down_lr_weight mid_lr_weight up_lr_weight block_lr conv_block_dims "
             "conv_block_alphas block_lr_zero_threshold img_attn_dim img_mlp_dim img_mod_dim txt_attn_dim "
             "txt_mlp_dim txt_mod_dim single_dim single_mod_dim in_dims self_attn_lr cross_attn_lr mlp_lr mod_lr "
-            "llm_adapter_lr"
+            "llm_adapter_lr network_reg_dims network_reg_lrs context_attn_dim context_mlp_dim context_mod_dim "
+            "x_attn_dim x_mlp_dim x_mod_dim emb_dims"
         ),
         "factors in three parts are not offered": "use_cp use_tucker",
         "the small factor of a LoKr is always whole": "decompose_both",
         "write which layers are trained as network.targets_include": (
             "LyCORIS_preset train_blocks train_double_block_indices train_single_block_indices enable_all_linear "
-            "split_qkv"
+            "split_qkv train_block_indices train_llm_adapter"
         ),
         "use memory.blocks_to_swap, over all blocks": "double_blocks_to_swap single_blocks_to_swap",
         "text encoders of this family are used as they are, each for every caption": (
@@ -187,6 +188,7 @@ NEUTRAL: dict[str, tuple[str, ...]] = {
     "face_crop_aug_range": ("",),
     "token_warmup_min": ("1",),
     "model_type": ("flux",),
+    "train_blocks": ("all",),
     "model_prediction_type": ("raw",),
     "LyCORIS_preset": ("full",),
     "huber_scale": ("1", "1.0"),

@@ -220,6 +220,25 @@ NETWORKS: dict[str, str] = {
     "networks.lora_kandinsky": "kandinsky5", "networks.lora_krea2": "krea2", "networks.lora_ideogram4": "ideogram4",
     "networks.lora_hidream_o1": "hidream_o1",
 }  # fmt: skip
+_BLOCK, _SINGLE = r"transformer_blocks\.\d+\..+", r"single_transformer_blocks\.\d+\..+"
+# What a LoRA covers there where nothing is said, and ours does not: all linear layers of the blocks (`networks/
+# lora_flux.py` and `lora_sd3.py`; `lora_qwen_image.py` of musubi-tuner, whose pattern for modulation fits no name).
+LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sd-scripts": {"flux": (_BLOCK, _SINGLE), "sd3": (_BLOCK,)},
+    "musubi-tuner": {"qwen_image": (_BLOCK,), "qwen_image_edit": (_BLOCK,), "qwen_image_edit_plus": (_BLOCK,)},
+}
+# Ranks of kinds of layers; 0 leaves them out.
+TYPE_DIMS: dict[str, str] = {
+    "img_attn_dim": r"transformer_blocks\.\d+\.attn\.to_(q|k|v|out\.0)",
+    "txt_attn_dim": r"transformer_blocks\.\d+\.attn\.(add_|to_add).*",
+    "img_mlp_dim": r"transformer_blocks\.\d+\.ff\..+", "txt_mlp_dim": r"transformer_blocks\.\d+\.ff_context\..+",
+    "img_mod_dim": r"transformer_blocks\.\d+\.norm1\.linear",
+    "txt_mod_dim": r"transformer_blocks\.\d+\.norm1_context\.linear",
+    "single_dim": r"single_transformer_blocks\.\d+\.(attn|proj_mlp|proj_out).*",
+    "single_mod_dim": r"single_transformer_blocks\.\d+\.norm\.linear",
+}  # fmt: skip
+SAME_NAMES = ("qwen_image", "qwen_image_edit", "qwen_image_edit_plus")
+"""Families whose layers have the same names there as here."""
 # kohya_ss' kinds: the family that each says, and the kind of network here. What is not here is not offered.
 LORA_TYPES: dict[str, tuple[str, str]] = {
     "Standard": ("", "lora"), "Flux1": ("flux", "lora"), "Anima": ("anima", "lora"), "Lumina": ("lumina", "lora"),
@@ -255,6 +274,7 @@ GATES: dict[str, tuple[str, str]] = _gates(
      "save_clip save_t5xxl t5xxl_device t5xxl_dtype weighting_scheme"),
     ("noise_offset_type", "Original", "noise_offset adaptive_noise_scale noise_offset_random_strength"),
     ("noise_offset_type", "Multires", "multires_noise_iterations multires_noise_discount"),
+    ("split_mode", "on", "train_blocks"),
     ("LoRA_type", "Kohya DyLoRA", "unit"),
     ("LoRA_type", "LyCORIS/iA3", "train_on_input"),
 )  # fmt: skip
