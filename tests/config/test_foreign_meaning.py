@@ -93,6 +93,10 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SDXL | {"lr_scheduler": "cosine_with_min_lr", "lr_scheduler_min_lr_ratio": 0.1},
         {"optimizer.lr_scheduler": "cosine", "optimizer.lr_scheduler_min_lr_ratio": 0.1},
     ),
+    "rex": (
+        QWEN | {"lr_scheduler": "rex"},
+        {"optimizer.lr_scheduler": "rex", "optimizer.lr_scheduler_min_lr_ratio": 0.01},
+    ),
     # noise levels
     "flux's default": (
         FLUX,

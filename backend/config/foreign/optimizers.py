@@ -114,6 +114,8 @@ def _schedule(work: Work, free: bool) -> None:
     said = str(work.values.get("lr_scheduler") or "").strip().lower()
     if not is_off(work.ours.get(_FLOOR)) and said not in ("cosine_with_min_lr", "warmup_stable_decay", "rex"):
         work.drop(_FLOOR, "not needed", f"there it has no effect on {said or 'this schedule'}")
+    if said == "rex" and _FLOOR not in work.ours:
+        work.change(_FLOOR, 0.01, "lr_scheduler_min_lr_ratio", "not in the file: 0.01 is what rex takes")
     restarts = work.kind == "kohya_ss" and said == "cosine_with_restarts"
     if restarts and _CYCLES not in work.ours and not is_off(work.values.get("epoch")):
         # its window takes the epochs where the field is empty

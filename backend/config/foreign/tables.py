@@ -290,7 +290,7 @@ SCHEDULERS: dict[str, tuple[str, str]] = {
     "adafactor": ("constant", "Adafactor's own schedule is not offered; the rate stays the same"),
     "warmup_stable_decay": ("linear", "it keeps the rate and then falls; linear falls all along"),
     "inverse_sqrt": ("polynomial", "the inverse square root is not offered; polynomial falls to an end"),
-    "rex": ("linear", "REX is not offered; linear is the nearest"),
+    "rex": ("rex", "half way it is at two thirds of the rate, there at nine tenths"),
     "piecewise_constant": ("constant", "steps of the rate are not offered"),
 }
 SAMPLINGS: dict[str, tuple[str, str]] = {
