@@ -110,12 +110,16 @@ def measured_speedup(checkpointing: str, record: Path = RECORDS / "flux-compile"
 
 def timing(run: Run) -> Timing | None:
     """What a run measured; None when it has too few timed steps."""
-    rows = MetricsReader(run).tail(_ROWS)
+    reader = MetricsReader(run)
+    rows = reader.tail(_ROWS)
     seconds = [row["s_per_step"] for row in rows if row.get("s_per_step")]
     if len(seconds) < _FEWEST_STEPS:
         return None
-    last = rows[-1]
-    return Timing(statistics.median(seconds), float(last.get("compile_seconds") or 0.0), bool(last.get("vram_total")))
+    # Each process of a run counts its own, and one that resumes only reads the cache: the longest is what it cost.
+    compiling = reader.range(width=1, columns=("compile_seconds",))["compile_seconds"]["max"]
+    return Timing(
+        statistics.median(seconds), max(filter(None, compiling), default=0.0), bool(rows[-1].get("vram_total"))
+    )
 
 
 def payback(config: Config, root: Path, of: Run | None = None, bench: Path = RECORDS / "flux-compile") -> Payback:

@@ -46,9 +46,12 @@ class PhaseProgress:
 
     def set(self, done: int, total: int | None = None) -> None:
         """So many are done in all; fits callbacks of the form ``progress(done, total)``."""
+        now = time.monotonic()
+        if self._done == 0 < done:
+            # The first one bears what is done once, a compile above all: the rate is that of those behind it.
+            self._marks = deque([(now, done)])
         self._done = done
         self._total = total if total is not None else self._total
-        now = time.monotonic()
         if now - self._told_at >= self._every_s:
             self._marks.append((now, done))
             while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW_S:

@@ -84,6 +84,10 @@ def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
 
 
 def test_a_compile_that_saves_nothing_is_said_to(tmp_path: Path) -> None:
-    trained(settings(tmp_path, True), 0.125, 30.0)
+    run = trained(settings(tmp_path, True), 0.125, 30.0)
+    with MetricsWriter(run, generation=1, start_step=20) as metrics:
+        metrics.add(21, loss=1.0, s_per_step=0.125, compile_seconds=2.0)
+    # A resumed process has read its cache in 2 s; the run has compiled for 30.
+    assert "Compiling took 30 s" in payback(settings(tmp_path, True), tmp_path, run).sentence()
     trained(settings(tmp_path, False), 0.125, 0.0)
     assert "saves no time" in payback(settings(tmp_path, True), tmp_path).sentence()

@@ -171,7 +171,9 @@ def test_progress_of_the_present_rate(run, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("backend.runs.progress.time.monotonic", lambda: now[0])
     progress = PhaseProgress(EventWriter(run), "cache_latents", total=1000)
-    progress.set(900)  # found in the cache, at once
+    now[0] += 300.0
+    progress.set(900)  # found in the cache, after what is compiled at the first of all
+    assert progress.eta_s() is None
     for _ in range(60):
         now[0] += 1.0
         progress.advance()  # encoded, one a second
