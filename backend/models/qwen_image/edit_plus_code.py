@@ -3,7 +3,6 @@
 from backend.models.qwen_image.edit_code import (
     BASE_MODEL_VERSION,
     LORA_LAYERS,
-    architecture,
     block_lists,
     empty_denoiser,
     guided,
@@ -12,6 +11,7 @@ from backend.models.qwen_image.edit_code import (
     sampling_sigmas,
 )
 from backend.models.qwen_image.edit_plus_load import load_denoiser, load_text
+from backend.models.qwen_image.loras import edit_plus_architecture as architecture
 
 __all__ = [
     "BASE_MODEL_VERSION",

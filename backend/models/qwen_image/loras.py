@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend.models.base import Base
+from backend.models.qwen_image.edit_plus import FACTS
 
 LORA_LAYERS: tuple[str, ...] = (
     r"transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v|to_out\.0|add_q_proj|add_k_proj|add_v_proj|to_add_out)",
@@ -31,3 +32,12 @@ def architecture(base: Base | Path) -> str:
 def edit_architecture(base: Base | Path) -> str:
     """The same of a LoRA for Qwen-Image-Edit."""
     return "Qwen-Image-Edit/lora"
+
+
+def edit_plus_architecture(base: Base | Path) -> str:
+    """The same of a LoRA for Qwen-Image-Edit-2509, which is called Plus, or -2511; told by what its file says."""
+    try:
+        net = Base.at(base).config(FACTS.part("transformer"))
+    except (OSError, ValueError):
+        return edit_architecture(base)
+    return f"Qwen-Image-Edit-{'2511' if net.get('zero_cond_t') else 'Plus'}/lora"

@@ -25,12 +25,12 @@ BASE_MODEL_VERSION = "sd3"
 def architecture(base: Base | Path) -> str:
     """``modelspec.architecture`` of a LoRA for the model, as sd-scripts spells it: told by norms and second attention.
 
-    sd-scripts writes ``stable-diffusion-3`` and ``-m``, ``-5-medium`` or ``-5-large`` behind it.
+    sd-scripts writes ``stable-diffusion-3`` and ``-medium``, ``-5-medium`` or ``-5-large`` behind it.
     """
     try:
         net = Base.at(base).config(FACTS.part("transformer"))
     except (OSError, ValueError):
         return "stable-diffusion-3/lora"
     if not net.get("qk_norm"):
-        return "stable-diffusion-3-m/lora"
+        return "stable-diffusion-3-medium/lora"
     return f"stable-diffusion-3-5-{'medium' if net.get('dual_attention_layers') else 'large'}/lora"

@@ -274,6 +274,9 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
     told = Base.of(ModelSection(base_model=str(plain), zero_cond_t="on"))
     assert [base.config(part)["zero_cond_t"] for base in (Base(plain), Base(marked), told)] == [False, True, True]
     assert all(ROW.load().empty_denoiser(base).config.zero_cond_t for base in (marked, told))
+    # modelspec.architecture, as musubi-tuner has it
+    named = [ROW.load().architecture(base) for base in (Base(plain), Base(marked))]
+    assert named == ["Qwen-Image-Edit-Plus/lora", "Qwen-Image-Edit-2511/lora"]
     (warning,) = ROW.check_base_model(Base(tiny_qwen_edit_plus, told={"zero_cond_t": False}))
     assert (warning.path, warning.severity) == ("model.zero_cond_t", "warning")
 

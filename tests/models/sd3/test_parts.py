@@ -108,9 +108,14 @@ def test_what_does_not_belong_is_named(tiny_sd3: Path, tiny_flux: Path, tmp_path
     assert "text width is 8" in said and "CLIP encoders is 40" in said and "the transformer's is 4" in said
 
 
-def test_the_denoiser_is_diffusers_own(tiny_sd3: Path) -> None:
+def test_the_denoiser_is_diffusers_own(tiny_sd3: Path, tmp_path: Path) -> None:
     ours = ROW.load().load_denoiser(tiny_sd3, CPU)
     wanted = SD3Transformer2DModel.from_pretrained(tiny_sd3 / "transformer").state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in ours.state_dict().items())
     assert set(ROW.load().empty_denoiser(tiny_sd3).state_dict()) == set(wanted)
     assert ROW.load().architecture(tiny_sd3) == "stable-diffusion-3-5-medium/lora"
+    config = tiny_sd3 / "transformer" / "config.json"
+    of_3 = json.loads(config.read_text()) | {"qk_norm": None, "dual_attention_layers": []}
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "config.json").write_text(json.dumps(of_3))
+    assert ROW.load().architecture(tmp_path) == "stable-diffusion-3-medium/lora"
