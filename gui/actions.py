@@ -23,7 +23,7 @@ from backend.refused import Refused
 from backend.runs import supervise
 from backend.runs.errors import RunError, WriteFailed
 from backend.runs.folder import Run
-from gui import base_model, fields, form, imports, messages
+from gui import base_model, fields, form, imports, messages, own
 from gui.desk import Desk
 from gui.places import Places
 
@@ -151,18 +151,32 @@ class Actions:
     # ---- presets ---------------------------------------------------------------------------------------------------
 
     def compare(self, request: Mapping[str, Any]) -> Reply:
-        """What loading a preset would change; without a name, what going back to the defaults would."""
+        """What loading a preset would change; without a name, what going back to the defaults would.
+
+        own: what a person has given that the preset does not name; kept with ``keep``.
+        """
         name, builtin, loaded = self._chosen(request)
-        rows = []
+        rows, given = [], self._given(name, loaded)
         if loaded.config is not None:
-            rows = form.differences(self.desk.now.values, form.to_values(loaded.config))
-        facts = messages.all_problem_facts(loaded.problems)
-        return Reply({"difference": {"name": name, "builtin": builtin, "rows": rows, "problems": facts}})
+            after = form.to_values(loaded.config) | (given if request.get("keep") else {})
+            rows = form.differences(self.desk.now.values, after)
+        facts = {"name": name, "builtin": builtin, "rows": rows, "own": own.labels(given)}
+        return Reply({"difference": facts | {"problems": messages.all_problem_facts(loaded.problems)}})
 
     def load(self, request: Mapping[str, Any]) -> Reply:
-        """Put a preset on the desk: all of it, and nothing of what was there before. Without a name: the defaults."""
+        """Put a preset on the desk, and nothing of what was there before; without a name, the defaults.
+
+        With ``keep``, what a person has given and the preset does not name stays.
+        """
         name, _, loaded = self._chosen(request)
-        return self._take(loaded, name or None, name or "the defaults")
+        given = self._given(name, loaded) if request.get("keep") else {}
+        return self._take(loaded, name or None, name or "the defaults", given)
+
+    def _given(self, name: str, loaded: load.Loaded) -> form.Values:
+        if not name or loaded.config is None:
+            return {}
+        ours = {preset.name for preset in presets.list_presets(self.shelf) if preset.builtin}
+        return own.given(self.desk.now, self.desk.now.preset in ours, form.to_values(loaded.config))
 
     def load_run(self, request: Mapping[str, Any]) -> Reply:
         """Put the settings of an earlier run on the desk."""
@@ -257,15 +271,17 @@ class Actions:
         self.desk.saved_as(saved.name)
         return self._say(f"Saved as “{saved.name}”.")
 
-    def _take(self, loaded: load.Loaded, preset: str | None, called: str) -> Reply:
+    def _take(
+        self, loaded: load.Loaded, preset: str | None, called: str, given: Mapping[str, Any] | None = None
+    ) -> Reply:
         if loaded.config is None:
             facts = messages.all_problem_facts(loaded.problems)
             first = f"{facts[0]['text']} {facts[0]['remedy']}" if facts else ""
             return self._say(f"“{called}” can't be loaded. {first}", "error")
         before = self.desk.now.values
         after = form.to_values(loaded.config)
-        count = len(form.changed(after, before))
-        self.desk.load(after, preset)
+        count = len(form.changed(after | dict(given or {}), before))
+        self.desk.load(after, preset, given)
         changed = "nothing changed" if not count else "1 setting changed" if count == 1 else f"{count} settings changed"
         said = messages.notice(f"Loaded {called}: {changed}.", action="Undo", request={"what": "undo"})
         return Reply(self.state(loaded.problems) | {"notice": said}, reload=True)

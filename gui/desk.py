@@ -80,12 +80,12 @@ class Desk:
                 self._seen.pop(next(iter(self._seen)))
             return self.now.values
 
-    def load(self, values: form.Values, preset: str | None) -> None:
-        """Put another form on the desk; the one before can be had back with ``undo``."""
+    def load(self, values: form.Values, preset: str | None, kept: Mapping[str, Any] | None = None) -> None:
+        """Put another form on the desk; the one before can be had back with ``undo``. kept: values beside it."""
         with self.lock:
             self.past = [*self.past, self.now][-_STEPS_BACK:]
             self.future = []
-            self.now = Snapshot(dict(values), preset, dict(values))
+            self.now = Snapshot(values | dict(kept or {}), preset, dict(values))
             self._write()
 
     def change(self, values: Mapping[str, Any]) -> None:

@@ -114,6 +114,12 @@ def group_of(setting: Setting) -> Group:
     return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or own]
 
 
+def full_label(setting: Setting) -> str:
+    """What a setting is called where its panel is not seen: some are called alike in two of them."""
+    alike = sum(other.label == setting.label for other in settings())
+    return setting.label if alike == 1 else f"{setting.label} ({group_of(setting).title.lower()})"
+
+
 @cache
 def part_settings() -> frozenset[str]:
     """Paths of the settings that give a part of the base model alone, of all families."""

@@ -145,7 +145,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dic
         rows.append(
             {
                 "path": path,
-                "label": setting.label,
+                "label": fields.full_label(setting),
                 "tab": fields.TABS[fields.group_of(setting).tab],
                 "before": _shown(setting, before.get(path)),
                 "after": _shown(setting, after.get(path)),

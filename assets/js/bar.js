@@ -46,8 +46,10 @@
   const DEFAULTS = { name: "", builtin: true, description: "Every setting as it comes." };
   let presetBox = null;
   let chosen = null;
+  let keep = true;
   const openPresets = () => {
     chosen = m.state.desk.preset || null;
+    keep = true;
     presetBox = dialog("Presets", el("div", { class: "presets" }, el("div", { class: "preset-list", role: "listbox", "aria-label": "Presets" }), el("div", { class: "preset-side" })));
     presetBox.classList.add("wide-dialog");
     drawPresets();
@@ -56,9 +58,11 @@
   const drawPresets = () => {
     if (!presetBox?.isConnected) return;
     const list = presetBox.querySelector(".preset-list");
+    // By number, so that 8 GB come before 12.
+    const sorted = (builtin) => m.state.presets.filter((p) => p.builtin === builtin).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
     const groups = [
-      ["Yours", m.state.presets.filter((p) => !p.builtin)],
-      ["Built in", [...m.state.presets.filter((p) => p.builtin), DEFAULTS]],
+      ["Yours", sorted(false)],
+      ["Built in", [...sorted(true), DEFAULTS]],
     ];
     fill(
       list,
@@ -88,11 +92,17 @@
     chosen = name;
     drawPresets();
     fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Comparing…"));
-    m.act("compare", { name });
+    m.act("compare", { name, keep });
   };
   const load = (name) => {
     presetBox?.close();
-    m.act("load", { name });
+    m.act("load", { name, keep });
+  };
+  // A preset for a card names no model and no pictures: those that were given already need not be given again.
+  const keepOwn = (name, own) => {
+    const box = el("input", { type: "checkbox", id: "keep-own", onchange: () => ((keep = box.checked), pick(name)) });
+    box.checked = keep;
+    return el("label", { class: "keep-own" }, box, el("span", {}, `Keep what the preset does not name: ${own.join(", ")}`));
   };
   // Bytes, not text: the server tells a wrong encoding from a wrong line.
   const chooseFile = (accept, done) => {
@@ -118,7 +128,7 @@
   m.on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
     const box = dialog(
       `Import ${name}`,
-      el("p", { class: "note" }, `This is ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others go to their defaults.` : "The form already shows exactly this."}`),
+      el("p", { class: "note" }, `Read as ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others go to their defaults.` : "The form already shows exactly this."}`),
       rows.length ? differenceTable(rows) : null,
       groups.map(({ title, notes }) =>
         el(
@@ -149,17 +159,18 @@
   });
 
   m.on("presets", drawPresets);
-  m.on("difference", ({ name, builtin, rows, problems }) => {
+  m.on("difference", ({ name, builtin, rows, own, problems }) => {
     if (!presetBox?.isConnected || name !== chosen) return;
     const bad = (problems || []).filter((p) => p.severity === "error");
     fill(
       presetBox.querySelector(".preset-side"),
       el("h3", {}, name || "Defaults"),
+      own.length ? keepOwn(name, own) : null,
       bad.length
         ? [el("p", { class: "note" }, "This preset can't be loaded:"), el("ul", { class: "bad-list" }, bad.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + m.sentence(p))))]
         : rows.length
           ? [
-              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}.${name ? " Settings that the preset does not name go to their defaults." : ""}`),
+              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}.${name ? ` ${own.length && keep ? "All other settings" : "Settings"} that the preset does not name go to their defaults.` : ""}`),
               differenceTable(rows),
             ]
           : el("p", { class: "note" }, "The form already shows exactly this preset."),
@@ -183,10 +194,10 @@
   const differenceTable = (rows) =>
     el(
       "div",
-      { class: "scroll" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "What changes" },
       el(
         "table",
-        { class: "facts" },
+        { class: "facts difference" },
         el("thead", {}, el("tr", {}, el("th", {}, "Setting"), el("th", {}, "Now"), el("th", {}, "After loading"))),
         el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)))),
       ),
@@ -219,6 +230,7 @@
     };
     fill(
       root,
+      el("h1", { class: "offscreen" }, "Monotile"),
       el(
         "header",
         { class: "bar" },
@@ -286,6 +298,11 @@
   };
   m.on("desk", drawDesk);
 
+  // Which row of a list is meant: counted from one, as the rows are.
+  const row = (problem) => {
+    const at = /\[(\d+)\]/.exec(problem.path || "");
+    return at ? ` ${Number(at[1]) + 1}` : "";
+  };
   const drawSummary = (problems) => {
     if (!parts) return;
     const bad = problems.filter((p) => p.severity === "error");
@@ -302,7 +319,7 @@
             "li",
             {},
             p.id
-              ? el("button", { class: "link", onclick: () => m.goToField(p.id, p.tab) }, `${p.tab}: ${p.label}`)
+              ? el("button", { class: "link", onclick: () => m.goToField(p.id, p.tab) }, `${p.tab}: ${p.label}${row(p)}`)
               : null,
             el("span", {}, `${p.id ? " – " : ""}${m.sentence(p)}`),
           ),

@@ -146,8 +146,8 @@ class Watched:
         return self.page
 
     def ready(self) -> None:
-        """Wait until the form is filled."""
-        self.page.wait_for_selector("#f-model-base_model .mt-help")
+        """Wait until the form is filled. It may be out of sight: a refreshed page opens the tab of before."""
+        self.page.wait_for_selector("#f-model-base_model .mt-help", state="attached")
 
     def start_over(self) -> None:
         """Bring the form to the defaults: the draft outlives a page, and so a test."""
@@ -212,6 +212,9 @@ def load_preset(page: Page, name: str) -> None:
     """Choose a preset, see the difference, load it."""
     page.click("#preset-button")
     page.click(f"[data-preset='{name}']")
+    page.wait_for_selector("[data-do=load]")
+    if page.locator("#keep-own").is_visible():
+        page.uncheck("#keep-own")
     page.click("[data-do=load]")
     page.wait_for_function(
         "name => window.monotile.state.desk.preset === name && !(window.monotile.state.desk.changed || []).length",

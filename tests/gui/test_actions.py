@@ -50,6 +50,28 @@ def test_the_difference_is_shown_before_a_load_and_the_load_is_whole(actions: Ac
     assert actions.desk.now.values == ranked("8")
 
 
+def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Actions) -> None:
+    folders = [{"path": "/mine", "num_repeats": 1}]
+    mine = {"model.base_model": "/flux", "dataset.folders": folders, "saving.output_name": "fox"}
+    form_now = ranked("8") | mine | {"sampling.sample_at_start": True, "validation.validate_at_start": True}
+    shown = ask(actions, "compare", form_now, name="plain", keep=True).message["difference"]
+    assert shown["own"] == ["Base model", "Image folders", "Name"]
+    assert [row["label"] for row in shown["rows"]] == [
+        "Rank", "Learning rate", "Before the first step (sample pictures)", "Before the first step (validation loss)"
+    ]  # fmt: skip
+    ask(actions, "load", name="plain", keep=True)
+    assert actions.desk.now.values == form.defaults() | {"network.network_dim": "4"} | mine
+    assert sorted(actions.desk.facts()["changed"]) == sorted(mine)
+    # What a built-in preset brought is not a person's, and a base model goes only with its family.
+    (actions.shelf.builtin / "demo.toml").write_text('[model]\nbase_model = "/demo"\n', encoding="utf-8")
+    ask(actions, "load", name="demo")
+    assert ask(actions, "compare", name="plain", keep=True).message["difference"]["own"] == []
+    other = '[model]\nfamily = "sdxl"\n[compile]\nshape_mode = "exact_buckets"\n'
+    (actions.shelf.builtin / "sdxl.toml").write_text(other, encoding="utf-8")
+    shown = ask(actions, "compare", form_now, name="sdxl", keep=True).message["difference"]
+    assert shown["own"] == ["Image folders", "Name"]
+
+
 def test_a_preset_with_mistakes_is_not_loaded(actions: Actions) -> None:
     shown = ask(actions, "compare", ranked("8"), name="broken").message["difference"]
     assert shown["rows"] == [] and "network_dim" in shown["problems"][0]["remedy"]
