@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from backend.config.problems import Problem
 from backend.config.schema import by_path
-from backend.data.items import Finding
+from backend.data.items import NAMED_FILES, Finding
 from gui import fields
 
 Facts = dict[str, Any]
+
+_MOST_FILES = 500
 
 
 def sentence(text: str) -> str:
@@ -27,16 +30,23 @@ def sentence(text: str) -> str:
 
 def problem_facts(problem: Problem) -> Facts:
     """One problem as the page needs it: where the field is, what is wrong, how to mend it."""
-    setting = by_path().get(problem.setting or "")
     return {
         "path": problem.path,
-        "id": fields.elem_id(setting.path) if setting else None,
-        "tab": fields.TABS[fields.group_of(setting).tab] if setting else None,
-        "label": setting.label if setting else None,
+        **_place(problem),
         "text": sentence(problem.text),
         "remedy": sentence(problem.remedy),
         "line": problem.line,
         "severity": problem.severity,
+    }
+
+
+def _place(problem: Problem) -> Facts:
+    """The field that a problem belongs to."""
+    setting = by_path().get(problem.setting or "")
+    return {
+        "id": fields.elem_id(setting.path) if setting else None,
+        "tab": fields.TABS[fields.group_of(setting).tab] if setting else None,
+        "label": setting.label if setting else None,
     }
 
 
@@ -52,8 +62,10 @@ def finding_facts(finding: Finding) -> Facts:
         "severity": finding.severity,
         "text": sentence(finding.text),
         "remedy": sentence(finding.remedy),
+        **_place(Problem(finding.setting, None, "", "")),
         "count": len(finding.files),
-        "files": list(finding.files[:50]),
+        # The sentence names a few; all can be unfolded.
+        "files": [Path(file).name for file in finding.files[:_MOST_FILES]] if len(finding.files) > NAMED_FILES else [],
     }
 
 

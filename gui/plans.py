@@ -35,13 +35,19 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
         "legend": _legend(plan),
         "lines": plan.lines(),
         "lists": _lists(plan),
-        "findings": [messages.finding_facts(finding) for finding in plan.findings],
+        "findings": [_advice(finding) for finding in plan.findings],
         "bars": _bars(plan),
         "bucket_of": {
             item.key: f"{fit.bucket.width} × {fit.bucket.height}"
             for item, fit in zip(plan.items, plan.fits, strict=False)
         },
     }
+
+
+def _advice(finding: Finding) -> dict[str, Any]:
+    """One finding of the plan; pictures that have a list of their own are not listed with it again."""
+    facts = messages.finding_facts(finding)
+    return facts | {"files": []} if finding.kind in _LISTS else facts
 
 
 def headline(plan: Plan) -> str:

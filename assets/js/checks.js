@@ -80,6 +80,7 @@
     fill(node, el("div", { class: "look-head" }, export_, import_, clear, size, file), place, trust);
     const take = async () => {
       export_.disabled = true;
+      text(export_, "Exporting…");
       try {
         const response = await fetch("/cache/export", { cache: "no-store" });
         if (!response.ok) throw new Error((await response.json()).detail);
@@ -90,6 +91,7 @@
         m.failed(error);
       }
       export_.disabled = false;
+      text(export_, "Export");
       show();
     };
     const bring = async () => {
@@ -97,6 +99,7 @@
       file.value = "";
       if (!chosen) return;
       import_.disabled = true;
+      text(import_, "Importing…");
       try {
         const response = await fetch("/cache/import", { method: "POST", headers: { "Content-Type": "application/zip" }, body: chosen });
         const said = await response.json();
@@ -106,6 +109,7 @@
         m.failed(error);
       }
       import_.disabled = false;
+      text(import_, "Import…");
       show();
     };
     const show = async () => {

@@ -89,15 +89,34 @@
     if (tab && tab.getAttribute("aria-selected") !== "true") tab.click();
     return Boolean(tab);
   };
+  // A refreshed page shows the tab that it showed. Private windows may refuse storage: then it begins anew.
+  const TAB = "monotile-tab";
+  m.keptTab = () => {
+    try {
+      return sessionStorage.getItem(TAB);
+    } catch {
+      return null;
+    }
+  };
+  document.addEventListener("click", (event) => {
+    const tab = event.target.closest?.("#tabs button[role=tab]");
+    try {
+      if (tab) sessionStorage.setItem(TAB, tab.textContent.trim());
+    } catch {
+      // As above.
+    }
+  });
   m.currentTab = () => document.querySelector("#tabs button[role=tab][aria-selected=true]")?.textContent.trim();
 
   let toasts;
-  m.toast = (text, { kind = "info", action, onaction, seconds = 6 } = {}) => {
+  // only: at most one message with this mark is shown.
+  m.toast = (text, { kind = "info", action, onaction, seconds = 6, only } = {}) => {
     toasts ||= document.body.appendChild(m.el("div", { class: "toasts", role: "status", "aria-live": "polite" }));
     const close = () => note.remove();
+    if (only) toasts.querySelector(`[data-only=${only}]`)?.remove();
     const note = m.el(
       "div",
-      { class: `toast ${kind}` },
+      { class: `toast ${kind}`, "data-only": only },
       m.el("span", {}, text),
       action ? m.el("button", { class: "link", onclick: () => (close(), onaction()) }, action) : null,
       m.el("button", { class: "quiet", "aria-label": "Close this message", onclick: close }, m.icon("remove")),
@@ -175,7 +194,9 @@
     if (message.problems) m.emit("problems", message.problems);
     if (message.notice) {
       const { text, kind, action, request } = message.notice;
-      m.toast(text, { kind, action, onaction: request && (() => m.act(request.what, request)) });
+      // The way back is always that of the newest change: an older message must not offer it as its own.
+      const only = request?.what === "undo" ? "undo" : undefined;
+      m.toast(text, { kind, action, only, onaction: request && (() => m.act(request.what, request)) });
     }
     if (message.behind) m.act("refresh");
     if (message.difference) m.emit("difference", message.difference);

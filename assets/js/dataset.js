@@ -79,16 +79,25 @@
     }
   };
 
-  const problemList = (problems) =>
-    problems.length
-      ? el(
-          "ul",
-          { class: "problem-list" },
-          problems.map((p) => el("li", { class: p.severity }, el("strong", {}, p.text), p.remedy ? el("span", {}, ` ${p.remedy}`) : null, p.count > 1 ? el("span", { class: "tag" }, `${p.count} times`) : null)),
-        )
-      : null;
-
+  const problemList = (problems) => (problems.length ? el("ul", { class: "problem-list" }, problems.map(problem)) : null);
+  const problem = (p) =>
+    el(
+      "li",
+      { class: p.severity },
+      el("strong", {}, p.text),
+      p.remedy ? ` ${p.remedy}` : "",
+      // Where the pictures are chosen is right above.
+      p.id && p.id !== "f-dataset-folders" ? [" ", el("button", { class: "link", onclick: () => m.goToField(p.id, p.tab) }, `Go to ${p.label}`)] : null,
+      p.files?.length ? el("details", {}, el("summary", {}, `All ${p.count.toLocaleString("en")}`), el("ul", { class: "plain-list" }, p.files.map((file) => el("li", {}, el("code", {}, file))), p.count > p.files.length ? el("li", {}, `and ${(p.count - p.files.length).toLocaleString("en")} more`) : null)) : null,
+    );
   const tile = (value, label, tone) => el("div", { class: `stat ${tone || ""}` }, el("span", { class: "stat-value" }, value), el("span", { class: "stat-label" }, label));
+
+  // As many as are listed below; red where one of them stops a start.
+  const problemTile = (problems) => {
+    const counted = problems.filter((p) => p.severity !== "note");
+    const tone = counted.some((p) => p.severity === "error") ? "bad" : counted.length ? "warn" : "good";
+    return tile(counted.length.toLocaleString("en"), counted.length === 1 ? "problem" : "problems", tone);
+  };
 
   const stale = () => (result.stale ? el("p", { class: "warning" }, result.stale) : null);
   // changed: the result is another than what is drawn; a panel that was never drawn is drawn in any case.
@@ -109,7 +118,7 @@
           tile(c.validation.toLocaleString("en"), "for validation"),
           tile(c.sizes.toLocaleString("en"), "sizes"),
           tile(c.ignored.toLocaleString("en"), "files ignored"),
-          tile(c.problems.toLocaleString("en"), "problems", c.problems ? "bad" : "good"),
+          problemTile(result.problems),
         ),
         result.headline ? [el("p", { class: "headline", id: "plan-headline" }, result.headline), el("p", { class: "note" }, result.steps)] : null,
         problemList(result.problems),
@@ -188,7 +197,7 @@
           "figure",
           { class: "thumb" },
           el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
-          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note" }, `${item.validation ? "validation · " : ""}${item.name} · ${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
+          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`), el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
         ),
       ),
     );

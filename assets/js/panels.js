@@ -145,8 +145,9 @@
         list.slice(-6).map((w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null)),
       );
 
-    const validation = (rows = []) => {
-      if (!rows.length) return fill(ui.validation, el("p", { class: "note" }, "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab."));
+    const nothing = (node, status, yet, ended) => fill(node, el("p", { class: "note" }, live.has(status.state) ? yet : ended));
+    const validation = (rows = [], status) => {
+      if (!rows.length) return nothing(ui.validation, status, "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab.", "Nothing was measured.");
       const sets = [...new Set(rows.map((r) => r.set))];
       fill(
         ui.validation,
@@ -198,7 +199,7 @@
     };
 
     const samples = (list = [], status) => {
-      if (!list.length) return fill(ui.samples, el("p", { class: "note" }, "No samples yet. Prompts are on the Sampling tab; Sample now draws them at once."));
+      if (!list.length) return nothing(ui.samples, status, "No samples yet. Prompts are on the Sampling tab; Sample now draws them at once.", "No sample was drawn.");
       const prompts = new Map();
       for (const s of list) {
         if (!prompts.has(s.prompt_index)) prompts.set(s.prompt_index, []);
@@ -246,7 +247,7 @@
 
     const files = (facts, status) => {
       const list = facts.checkpoints || [];
-      if (!list.length) return fill(ui.files, el("p", { class: "note" }, "No file saved yet. The end of the run and a stop always save one; Save now does it at once."));
+      if (!list.length) return nothing(ui.files, status, "No file saved yet. The end of the run and a stop always save one; Save now does it at once.", "No LoRA file was saved.");
       fill(
         ui.files,
         list.slice().reverse().map((f) =>

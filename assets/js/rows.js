@@ -77,6 +77,12 @@
       rows.splice(to, 0, row);
       publish(true);
     };
+    const remove = (at) => {
+      const [row] = rows.splice(at, 1);
+      publish(true);
+      const back = () => (rows.splice(at, 0, row), publish(true));
+      m.toast(`${setting.label}: row ${at + 1} is removed.`, { action: "Undo", onaction: back });
+    };
     const tool = (label, icon, onclick, disabled) =>
       el("button", { type: "button", class: "quiet", "aria-label": label, title: label, disabled, onclick }, m.icon(icon));
 
@@ -95,7 +101,7 @@
               tool("Move up", "up", () => move(i, i - 1), i === 0),
               tool("Move down", "down", () => move(i, i + 1), i === rows.length - 1),
               tool("Duplicate", "copy", () => (rows.splice(i + 1, 0, { ...row }), publish(true))),
-              tool("Remove", "remove", () => (rows.splice(i, 1), publish(true))),
+              tool("Remove", "remove", () => remove(i)),
             ),
           ),
           el("div", { class: "row-cells" }, columns.map((c, index) => cell(row, c, index, i))),

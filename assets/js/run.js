@@ -102,7 +102,7 @@
         el("div", { class: "run-line" }, ui.picker, ui.state, el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop)),
         el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
         ui.bar,
-        el("div", { class: "stats now" }, stat("step", "step"), stat("loss", "loss, smoothed"), stat("lr", "learning rate"), stat("speed", "a step"), stat("epoch", "epoch"), stat("memory", "memory")),
+        el("div", { class: "stats now" }, stat("step", "step"), stat("loss", "loss, last ~50 steps"), stat("lr", "learning rate"), stat("speed", "a step"), stat("epoch", "epoch"), stat("memory", "memory")),
         ui.folder,
       ),
       ui.trouble,
@@ -147,7 +147,7 @@
   // ---- which run -----------------------------------------------------------------------------------------------
   const choose = (run) => {
     if (run === view.run && view.facts) return;
-    Object.assign(view, { run, key: null, seen: null, zoom: null, facts: null, series: null, log: { offset: 0, generation: null } });
+    Object.assign(view, { run, key: null, seen: null, zoom: null, facts: null, live: null, series: null, log: { offset: 0, generation: null } });
     restart();
     poll(true);
   };
@@ -176,6 +176,12 @@
     ui.picker.value = view.run;
   };
 
+  // Once the page is opened: back to the tab of before, or to the run that is going on.
+  let begun = false;
+  const begin = (active) => {
+    const wanted = m.keptTab() || (active ? "Run" : null);
+    begun ||= !wanted || m.openTab(wanted);
+  };
   const pollRuns = async () => {
     try {
       const answer = await m.get("/runs");
@@ -184,6 +190,7 @@
       m.emit("runs", runs);
       const active = runs.find((r) => LIVE.has(r.state));
       m.emit("active", active || null);
+      begin(active);
       if (!runs.some((r) => r.name === view.run) && runs.length) choose((active || runs[0]).name);
       // A run that began elsewhere (a terminal, another tab) is what one wants to see, unless an old one was chosen.
       else if (active && active.name !== view.run && active.name !== m.state.lastActive) choose(active.name);
@@ -256,17 +263,24 @@
       drawLoss();
       drawMemory();
     }
-    if (answer.facts) {
-      view.seen = answer.seen;
-      view.facts = answer.facts;
-      panels.validation(answer.facts.validation);
-      panels.samples(answer.facts.samples, answer.status);
-      panels.files(answer.facts, answer.status);
-      panels.warnings(answer.facts.warnings, answer.facts.recompiles);
+    // What is still to come is told differently once the run has ended.
+    const live = LIVE.has(answer.status.state);
+    if (answer.facts || live !== view.live) {
+      Object.assign(view, { live, seen: answer.seen, facts: answer.facts || view.facts });
+      panels.validation(view.facts.validation, answer.status);
+      panels.samples(view.facts.samples, answer.status);
+      panels.files(view.facts, answer.status);
+      panels.warnings(view.facts.warnings, view.facts.recompiles);
     }
     drawMemoryNow();
     drawStatus(answer.status, answer.last || {});
     panels.compile(answer.last || {}, answer.status, view.facts || {});
+  };
+
+  // Before the first step has been timed, only the end of a phase is known, not that of the run.
+  const left = (s) => {
+    if (!(s.eta_s >= 1)) return "";
+    return `${m.duration(s.eta_s)} left${s.s_per_step || s.phase === "train" ? "" : " in this phase"}`;
   };
 
   const drawStatus = (s, last) => {
@@ -278,14 +292,15 @@
     ui.stop.disabled = s.state === "stopping";
     text(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
     ui.resume.hidden = live || !s.resumable;
-    const training = s.phase === "train" || !s.phase || !live;
+    // Compiling has no count of its own: what stands there are the steps.
+    const training = s.phase === "train" || s.phase === "compile" || !s.phase || !live;
     const done = training ? s.step : s.done;
     const total = training ? s.total_steps : s.total;
     const share = total ? Math.min(1, (done || 0) / total) : null;
     const phase = live ? PHASES[s.phase] || "Starting" : word;
     const amount = total ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
     text(ui.phase, phase + amount);
-    text(ui.eta, live ? (s.eta_s >= 1 ? `${m.duration(s.eta_s)} left` : "") : s.elapsed_s ? `took ${m.duration(s.elapsed_s)}` : "");
+    text(ui.eta, live ? left(s) : s.elapsed_s ? `took ${m.duration(s.elapsed_s)}${s.generation ? " since it was resumed" : ""}` : "");
     ui.bar.firstChild.style.width = `${100 * (share ?? (live ? 0.02 : 0))}%`;
     ui.bar.setAttribute("aria-valuenow", Math.round(100 * (share ?? 0)));
     ui.bar.setAttribute("aria-label", phase);
@@ -293,8 +308,12 @@
     setStat("step", s.step === null || s.step === undefined ? "–" : `${s.step.toLocaleString("en")}${s.total_steps ? ` / ${s.total_steps.toLocaleString("en")}` : ""}`);
     setStat("loss", m.number(last.loss_smooth ?? last.loss, 4));
     setStat("lr", last.lr === null || last.lr === undefined ? "–" : Number(last.lr).toExponential(2));
-    setStat("speed", last.s_per_step ? (last.s_per_step < 1 ? `${Math.round(last.s_per_step * 1000)} ms` : `${last.s_per_step.toFixed(2)} s`) : "–");
-    setStat("epoch", last.epoch === null || last.epoch === undefined ? "–" : m.number(last.epoch, 3));
+    // The median that the time left is reckoned with; a single step may have waited for a save.
+    const speed = s.s_per_step ?? last.s_per_step;
+    setStat("speed", speed ? (speed < 1 ? `${Math.round(speed * 1000)} ms` : `${speed.toFixed(2)} s`) : "–");
+    const epochs = view.facts?.plan?.steps?.epochs;
+    const hundredths = (v) => String(Number(v.toFixed(2)));
+    setStat("epoch", epochs && s.total_steps ? `${hundredths((epochs * s.step) / s.total_steps)} / ${hundredths(epochs)}` : "–");
     const memory = last.vram_reserved ?? last.ram;
     setStat("memory", memory ? m.memory(memory) : "–");
     text(document.querySelector("#stat-memory .stat-label"), last.vram_reserved ? "VRAM" : "RAM");

@@ -66,8 +66,10 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     page, run = panel
     verdict = page.locator("#compile-verdict")
     events = EventWriter(run)
+    events.write("plan", steps={"epochs": 6.25})
     events.write("compile", state="compiled", reason=None, planned=4)
     expect(verdict).to_have_class("verdict good")
+    expect(page.locator("#stat-epoch .stat-value")).to_have_text("6.25 / 6.25")
     expect(page.locator("#stat-graphs .stat-value")).to_have_text("4 / 4")
     expect(page.locator("#stat-recompiles")).to_have_class("stat good")
     events.write("compile", state="fallback", reason="No C compiler was found.", planned=4)

@@ -107,7 +107,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     other = Watched(page.context.new_page(), own_server)
     other.open()
     for each in (page, other.page):
-        tab(each, "Run")
+        each.wait_for_function("window.monotile.currentTab() === 'Run'")
         expect(each.locator("#run-picker")).to_have_value(run.name)
     wait_for(lambda: page.evaluate(PANEL)["step"] != first["step"], 120)
 

@@ -84,6 +84,8 @@ def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     assert (facts["done"], facts["total"]) == (9, 9)
     said = " ".join(problem["text"] for problem in result["problems"])
     assert "broken.png" in said and "picture_3.png" in said
+    (missing,) = (problem for problem in result["problems"] if "picture_3.png" in problem["text"])
+    assert (missing["id"], missing["label"]) == ("f-dataset-caption_extension", "Caption extension")
     assert "graph" in result["headline"] and "2 block classes" in result["headline"]
     assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
     assert result["histogram"].startswith("<svg") and not result["stale"]
