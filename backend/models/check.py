@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 from backend.config.problems import Problem
 from backend.models import files, kinds, stored
 from backend.models.base import PLACES, Base, Place, header_of
-from backend.models.layouts import Piece, UnknownNames
+from backend.models.layouts import LAYOUTS, Piece, UnknownNames
 from backend.models.spec import FamilyFacts, Part
 
 _PICKLE = "is a pickle file, which can run code when it is opened"
+_SHARD = re.compile(r"-\d{5}-of-(?P<count>\d{5})\.safetensors$")
 
 
 def check_files(base: Base, facts: FamilyFacts, pipelines: Iterable[str] = ()) -> list[Problem]:
@@ -89,6 +91,11 @@ def _check_readable(path: Path, setting: str) -> list[Problem]:
     """A file that is no safetensors file, or not the whole of one."""
     if path.suffix.lower() in files.UNSAFE:
         return [Problem(setting, None, f"{path.name} {_PICKLE}", files.SAFE_ONLY)]
+    shard = _SHARD.search(path.name)
+    if shard and int(shard["count"]) > 1:
+        whole = "of the whole model, with model_index.json in it" if setting == files.SETTING else "that they lie in"
+        text = f"{path.name} is one of {int(shard['count'])} files that are read together"
+        return [Problem(setting, None, text, f"Choose the folder {whole}.")]
     try:
         header = header_of(path)
     except files.Unreadable as error:
@@ -145,10 +152,24 @@ def _not_this(path: Path, part: Part, setting: str) -> Problem:
         text = f"{path.name} is a single file{known}, but {part.title} is read from a folder"
     else:
         text = f"{path.name} is {kind.title if kind else 'of a kind that is not known here'}, not {part.title}"
+        if kind is not None and kind.title.partition(" ")[2] == part.title.partition(" ")[2]:
+            text = f"{path.name} is {kind.title}, but not whole or under other names{_lacks(path, part)}"
     remedy = f"Choose {_source_of(part)}."
     if kind is not None and kind.title.startswith("a Lo"):
         remedy += " A LoRA to go on from is given as network_weights."
     return Problem(setting, None, text, remedy)
+
+
+def _lacks(path: Path, part: Part) -> str:
+    """The first name that the layout lacks of which the file has the most."""
+    names = header_of(path).names
+    lacking = [
+        [prefix + name for name in LAYOUTS[layout].markers if prefix + name not in names]
+        for layout in part.layouts
+        for prefix in LAYOUTS[layout].prefixes
+    ]
+    fewest = min(lacking, key=len)
+    return f": it lacks {fewest[0]}" if fewest else ""
 
 
 def _missing(base: Base, part: Part) -> list[Problem]:

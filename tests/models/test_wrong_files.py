@@ -170,6 +170,25 @@ def test_what_is_no_safetensors_file_is_told_by_its_first_bytes(
         assert remedy in problem.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "share", "said", "remedy"),
+    [
+        ("model-00001-of-00002.safetensors", 1.0, "is one of 2 files that are read together", "they lie in"),
+        ("model-00001-of-00001.safetensors", 1.0, "", ""),
+        ("t5.safetensors", 0.5, "but not whole or under other names: it lacks encoder.", "Choose t5xxl_fp16"),
+    ],
+)
+def test_what_is_only_a_part_of_a_file_is_told(name: str, share: float, said: str, remedy: str, tmp_path: Path) -> None:
+    whole = list(golden("t5xxl").items())
+    t5 = sized(tmp_path / name, dict(whole[: int(share * len(whole))]))
+    base = Base(sized(tmp_path / "flux1-dev.safetensors", golden("flux1-dev")), {"text_encoder_2": t5})
+    found = [p for p in family("flux").check_base_model(base) if p.path == "model.text_encoder_2"]
+    assert len(found) == bool(said) and all(said in p.text and remedy in p.remedy for p in found)
+    (problem,) = family("flux").check_base_model(sized(tmp_path / "it-00002-of-00003.safetensors", golden("flux1-dev")))
+    assert problem.path == "model.base_model" and "one of 3 files" in problem.text
+    assert "model_index.json" in problem.remedy
+
+
 def test_parts_of_another_family_are_named_in_their_own_fields(tiny_flux: Path, tmp_path: Path) -> None:
     files = {name: sized(tmp_path / f"{name}.safetensors", golden(name)) for name in ("qwen_image", "flux1-dev", "ae")}
     said = family("qwen_image").check_base_model(Base(files["qwen_image"], {"vae": files["ae"]}))
