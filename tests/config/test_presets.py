@@ -50,6 +50,15 @@ def test_builtin_presets_name_only_what_differs(path: Path) -> None:
     loaded = presets.load(presets.find(path.stem))
     assert loaded.config is not None
     assert tomllib.loads(path.read_text(encoding="utf-8")) == to_data(loaded.config)
+    # levels are drawn as the family's own trainers draw them
+    times, family = loaded.config.timesteps, loaded.config.model.family
+    drawn = (times.timestep_sampling, times.discrete_flow_shift)
+    if family.startswith("qwen_image"):
+        assert drawn == ("shift", 2.2)
+    elif family == "anima":
+        assert drawn[0] == "sigmoid"
+    elif family == "sd3":
+        assert drawn == ("shift", 3.0)
 
 
 def test_save_load_list(shelf: Shelf) -> None:

@@ -3,6 +3,9 @@
 It computes what `CosmosTransformer3DModel.forward` computes when `AnimaModularPipeline` calls it (tests hold it to
 that), without that forward's padding mask, which needs torchvision and is zero for pictures. Attention among image
 tokens and attention to text are apart: the first is masked by the shapes' route, the second has sinks (`sinks.py`).
+
+The target is the velocity ``noise - latent``. Samples are drawn with a shift of 3; the presets train without one, at
+sigmoid levels, as the guide of sd-scripts has it (``anima_train_network.md``).
 """
 
 from __future__ import annotations
