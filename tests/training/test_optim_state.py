@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from backend import optim
@@ -178,9 +180,14 @@ def test_schedule_free_run_goes_on_and_saves_the_averaged_weights(
 
     monkeypatch.setattr(Asks, "stop", property(stop))
     monkeypatch.setattr(Asks, "check", lambda self: None)
+    seen = {
+        "sampling": {"prompts": [{"prompt": "a dog", "width": 32, "height": 32, "steps": 2}]},
+        "validation": {"validation_folders": [{"path": str(image_folder), "name": "same"}]},
+    }
     looked = cfg(
-        dataset={"validation_split": 0.0}, sampling={"prompts": []},
-        saving={"save_every_n_steps": 1}, validation={"validate_every_n_steps": 2},
+        saving={"save_every_n_steps": 1},
+        sampling={**seen["sampling"], "sample_every_n_steps": 2},
+        validation={**seen["validation"], "validate_every_n_steps": 2},
     )  # fmt: skip
     run, code = train_here(looked)
     monkeypatch.undo()
@@ -193,3 +200,16 @@ def test_schedule_free_run_goes_on_and_saves_the_averaged_weights(
     name = next(key for key in trained if "ff.net.2.lora_A" in key)
     saved = lora_of(run)["lora_unet_double_blocks_0_img_mlp_2.lora_down.weight"]
     assert saved.shape == trained[name].shape and not torch.equal(saved, trained[name])
+
+    # what was measured and drawn is the file's LoRA, and no other
+    seen["sampling"]["sample_at_start"] = seen["validation"]["validate_at_start"] = True
+    file = {"network_dim": 4, "network_alpha": 2.0, "network_weights": str(run.checkpoints_dir / "tiny.safetensors")}
+    once = {"network": file, "training": {"max_train_steps": 1}, **seen}
+    after, code = train_here(config(tiny_flux, image_folder, tmp_path, **once))
+    assert code == 0, events(after, "error")
+    measured = events(run, "validation")
+    assert events(after, "validation")[0]["loss"] == pytest.approx(measured[-1]["loss"], rel=1e-6)
+    # that of step 2 was ended by the stop
+    assert [event["step"] for event in measured] == [4, 6] and measured[-1]["loss"] != measured[0]["loss"]
+    first, last = (np.asarray(Image.open(one.path)).astype(int) for one in (after.samples()[0], run.samples()[-1]))
+    assert np.abs(first - last).max() <= 1
