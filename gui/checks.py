@@ -23,7 +23,7 @@ from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import gigabytes, memory_dict
 from backend.refused import Refused
 from backend.runs.files import free_bytes, human_bytes
-from gui import base_model, fields, form, messages, pictures
+from gui import base_model, captions, fields, form, messages, pictures
 from gui.desk import Desk
 from gui.jobs import Job
 from gui.live import answer
@@ -53,6 +53,7 @@ class Checks:
         router = APIRouter()
         self._form_routes(router)
         self._look_routes(router)
+        router.include_router(captions.routes(self.look))
         self._doctor_routes(router)
         self._profile_route(router)
         return router

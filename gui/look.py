@@ -31,6 +31,7 @@ _SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation"
 # What the scan itself reads; of all else the plan alone is made anew.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
 _OTHER_PICTURES = "The form names other pictures since this look: look again."
+_OTHER_CAPTIONS = "Captions were written since this look: look again to have them counted."
 _MISTAKES = "The form has mistakes; this is the plan from before them."
 # Without a picture to train on there is nothing to plan.
 _NO_PLAN: dict[str, Any] = {
@@ -49,6 +50,7 @@ class Look:
         self.problems: list[dict[str, Any]] = []
         self.items: list[Item] = []
         self.result: dict[str, Any] | None = None
+        self._written: dict[Path, Item] = {}  # pictures whose captions were written since
         self._trained = 0  # so many of the items are trained on; those behind them are for validation
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
@@ -84,6 +86,7 @@ class Look:
                     }
                 ]
                 return False
+            self._written = {}
             self._take(config, DatasetScan.from_dict(found["dataset"]))
             return True
 
@@ -102,7 +105,8 @@ class Look:
         result = self.result
         if result is not None:
             other = now is not None and not self._seen(now)
-            result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else ""}
+            written = _OTHER_CAPTIONS if self._written else ""
+            result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else written}
         return {
             "state": state,
             "done": self.done,
@@ -110,6 +114,20 @@ class Look:
             "problems": self.problems if state == "failed" else [],
             "result": result if state == "done" else None,
         }
+
+    @property
+    def caption_extension(self) -> str:
+        """How caption files of the pictures that were looked at end."""
+        return self._config.dataset.caption_extension if self._config else ".txt"
+
+    @property
+    def trigger_word(self) -> str | None:
+        """What stands in front of each of their captions."""
+        return self._config.dataset.trigger_word if self._config else None
+
+    def edited(self, index: int, item: Item) -> None:
+        """A picture's caption was written."""
+        self.items[index] = self._written[item.path] = item
 
     def work(self, now: Config) -> RunWork | None:
         """What the plan of the pictures lists; None before a look, and when the form names other pictures since."""
@@ -181,7 +199,8 @@ class Look:
 
     def _take(self, config: Config, scan: DatasetScan) -> None:
         held = [item for found in scan.validation.values() for item in found.items]
-        self.items, self._trained = [*scan.train.items, *held], len(scan.train.items)
+        every = [*scan.train.items, *held]
+        self.items, self._trained = [self._written.get(item.path, item) for item in every], len(scan.train.items)
         self._config, self._scan, self._work = config, scan, None
         found = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
@@ -190,7 +209,6 @@ class Look:
             "validation": len(held),
             "sizes": len({(item.width, item.height) for item in scan.train.items}),
             "ignored": sum(scan.train.ignored.values()),
-            "problems": sum(1 for finding in scan.findings if finding.severity != "note"),
         }
         self._buckets = {}
         self.result = {"counts": counts, "problems": found} | _NO_PLAN

@@ -18,6 +18,7 @@ SCRIPTS = (
     "chart.js",
     "panels.js",
     "run.js",
+    "caption.js",
     "dataset.js",
     "checks.js",
     "memory.js",

@@ -181,6 +181,11 @@
         ),
       );
 
+  const captionLine = (index, caption) => el("span", { class: caption ? "" : "missing", "data-caption": index }, caption || "no caption");
+  const written = (index, caption) => {
+    document.querySelector(`#thumbs [data-caption="${index}"]`)?.replaceWith(captionLine(index, caption));
+    watch();
+  };
   const loadPage = async () => {
     const node = document.getElementById("thumbs");
     if (!node) return;
@@ -196,8 +201,12 @@
         el(
           "figure",
           { class: "thumb" },
-          el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
-          el("figcaption", {}, el("span", { class: item.caption ? "" : "missing" }, item.caption || "no caption"), el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`), el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
+          el(
+            "button",
+            { class: "picture", title: "Show it large, and write its caption", "aria-label": `Caption of ${item.name}`, onclick: () => m.captionOf(answer.look, item.index, written) },
+            el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
+          ),
+          el("figcaption", {}, captionLine(item.index, item.caption), el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`), el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
         ),
       ),
     );

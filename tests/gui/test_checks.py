@@ -113,7 +113,10 @@ def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
 
 def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
     assert "folder" in page.client.post("/look").json()["detail"]
-    values = form.defaults() | {"saving.output_dir": str(page.runs), "dataset.folders": [{"path": str(image_folder)}]}
+    (western := image_folder / "picture_0.txt").write_bytes(b"it\x92s a fox")
+    (missing := image_folder / "picture_1.txt").unlink()
+    folders = {"dataset.folders": [{"path": str(image_folder)}], "dataset.trigger_word": "zorbl"}
+    values = form.defaults() | {"saving.output_dir": str(page.runs)} | folders
     application.state.desk.keep(values)
     assert page.client.post("/look").status_code == 200
     end = time.monotonic() + 60
@@ -124,8 +127,30 @@ def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, ima
     answer = page.client.get("/thumb", params={"look": items["look"], "item": 0})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
     assert page.client.get("/thumb", params={"look": items["look"] + 1, "item": 0}).status_code == 404
+    captions_are_written_and_taken_back(page, items["look"], western, missing)
     application.state.desk.keep(values | {"network.network_dim": "x"})
     assert page.client.post("/look").status_code == 422
+
+
+def captions_are_written_and_taken_back(page: Page, look: int, *files: Path) -> None:
+    """One whose file is in Windows-1252, and one without a file: each comes back as it was."""
+    before = [file.read_bytes() if file.exists() else None for file in files]
+    tokens = []
+    for index, said in enumerate(("Windows-1252", "no picture_1.txt yet")):
+        told = page.client.get("/look/caption", params={"look": look, "item": index}).json()
+        assert said in told["said"] and told["text"] == ("it’s a fox", "")[index]
+        sent = page.client.post("/look/caption", json={"look": look, "item": index, "text": " ein Füchslein \n"}).json()
+        assert sent["caption"] == "zorbl, ein Füchslein"
+        tokens.append(sent["token"])
+    assert [file.read_text(encoding="utf-8") for file in files] == ["ein Füchslein"] * 2
+    shown = page.client.get("/look/items").json()["items"]
+    assert [item["caption"] for item in shown[:2]] == ["zorbl, ein Füchslein"] * 2
+    assert "Captions were written" in page.client.get("/look").json()["result"]["stale"]
+    assert page.client.post("/look/caption", json={"look": look + 1, "item": 0, "text": "x"}).status_code == 404
+    for token in tokens:
+        assert page.client.post("/look/caption/undo", json={"token": token}).status_code == 200
+    assert [file.read_bytes() if file.exists() else None for file in files] == before
+    assert page.client.post("/look/caption/undo", json={"token": tokens[0]}).status_code == 404
 
 
 def test_drawings_follow_the_form(page: Page, application: Any) -> None:
