@@ -8,17 +8,20 @@ from torch import Tensor
 
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
+from backend.lora.patterns import Size
 from backend.models.flux import code
 from backend.models.flux.facts import FACTS
 from tests.tiny_flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
 
 def trained(
-    rank: int = 4, alpha: float = 4, targets: tuple[str, ...] = FACTS.default_targets
+    rank: int = 4, alpha: float = 4, targets: tuple[str, ...] = FACTS.default_targets, uneven: bool = False
 ) -> tuple[FluxTransformer2DModel, Lora]:
-    """A denoiser with a LoRA in it, random but not zero."""
+    """A denoiser with a LoRA in it, random but not zero. uneven: ranks and alphas differ from layer to layer."""
     model = make_tiny_denoiser()
-    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
+    paths = find_targets(model, targets)
+    own = {path: Size(rank + number % 3, alpha + number % 5) for number, path in enumerate(paths)} if uneven else None
+    lora = inject(model, paths, rank=rank, alpha=alpha, dropout=0.0, seed=1, sizes=own)
     source = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for path in lora.layers:

@@ -88,9 +88,13 @@ def test_kohya_names_and_sizes_are_those_of_the_published_checkpoint() -> None:
             assert tensors[f"{stem}.lora_down.weight"].shape[1] == shape[1]
 
 
-def test_kohya_files_change_the_published_weights_as_training_changed_ours() -> None:
-    """W + alpha / rank B A in the published names is the published form of our W + alpha / rank B A."""
-    model, lora = trained(rank=3, alpha=5, targets=EVERYTHING)
+@pytest.mark.parametrize("uneven", [False, True])
+def test_kohya_files_change_the_published_weights_as_training_changed_ours(uneven: bool) -> None:
+    """W + alpha / rank B A in the published names is the published form of our W + alpha / rank B A.
+
+    Also where the parts of a fused layer have ranks and alphas of their own.
+    """
+    model, lora = trained(rank=3, alpha=5, targets=EVERYTHING, uneven=uneven)
     ours = make_tiny_denoiser().state_dict()
     changed = {**ours, **{f"{path}.weight": ours[f"{path}.weight"] + delta for path, delta in deltas(lora).items()}}
     before, after = originals.bfl(ours), originals.bfl(changed)
