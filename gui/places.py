@@ -173,7 +173,7 @@ def list_paths(prefix: str, kind: str, most: int = 100) -> list[dict[str, object
             is_folder = entry.is_dir()
         except OSError:
             continue
-        if not is_folder and (kind == "folder" or not entry.name.endswith((".safetensors", ".toml"))):
+        if not is_folder and (kind == "folder" or not entry.name.lower().endswith((".safetensors", ".sft", ".toml"))):
             continue
         indexes = (os.path.join(entry.path, name) for name in ("model_index.json", "modular_model_index.json"))
         note = "base model" if is_folder and any(map(os.path.isfile, indexes)) else ""

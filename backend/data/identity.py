@@ -79,7 +79,7 @@ def file_identity(path: Path) -> str:
 
 def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
     """Byte spans of the tensors of a safetensors file, in order; None for any other file."""
-    if path.suffix != ".safetensors":
+    if path.suffix.lower() not in (".safetensors", ".sft"):
         return None
     with path.open("rb") as stream:
         start = stream.read(8)

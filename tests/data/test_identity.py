@@ -37,6 +37,8 @@ def test_large_file_is_known_by_header_and_start_of_every_tensor(tmp_path: Path)
     tensors = {f"layer{n}": bytes([n]) * 10_000 for n in range(5)}
     first = file_identity(safetensors_file(tmp_path / "a.safetensors", tensors))
     assert file_identity(safetensors_file(tmp_path / "b.safetensors", tensors)) == first
+    # Black Forest Labs' first ending, of ae.sft
+    assert identity._tensor_spans(safetensors_file(tmp_path / "b.sft", tensors))
     for name in tensors:
         changed = {**tensors, name: b"\xff" + tensors[name][1:]}
         assert file_identity(safetensors_file(tmp_path / "c.safetensors", changed)) != first

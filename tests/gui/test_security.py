@@ -129,7 +129,7 @@ def test_the_folder_list_shows_names_only(page: Page, tmp_path: Path) -> None:
     base = tmp_path / "disk"
     for name in ("models", "more models", ".ssh"):
         (base / name).mkdir(parents=True)
-    for name in ("lora.safetensors", "secret.txt", ".env", "key.pem"):
+    for name in ("ae.sft", "lora.safetensors", "secret.txt", ".env", "key.pem"):
         (base / name).write_text("content")
 
     def names(prefix: str, **more: str) -> list[str]:
@@ -137,7 +137,7 @@ def test_the_folder_list_shows_names_only(page: Page, tmp_path: Path) -> None:
         assert answer.status_code == 200
         return [entry["name"] for entry in answer.json()["entries"]]
 
-    assert names(f"{base}/") == ["lora.safetensors", "models", "more models"]
+    assert names(f"{base}/") == ["ae.sft", "lora.safetensors", "models", "more models"]
     assert names(f"{base}/", kind="folder") == ["models", "more models"]
     assert names(f"{base}/MO") == ["models", "more models"]
     assert names(f"{base}/.s") == []
