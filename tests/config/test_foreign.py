@@ -344,6 +344,6 @@ def test_what_is_the_same_in_both_comes_over_unchanged(
 
 
 def test_prompt_lines() -> None:
-    rows, left = read_prompts("a -- b --w 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
+    rows, left = read_prompts("a -- b --W 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
     assert rows == [{"prompt": "a -- b", "steps": 20, "width": 512, "negative_prompt": "x, y", "true_cfg_scale": 1}]
     assert left == [(1, "--zz", "an unknown flag")]

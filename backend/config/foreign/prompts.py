@@ -8,11 +8,11 @@ from typing import Any
 from backend.config.foreign.values import number
 from backend.config.sections.sampling import CONTROL_IMAGES
 
-_FLAG = re.compile(r"\s--(?=[a-z]{1,4}(\s|$))")
+_FLAG = re.compile(r"\s--(?=[A-Za-z]{1,4}(\s|$))")
 # Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
 COLUMNS = {
     "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
-    "n": "negative_prompt", "ci": "control_image", "am": "lora_scale",
+    "n": "negative_prompt", "ci": "control_image",
 }  # fmt: skip
 _WHY = {
     "ss": "samples are drawn with Euler's method", "fs": "the shift of samples is the model's own",
@@ -38,6 +38,7 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
         row: dict[str, Any] = {"prompt": prompt.strip(), **usual}
         for flag in flags:
             name, _, given = flag.partition(" ")
+            name = name.lower()
             column = COLUMNS.get(name)
             if column is None:
                 left.append((line, f"--{name}", _WHY.get(name, "an unknown flag")))
