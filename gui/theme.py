@@ -15,6 +15,7 @@ SCRIPTS = (
     "fields.js",
     "rows.js",
     "bar.js",
+    "welcome.js",
     "chart.js",
     "panels.js",
     "run.js",

@@ -127,6 +127,14 @@ def test_a_preset_is_saved_loaded_undone_deleted_and_brought_back(page: Page) ->
     expect(page.locator("[data-preset='mine']")).to_have_count(1)
 
 
+def test_the_demo_is_pointed_out_to_who_has_no_run_yet(page: Page) -> None:
+    load_preset(page, "demo")
+    page.evaluate("window.monotile.emit('runs', [])")
+    expect(page.locator("#welcome")).to_contain_text("The demo is laid out")
+    page.evaluate("window.monotile.emit('runs', [{name: 'fox', state: 'done'}])")
+    expect(page.locator("#welcome")).to_be_hidden()
+
+
 def test_a_file_is_imported_or_its_mistakes_are_told(page: Page, tmp_path: Path) -> None:
     good, bad = tmp_path / "good one.toml", tmp_path / "bad one.toml"
     good.write_text("# Good\n[network]\nnetwork_dim = 12\n", encoding="utf-8")
