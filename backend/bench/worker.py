@@ -150,6 +150,8 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
         route = _unmasked_route()
     else:
         route = attention.choose(chosen.route, device, dtype)
+    if chosen.compile is not None and chosen.dynamic != "false":
+        attention.open_sizes(route, device, dtype)
     tokens = size.tokens * size.pictures
     static = tokens if chosen.mode == "static" else None
     longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None

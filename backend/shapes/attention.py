@@ -32,10 +32,14 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
 
 
 class Route(ABC):
-    """A way to compute attention over runs. `name` is the setting's value, `detail` says what runs underneath."""
+    """A way to compute attention over runs. `name` is the setting's value, `detail` says what runs underneath.
+
+    opened: operator that computes unpadded rows where graphs have open sizes, None for SDPA; see `open_sizes`.
+    """
 
     name: str
     detail: str
+    opened: Any = None
 
     @abstractmethod
     def prepare(self, runs: Runs, device: torch.device) -> Any:
@@ -44,6 +48,12 @@ class Route(ABC):
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         """Attention of q, k, v (B, S, H, D) of one dtype -> (B, S, H, D); `mask` from `prepare`, None if unpadded."""
+
+    def plain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of q (B, S, H, D) to k, v (B, T, H, D) where nothing is padded."""
+        if self.opened is None or q.shape[-1] % 8:  # flash kernels take no other heads; SDPA pads them
+            return plain_attention(q, k, v)
+        return self.opened(q, k, v, None)
 
 
 class MaskedSdpa(Route):
@@ -80,8 +90,8 @@ class Sink(Route):
             operator = self.other
         if mask is None:
             if not self.own or operator is self.other:
-                return plain_attention(q, k, v)
-            return operator(q, k, v, q.new_zeros(q.shape[0], dtype=torch.float32))
+                return self.plain(q, k, v)
+            return operator(q, k, v, None)
         real, pads = mask
         # where, not a product: padding that overflowed to inf must not become NaN.
         return operator(q, torch.where(real, k, 0.0), torch.where(real, v, 0.0), pads)
@@ -101,7 +111,7 @@ class Varlen(Route):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
-            return plain_attention(q, k, v)
+            return self.plain(q, k, v)
         size = q.shape[1]
         flat = [t.reshape(-1, *t.shape[2:]) for t in (q, k, v)]
         return self.kernel(*flat, mask, mask, size, size).reshape(q.shape)
@@ -118,7 +128,7 @@ class Segments(Route):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
-            return plain_attention(q, k, v)
+            return self.plain(q, k, v)
         flat = [t.reshape(-1, *t.shape[2:]) for t in (q, k, v)]
         return self.operator(*flat, mask, q.shape[1]).reshape(q.shape)
 
@@ -133,7 +143,7 @@ class Flex(Route):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         if mask is None:
-            return plain_attention(q, k, v)
+            return self.plain(q, k, v)
         run = flex_attention
         if q.is_cuda and not torch.compiler.is_compiling():
             run = _compiled_flex()
@@ -271,6 +281,21 @@ def _proven(name: str, device: torch.device, dtype: torch.dtype) -> bool:
         log.warning("attention = auto passes over %s, which is installed but fails: %s", name, error)
         return False
     return True
+
+
+def open_sizes(route: Route, device: torch.device, dtype: torch.dtype) -> Route:
+    """The route, for graphs of open sizes: torch's flash kernel behind our operator where nothing is padded.
+
+    SDPA's backward pass is guarded by inductor on whether rows of its lse are a multiple of 8 long (`sdpa_constraint`,
+    on a card alone): 4096 tokens were one graph and 4068 the next. An operator of ours is asked nothing.
+    """
+    return opened(route) if _has_flash(device, dtype) else route
+
+
+def opened(route: Route) -> Route:
+    """The route with torch's flash kernel behind our operator where nothing is padded."""
+    route.opened = _operator("sink", "aten")
+    return route
 
 
 def choose(setting: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> Route:

@@ -185,7 +185,7 @@ class AtenFlash(Kernel):
             state = torch.zeros(2, dtype=torch.uint64, device=q.device)
             unused = torch.empty(0, dtype=torch.uint64, device=q.device)
             grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-                dt, qt, kt, vt, ot, lse, None, None, longest, longest, 0.0, False, state, unused
+                dt, qt, kt, vt, ot, lse, None, None, q.shape[1], k.shape[1], 0.0, False, state, unused
             )
         dq, dk, dv = (g.transpose(1, 2) for g in grads)
         return dq, dk, dv
@@ -288,29 +288,31 @@ _MOST_PADDING = 1 - 2.0**-20
 def remove_zero_keys(out: Tensor, lse: Tensor, pads: Tensor) -> Pair:
     """Output and lse of attention as if `pads` (B,) zero keys with zero values had not been there.
 
-    `out` (B, S, H, D), `lse` float32 (B, H, S). With 0 pads both come back bit for bit.
+    `out` (B, S, H, D) is overwritten, `lse` float32 (B, H, S). With 0 pads both come back bit for bit.
     """
     share = (pads[:, None, None] * torch.exp(-lse)).clamp(max=_MOST_PADDING)
     shift = torch.log1p(-share)
     factor = torch.exp(-shift).transpose(1, 2).unsqueeze(-1)
-    return (out * factor).to(out.dtype), lse + shift
+    # In place: computed in float32 and rounded once, without a float32 copy of the output.
+    return out.mul_(factor), lse + shift
 
 
-def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Register `monotile::<name>_sink` and return attend(q, k, v (B, S, H, D), pads (B,) float32) -> out.
+def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
+    """Register `monotile::<name>_sink` and return attend(q (B, S, H, D), k, v (B, T, H, D), pads (B,) float32) -> out.
 
-    Keys and values of padded positions must be zero; `pads` counts them a row.
+    Keys and values of padded positions must be zero; `pads` counts them a row, None says that there are none.
     """
     kernel = functools.cache(make)
 
     @torch.library.custom_op(f"monotile::{name}_sink", mutates_args=())
-    def forward(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = kernel().forward(*_dense(q, k, v), None, q.shape[1])
-        out, lse = remove_zero_keys(out, lse, pads)
+        if pads is not None:
+            out, lse = remove_zero_keys(out, lse, pads)
         return out.contiguous(), lse.contiguous()
 
     @forward.register_fake
-    def _(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> tuple[Tensor, Tensor]:
+    def _(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> tuple[Tensor, Tensor]:
         return _fresh(q), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
 
     @torch.library.custom_op(f"monotile::{name}_sink_backward", mutates_args=())
@@ -332,9 +334,9 @@ def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Te
         return (*backward(dout, q, k, v, out, lse), None)
 
     forward.register_autograd(differentiate, setup_context=keep)
-    _tell_flops(f"{name}_sink", lambda q, k, v, pads, **_: 4 * q[1] * math.prod(q))
+    _tell_flops(f"{name}_sink", lambda q, k, v, pads, **_: 4 * k[1] * math.prod(q))
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> Tensor:
         return forward(q, k, v, pads)[0]
 
     return attend

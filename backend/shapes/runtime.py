@@ -94,16 +94,19 @@ class ShapeRuntime:
         mode, count = cfg.compile.shape_mode, plan.static_token_count
         graphs = plan.graphs
         shapes = (*graphs.training, *graphs.validation, *graphs.sampling)
+        device = torch.device(device)
         runtime = cls(
             mode,
             count,
             plan.caption_buckets,
             plan.text_tokens,
-            attention.choose(cfg.compile.attention, torch.device(device), dtype),
+            attention.choose(cfg.compile.attention, device, dtype),
             # Trimmed captions are padded to their batch's bucket; else only images are.
             padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
             longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
         )
+        if cfg.compile.compile and runtime.compile_dynamic(cfg.compile.compile_dynamic) != "false":
+            attention.open_sizes(runtime.route, device, dtype)
         log.info("shapes: %s", runtime.describe())
         return runtime
 
@@ -120,8 +123,8 @@ class ShapeRuntime:
             return
         if next(denoiser.parameters()).device.type == "cuda":
             attention.pin_sdpa_backends()
-        # On a card inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer: a
-        # picture of 4096 tokens would be one graph and one of 4068 the next. Fixed sizes are decided without a guard.
+        # On a card inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer
+        # (at least 4096 rows, two rows a column, 5 M numbers). Fixed sizes are decided without a guard.
         with contextlib.suppress(AttributeError):  # a later torch may do without
             set_everywhere(torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", self.mode == "dynamic")
         family_of_denoiser(type(denoiser).__name__).load_denoise().install(

@@ -38,9 +38,12 @@ class Subject:
     classes: tuple[str, ...] = ("block",)
 
 
-def route_of(style: str) -> attention.Route:
-    """The route with a mask, or that with zero keys."""
-    return attention.MaskedSdpa() if style == "mask" else attention.sink_route("sdpa", "aten", "flash")
+def route_of(style: str, mode: str = "static") -> attention.Route:
+    """The route with a mask, or that with zero keys, as a card has it for this mode."""
+    if style == "mask":
+        return attention.MaskedSdpa()
+    route = attention.sink_route("sdpa", "aten", "flash")
+    return attention.opened(route) if mode == "dynamic" else route
 
 
 def planned_graphs_are_observed(
@@ -49,7 +52,7 @@ def planned_graphs_are_observed(
     """Over 8 sizes and 8 captions, training and without gradients, checkpointed."""
     model = subject.model(subject.few)
     checkpointing.apply(model, "block")
-    shapes = ShapeRuntime(mode, 32, buckets, subject.room, route_of(style), longest=1000)
+    shapes = ShapeRuntime(mode, 32, buckets, subject.room, route_of(style, mode), longest=1000)
     kept = [next(b for b in buckets if b >= length) if buckets else subject.room for length in subject.lengths]
     tokens = [32 if mode == "static" else h * w // 4 for h, w in SIZES]
     planned = [Shape(n, t, 1) for n, t in zip(tokens, kept, strict=True)]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.shapes.attention import Route, plain_attention
+from backend.shapes.attention import Route
 from backend.shapes.borders import own_code
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -106,8 +106,8 @@ class UnetProcessor:
         if encoder_hidden_states is None:
             out = self.route.attend(query, key, value, None)
         else:
-            # the text is of another length, which the operators for one joint sequence don't take
-            out = plain_attention(query, key, value)
+            # Text is never padded here, and of another length, which the operators for one joint sequence don't take.
+            out = self.route.plain(query, key, value)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))
 
 

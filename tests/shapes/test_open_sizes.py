@@ -1,0 +1,79 @@
+"""Attention in graphs of open sizes: nothing on the way may guard them on more than the plan knows."""
+
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import Mod
+
+from backend.compile.telemetry import Telemetry
+from backend.models.flux.denoise import block_lists, predict
+from backend.shapes import attention
+from backend.shapes.runtime import ShapeRuntime
+
+
+def leaves(tokens: int, width: int = 16) -> list[torch.Tensor]:
+    return [torch.randn(1, tokens, 2, width, requires_grad=True) for _ in range(3)]
+
+
+def test_unpadded_rows_of_open_sizes_are_plain_attention() -> None:
+    """Through our operator, to keys of another number too (text of a UNet), outputs and gradients."""
+    route, found = attention.opened(attention.MaskedSdpa()), leaves(20)
+    wanted = [x.detach().clone().requires_grad_() for x in found]
+    for (q, k, v), attend in ((found, route.plain), (wanted, attention.plain_attention)):
+        attend(q, k[:, :5], v[:, :5]).square().sum().backward()
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-6)
+    odd = leaves(20, width=12)
+    torch.testing.assert_close(route.plain(*odd), attention.plain_attention(*odd), rtol=0, atol=0)
+
+
+def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card inductor asks whether rows of SDPA's lse are a multiple of 8 long: here the CPU's kernel is asked."""
+    from torch._inductor import lowering
+
+    def asked(node: object, *given: Any, **named: Any) -> Any:
+        rows = given[5].get_size()[-1]
+        V.graph.sizevars.guard_or_false(sympy.Eq(Mod(rows, 8), 0))
+        return usual(node, *given, **named)
+
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    usual = lowering._maybe_layout_constraints[kernel]
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    monkeypatch.setitem(lowering._maybe_layout_constraints, kernel, asked)
+    graphs = []
+    for attend in (attention.plain_attention, attention.opened(attention.MaskedSdpa()).plain):
+        torch._dynamo.reset()
+        counting = Telemetry().start()
+        compiled = torch.compile(lambda *given, attend=attend: attend(*given))
+        for tokens in (64, 68, 72):
+            given = leaves(tokens)
+            for each in given:
+                torch._dynamo.mark_dynamic(each, 1)
+            compiled(*given).sum().backward()
+        graphs.append(counting.poll().graphs)
+        counting.stop()
+    assert graphs == [2, 1], "SDPA's own, ours"
+
+
+@pytest.mark.gpu
+def test_on_a_card_a_graph_a_class_serves_all_sizes() -> None:
+    """By inductor, in bf16: 64, 68 and 96 image tokens beside 40 of text: some rows are a multiple of 8 long."""
+    from backend.compile.helper import compile_model
+    from tests.shapes.common import make_batch
+    from tests.shapes.test_gpu_routes import wide_denoiser
+
+    device = torch.device("cuda")
+    model = wide_denoiser().to(device, torch.bfloat16)
+    route = attention.open_sizes(attention.choose("sdpa", device, torch.bfloat16), device, torch.bfloat16)
+    shapes = ShapeRuntime("dynamic", route=route, longest=1000)
+    telemetry = Telemetry().start()
+    compile_model(model, block_lists(model), fullgraph=True, dynamic=shapes.compile_dynamic("auto"))
+    for size in ((16, 16), (8, 34), (16, 24)):
+        batch = make_batch([size], [40]).to("cuda", torch.bfloat16)
+        predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)[0].square().mean().backward()
+    stats = telemetry.poll()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (2, 0, 0)
