@@ -64,8 +64,9 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
     assert said["scale_everything"] == "unknown"
     assert said["network_args loraplus_lr_ratio"] == "not offered" and said["network_args layers"] == "taken"
     assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
-    assert said["datasets[1].subsets[0].is_reg"] == said["general.keep_tokens"] == "not offered"
-    assert said["general.shuffle_caption"] == "off"
+    assert said["datasets[1].subsets[0].is_reg"] == "not offered"
+    # it says which tokens are not shuffled
+    assert said["general.shuffle_caption"] == said["general.keep_tokens"] == "off"
     near = next(note for note in converted.notes if "differ" in note.why)
     assert near.fate == "near" and near.line == 7
     assert next(note.line for note in converted.notes if note.key == "scale_everything") == 40

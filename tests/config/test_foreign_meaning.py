@@ -46,6 +46,9 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SDXL | {"unet_lr": 3e-4, "learning_rate": 1e-4},
         {"optimizer.learning_rate": 3e-4, "optimizer.text_encoder_lr": 1e-4},
     ),
+    "a preset that caches its texts": (
+        GUI | {"sdxl_cache_text_encoder_outputs": True, "text_encoder_lr": 1e-4}, {"network.train_text_encoder": False}
+    ),
     "epochs that stay are files": (
         FLUX | {"save_every_n_epochs": 2, "save_last_n_epochs": 4}, {"saving.save_last_n": 4}
     ),

@@ -68,6 +68,8 @@ class _Conversion(Work):
         values = {} if source.kind == "dataset" else source.values
         super().__init__(source, source.kind or "sd-scripts", values)
         self.dataset = source if source.kind == "dataset" else dataset
+        of_data = read_dataset(self.dataset).values if self.dataset and not self.dataset.problems else {}
+        self.all_values = {**self.values, **of_data}
 
     def run(self) -> Converted:
         if self.kind != "dataset":
@@ -128,7 +130,9 @@ class _Conversion(Work):
         if name in reasons.NOT_NEEDED:
             note(key, "not needed", reasons.NOT_NEEDED[name])
         elif name in reasons.NOT_OFFERED:
+            beside = reasons.ONLY_BESIDE.get(name, ())
             off = is_off(value) or str(value).strip() in reasons.NEUTRAL.get(name, ())
+            off = off or (bool(beside) and all(is_off(self.all_values.get(each)) for each in beside))
             note(key, "off" if off else "not offered", reasons.NOT_OFFERED[name])
         elif goal not in by_path():
             note(key, "off" if is_off(value) and not goal else "not offered" if goal else "unknown", _UNKNOWN)
@@ -203,19 +207,25 @@ class _Conversion(Work):
             self.note(
                 "network_train_text_encoder_only", "off" if off else "not offered", "the denoiser is always trained"
             )
-        cached = not is_off(self.values.get("cache_text_encoder_outputs"))
+        switches = {start + "cache_text_encoder_outputs": on for start, on in tables.SWITCHES.items()}
+        cached = not is_off(self.values.get("cache_text_encoder_outputs")) or any(
+            not is_off(self.values.get(name)) and not is_off(self.values.get(on)) for name, on in switches.items()
+        )
         no_rate = "text_encoder_lr" in self.values and is_off(self.values["text_encoder_lr"])
         trained = self.kind != "musubi-tuner" and is_off(unet_only) and not cached and not no_rate
-        if "network.train_text_encoder" in by_path():
-            self.take("network.train_text_encoder", trained, "network_train_unet_only")
-        own = "optimizer.text_encoder_lr"
-        if trained and own not in self.ours and self.origin.get("optimizer.learning_rate") == "unet_lr":
-            self.take(own, number(self.values.get("learning_rate", 2e-6)), "learning_rate")
-        if "network_train_unet_only" in self.values:
-            self.note("network_train_unet_only", "taken", "", "network.train_text_encoder")
-        elif trained:
-            self.note("network_train_unet_only", "default", "not in the file: text encoders are trained too",
-                       "network.train_text_encoder")  # fmt: skip
+        key, path, rate = "network_train_unet_only", "network.train_text_encoder", "optimizer.text_encoder_lr"
+        said = key in self.values
+        if "train_text_encoder" in lacking(self.family):
+            why = "text encoders of this family are used as they are; there they are trained"
+            if trained or said:
+                self.note(key, "not offered" if trained else "taken", why if trained else "")
+            return
+        self.take(path, trained, key)
+        if trained and rate not in self.ours and self.origin.get("optimizer.learning_rate") == "unet_lr":
+            self.take(rate, number(self.values.get("learning_rate", 2e-6)), "learning_rate")
+        if said or trained:
+            why = "" if said else "not in the file: text encoders are trained too"
+            self.note(key, "taken" if said else "default", why, path)
 
     def _network(self) -> None:
         self.notes += read_network(self.source, self.ours, self.origin)

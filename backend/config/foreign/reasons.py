@@ -179,6 +179,13 @@ NOT_OFFERED = _by_name(
     }
 )
 
+# Names that say something only beside one of these.
+ONLY_BESIDE: dict[str, tuple[str, ...]] = {
+    "keep_tokens": ("shuffle_caption", "caption_tag_dropout_rate", "token_warmup_step"),
+    "keep_tokens_separator": ("shuffle_caption", "caption_tag_dropout_rate", "token_warmup_step"),
+    "adaptive_noise_scale": ("noise_offset",),
+}
+
 # Values that say no more than the other program's default, so that nothing is lost without them.
 NEUTRAL: dict[str, tuple[str, ...]] = {
     "clip_skip": ("1",),
