@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import safetensors
 import torch
+from accelerate import Accelerator
 
+from backend import prepare
 from backend.asks import Asks
 from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
-from tests.training.runs import config, events, lora_of, rows, train_here
+from tests.training.runs import config, events, lora_of, rows, state_of, train_here
 
 PLAIN = {"optimizer": "sgd", "weight_decay": 0.0, "lr_scheduler": "constant", "lr_warmup": 0.0, "max_grad_norm": 0.0}
 
@@ -66,6 +68,34 @@ def test_clipping_shortens_the_step_and_the_row_tells_the_whole_length(
     assert length == rows(clipped)[0]["grad_norm"] > 0.01
     assert b_of(free).norm() == pytest.approx(length, rel=1e-4)
     assert b_of(clipped).norm() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_under_a_loss_scale_gradients_are_clipped_and_told_at_their_own_length(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fp16 has it on a card, with torch's scaler for the CPU, which accelerate does not make by itself."""
+
+    def one_step() -> Run:
+        clipped = {**PLAIN, "learning_rate": 1.0, "max_grad_norm": 0.01}
+        training = {"max_train_steps": 1, "gradient_accumulation_steps": 2}
+        return trained(config(tiny_flux, image_folder, tmp_path, training=training, optimizer=clipped,
+                              network={"network_dim": 4, "network_alpha": 4.0}))  # fmt: skip
+
+    plain = one_step()
+    made = prepare.make_accelerator
+
+    def with_scale(*given: object) -> Accelerator:
+        accelerator = made(*given)
+        accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", init_scale=1024.0), True
+        accelerator.state._mixed_precision = "fp16"
+        return accelerator
+
+    monkeypatch.setattr(prepare, "make_accelerator", with_scale)
+    scaled = one_step()
+    assert state_of(scaled)["scaler"]["scale"] == 1024.0
+    for name in ("loss", "grad_norm"):
+        assert rows(scaled)[0][name] == pytest.approx(rows(plain)[0][name], rel=0.02)
+    assert b_of(scaled).norm() == pytest.approx(0.01, rel=1e-3)
 
 
 def test_checkpointing_changes_no_gradient_also_with_dropout(
