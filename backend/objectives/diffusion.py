@@ -68,7 +68,7 @@ class Options:
     """What changes noise and weights; names and defaults are those of the settings.
 
     noise_offset: noise plus this times one number a channel (crosslabs.org, Diffusion with Offset Noise, 2023).
-    multires_noise_*: coarser noise added and the sum brought to variance 1 (wandb.ai, Multi-Resolution Noise for
+    multires_noise_*: layers of noise added and the sum brought to variance 1 (wandb.ai, Multi-Resolution Noise for
     Diffusion Model Training, 2023). ip_noise_gamma: input perturbation (Ning et al., arXiv 2301.11706). min_snr_gamma:
     Hang et al., arXiv 2303.09556. debiased_estimation: Yu et al., arXiv 2310.08442.
     scale_v_pred_loss_like_noise_pred: the velocity's loss times snr / (snr + 1), which makes it that of the noise.
@@ -121,15 +121,16 @@ class Diffusion:
         return Noise(drawn, drawn + chosen.ip_noise_gamma * shift)
 
     def _pyramid(self, noise: Tensor, source: torch.Generator) -> Tensor:
+        """The first layer is as fine as the noise itself, each further one coarser by a factor of two to four."""
         channels, height, width = noise.shape
-        rows, columns, total = float(height), float(width), noise
-        for number in range(1, self.options.multires_noise_iterations + 1):
-            ratio = float(torch.rand((), generator=source)) * 2 + 2
-            rows, columns = max(1.0, rows / ratio), max(1.0, columns / ratio)
-            coarse = flow.noise((channels, int(rows), int(columns)), source)
+        total = noise
+        for number in range(self.options.multires_noise_iterations):
+            ratio = (float(torch.rand((), generator=source)) * 2 + 2) ** number
+            rows, columns = max(1, int(height / ratio)), max(1, int(width / ratio))
+            coarse = flow.noise((channels, rows, columns), source)
             grown = F.interpolate(coarse[None], (height, width), mode="bilinear")[0]
             total = total + grown * self.options.multires_noise_discount**number
-            if rows == 1.0 or columns == 1.0:
+            if rows == 1 or columns == 1:
                 break
         return total / total.std()
 

@@ -77,7 +77,8 @@ class LossSection(Section):
         ge=0,
         le=64,
         label="Multires noise layers",
-        help="Coarser layers of noise that are added, another way to dark and bright pictures. 6 to 10; 0 is off.",
+        help="Layers of noise that are added, the first as fine as the noise and each further one coarser: another way "
+        "to dark and bright pictures. 6 to 10; 0 is off.",
         aliases=("multires_noise", "pyramid_noise_iterations"),
         advanced=True,
     )
