@@ -13,21 +13,26 @@
       const c = facts.compile || {};
       // Once the process has said what it compiles, that counts: with linear layers left out nothing is planned.
       const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
+      // What an earlier process of a resumed run has counted says nothing of this one.
+      const row = (last.generation ?? 0) < (status.generation ?? 0) ? {} : last;
       // A row tells the count of its step; before the first one, and between two, events do.
-      const counts = [last.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
+      const counts = [row.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
       const graphs = counts.length ? Math.max(...counts) : null;
-      const recompiles = last.recompiles ?? null;
-      const breaks = last.breaks ?? null;
+      const made = c.made || [];
+      const counted = (value, told) => value ?? (made.length ? told : null);
+      const recompiles = counted(row.recompiles, (facts.recompiles || []).length);
+      const breaks = counted(row.breaks, (facts.breaks || []).length);
+      const seconds = counted(row.compile_seconds, made.reduce((sum, graph) => sum + (graph.seconds || 0), 0));
       const known = (value) => (value === null || value === undefined ? "–" : String(value));
       setStat("graphs", graphs === null && !planned ? "–" : planned ? `${graphs ?? 0} / ${planned}` : String(graphs), planned && graphs > planned ? "bad" : "");
       text(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
       setStat("recompiles", known(recompiles), recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad");
       setStat("breaks", known(breaks), breaks ? "warn" : "");
-      setStat("compile", last.compile_seconds === null || last.compile_seconds === undefined ? "–" : m.duration(last.compile_seconds));
-      setStat("hits", known(last.cache_hits));
-      setStat("misses", known(last.cache_misses));
-      setStat("limits", known(last.limit_hits), last.limit_hits ? "warn" : "");
-      setStat("syncs", known(last.syncs));
+      setStat("compile", seconds === null ? "–" : m.duration(seconds));
+      setStat("hits", known(counted(row.cache_hits, made.filter((graph) => graph.cached).length)));
+      setStat("misses", known(counted(row.cache_misses, made.filter((graph) => !graph.cached).length)));
+      setStat("limits", known(row.limit_hits), row.limit_hits ? "warn" : "");
+      setStat("syncs", known(row.syncs));
       const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
       ui.compile.className = `verdict ${tone}`;
       const share = c.share === null || c.share === undefined ? "" : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;

@@ -13,6 +13,7 @@ from backend.config.schema import with_values
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.runs.record import set_fields
 from tests.browser.conftest import Server, Watched, tab, type_in
 from tests.gui.conftest import make_run
 
@@ -97,6 +98,14 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(verdict).to_contain_text(reason)
     expect(page.locator("#compile-reasons")).to_contain_text("Ends it: caption_buckets")
     expect(page.locator("#stat-recompiles")).to_have_class("stat bad")
+    # A process that resumes the run counts anew; until its first step its events tell.
+    set_fields(run.record_path, generation=2)
+    events.write("resumed", step=401)
+    events.write("compile", graph=1, block="double", seconds=2.5, cached=True, gradients=True)
+    expect(page.locator("#stat-graphs .stat-value")).to_have_text("1")
+    expect(page.locator("#stat-recompiles .stat-value")).to_have_text("0")
+    expect(page.locator("#stat-compile .stat-value")).to_have_text("2.5 s")
+    expect(page.locator("#stat-hits .stat-value")).to_have_text("1")
 
 
 def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> None:
