@@ -52,6 +52,9 @@ def straight(tiny_flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     where = tmp_path_factory.mktemp("straight")
     run, code = train_here(settings(tiny_flux, draw_pictures(where / "images"), where))
     assert code == 0, events(run, "error")
+    # the schedule counts steps, not batches: one of warm-up, then eleven of a cosine
+    falling = [0.005 * (1 + math.cos(math.pi * step / 11)) for step in range(11)]
+    assert [row["lr"] for row in rows(run)] == pytest.approx([0.0, *falling])
     return run
 
 
