@@ -143,12 +143,18 @@
       const count = recompiles.length === 1 ? "A recompile after warm-up" : `${recompiles.length} recompiles after warm-up`;
       return el("div", { class: "trouble", id: "recompile-alarm", role: "alert" }, el("strong", {}, `${count}: ${last.reason || "torch gave no reason"}.`), last.setting ? el("p", { class: "remedy" }, `Ends it: ${last.setting}.`) : null);
     };
-    const warnings = (list = [], recompiles = []) =>
+    // The newest in full; a data set's oddities, told before the first step, must not push the run out of sight.
+    const warnings = (list = [], recompiles = []) => {
+      const one = (w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null);
+      const earlier = list.slice(0, list.length > 2 ? -1 : 0).reverse();
+      const unfolded = ui.warnings.querySelector("details")?.open;
       fill(
         ui.warnings,
         alarm(recompiles),
-        list.slice(-6).map((w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null)),
+        list.slice(list.length > 2 ? -1 : 0).map(one),
+        earlier.length ? el("details", { open: unfolded || null }, el("summary", {}, m.count(earlier.length, "earlier warning")), earlier.map(one)) : null,
       );
+    };
 
     const nothing = (node, status, yet, ended) => fill(node, el("p", { class: "note" }, live.has(status.state) ? yet : ended));
     const validation = (rows = [], status) => {

@@ -98,6 +98,11 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(verdict).to_contain_text(reason)
     expect(page.locator("#compile-reasons")).to_contain_text("Ends it: caption_buckets")
     expect(page.locator("#stat-recompiles")).to_have_class("stat bad")
+    for text in ("First.", "Second.", "Third."):
+        events.write("warning", text=text, remedy="")
+    expect(page.locator("#run-warnings > .warning")).to_have_text("Third.")
+    page.locator("#run-warnings summary").click()
+    expect(page.locator("#run-warnings details .warning")).to_have_text(["Second.", "First."])
     # A process that resumes the run counts anew; until its first step its events tell.
     set_fields(run.record_path, generation=2)
     events.write("resumed", step=401)
