@@ -96,6 +96,10 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SDXL | {"lr_scheduler": "cosine_with_min_lr", "lr_scheduler_min_lr_ratio": 0.1},
         {"optimizer.lr_scheduler": "cosine", "optimizer.lr_scheduler_min_lr_ratio": 0.1},
     ),
+    "a scheduler of torch rules over the other": (
+        SDXL | {"lr_scheduler_type": "CosineAnnealingLR", "lr_scheduler": "constant"},
+        {"optimizer.lr_scheduler": "torch.optim.lr_scheduler.CosineAnnealingLR"},
+    ),
     "rex": (
         QWEN | {"lr_scheduler": "rex"},
         {"optimizer.lr_scheduler": "rex", "optimizer.lr_scheduler_min_lr_ratio": 0.01},

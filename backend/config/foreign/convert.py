@@ -26,6 +26,8 @@ from backend.config.schema import Setting, by_name, by_path, settings
 from backend.models.table import FAMILIES, lacking
 
 _UNKNOWN = "no name of these programs that is known here"
+_RULING = ("unet_lr", "lr_scheduler_type")
+"""Names that rule over the common one, wherever they stand."""
 _WHOLE = 4096
 """The largest rank. From half of a LoKr's large factor on LyCORIS leaves it whole, and people write 100000 for that."""
 _ROUNDS = 4  # a refused value may hide that of another rule
@@ -74,8 +76,7 @@ class _Conversion(Work):
     def run(self) -> Converted:
         if self.kind != "dataset":
             self._family()
-            # the rate of the denoiser rules over the common one, wherever it stands
-            for key, value in sorted(self.values.items(), key=lambda item: item[0] == "unet_lr"):
+            for key, value in sorted(self.values.items(), key=lambda item: item[0] in _RULING):
                 self._argument(key, value)
             self._length()
             self._text_encoders()

@@ -118,9 +118,11 @@ def _scheduler(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _class_path(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("empty", needed=False)
-    if not CLASS_PATH.fullmatch(str(value)):
+    path = str(value).strip()
+    path = path if "." in path else f"torch.optim.lr_scheduler.{path}"
+    if not CLASS_PATH.fullmatch(path):
         raise Left("a scheduler of one's own needs its whole path, such as package.Class")
-    return Taken(str(value))
+    return Taken(path)
 
 
 def _warmup(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
