@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -19,6 +19,8 @@ from xml.sax.saxutils import escape
 from backend.bench.record import read_losses, read_rows
 from backend.bench.table import common, groups, lacking, loss_curves, loss_table, render, shared
 from backend.runs.files import write_atomic
+
+_Bar = tuple[str, float, bool]
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -89,37 +91,38 @@ text { fill: #ddd } .soft { fill: #999 } .bar { fill: #6f9fe0 } .eager { fill: #
 
 
 def plot(folder: Path) -> str:
-    """Bars of milliseconds a step of every compile record, as SVG that reads on light and dark pages."""
-    bars: list[tuple[str, float | None, bool]] = []
-    for name, meta, rows in records(folder):
-        if meta["kind"] != "compile":
-            continue
-        for checkpointing in (True, False):
-            chosen = [g for g in groups(rows) if g.checkpointing is checkpointing and g.good]
-            if chosen:
-                title = f"{name}, checkpointing {'on' if checkpointing else 'off'}, {meta.get('device', '')}"
-                bars.append((title, None, False))
-            same = common(rows)
-            for group in chosen:
-                seconds = group.median("s_per_step")
-                bars.append((group.name(same), 1000 * seconds if seconds else 0.0, group.variant == "eager"))
-    longest = max((value for _, value, _ in bars if value), default=1.0)
-    height, lines = 22 * len(bars) + 16, []
-    for number, (label, value, eager) in enumerate(bars):
-        y = 20 + 22 * number
-        if value is None:
-            lines.append(f'<text x="8" y="{y}" class="soft">{escape(label)}</text>')
-            continue
-        width = 380 * value / longest
-        lines.append(f'<text x="250" y="{y}" text-anchor="end">{escape(label)}</text>')
-        lines.append(
-            f'<rect x="258" y="{y - 12}" width="{width:.1f}" height="15" class="{"eager" if eager else "bar"}"/>'
-        )
-        lines.append(f'<text x="{264 + width:.1f}" y="{y}" class="soft">{value:.1f} ms</text>')
-    body = "\n".join(lines)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720">\n{_STYLE}\n{body}\n</svg>\n'
-    )
+    """Bars of milliseconds a step of every compile record, each on its own scale, as SVG for light and dark pages."""
+    lines: list[str] = []
+    shown = [(title, bars) for name, meta, rows in records(folder) for title, bars in _bars(name, meta, rows)]
+    # about what 13 px of a system font take
+    left = 16 + 7 * max((len(label) for _, bars in shown for label, _, _ in bars), default=0)
+    y = 20
+    for title, bars in shown:
+        lines.append(f'<text x="8" y="{y}" class="soft">{escape(title)}</text>')
+        longest = max(value for _, value, _ in bars) or 1.0
+        for label, value, eager in bars:
+            y += 22
+            width = 340 * value / longest
+            lines.append(f'<text x="{left}" y="{y}" text-anchor="end">{escape(label)}</text>')
+            shape = f'x="{left + 8}" y="{y - 12}" width="{width:.1f}" height="15"'
+            lines.append(f'<rect {shape} class="{"eager" if eager else "bar"}"/>')
+            lines.append(f'<text x="{left + 14 + width:.1f}" y="{y}" class="soft">{value:.1f} ms</text>')
+        y += 30
+    width, body = left + 430, "\n".join(lines)
+    return _svg(width, y, body)
+
+
+def _bars(name: str, meta: dict[str, Any], rows: list[dict[str, str]]) -> Iterator[tuple[str, list[_Bar]]]:
+    """(title, bars) of a compile record with checkpointing and without; a bar is (label, milliseconds, eager)."""
+    if meta["kind"] != "compile":
+        return
+    same = common(rows)
+    for checkpointing in (True, False):
+        chosen = [group for group in groups(rows) if group.checkpointing is checkpointing and group.good]
+        if chosen:
+            title = f"{name}, checkpointing {'on' if checkpointing else 'off'}, {meta.get('device', '')}"
+            bars = [(g.name(same), 1000 * (g.median("s_per_step") or 0.0), g.variant == "eager") for g in chosen]
+            yield title, bars
 
 
 _COLOURS = ("#999999", "#3b6fb6", "#c2703d", "#2b8a70", "#8a5fb0", "#b0485f", "#7d8a2b", "#3d9bb3")
@@ -148,10 +151,12 @@ def loss_plot(losses: list[dict[str, str]]) -> str:
         lines.append(f'<text x="60" y="{244 + 18 * number}" style="fill: {colour}">{escape(name)}</text>')
     lines.append(f'<text x="4" y="26" class="soft">{high:.3f}</text><text x="4" y="214" class="soft">{low:.3f}</text>')
     lines.append(f'<text x="700" y="226" text-anchor="end" class="soft">{longest} steps</text>')
-    height, body = 250 + 18 * len(curves), "\n".join(lines)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720">\n{_STYLE}\n{body}\n</svg>\n'
-    )
+    return _svg(720, 250 + 18 * len(curves), "\n".join(lines))
+
+
+def _svg(width: int, height: int, body: str) -> str:
+    size = f'viewBox="0 0 {width} {height}" width="{width}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{_STYLE}\n{body}\n</svg>\n'
 
 
 def files(docs: Path = DOCS) -> dict[Path, str]:
