@@ -97,7 +97,8 @@ def read_header(path: Path) -> Header:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
         raise Unreadable(f"holds tensors twice: {error}") from None
-    return Header(tensors, max(0, end - path.stat().st_size), spans, table.get("__metadata__") or {})
+    said = table.get("__metadata__")
+    return Header(tensors, max(0, end - path.stat().st_size), spans, said if isinstance(said, dict) else {})
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _notes(path: Path, header: Header) -> dict[str, Any]:
 def _parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
