@@ -69,7 +69,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         "buckets": len(stream.buckets),
         "route": f"{shapes.route.name}: {shapes.route.detail}" if chosen.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
-        "notes": "; ".join(report.failed.values()) if report else "",
+        "notes": _notes(report, telemetry, planned),
         "losses": losses,
         **meter.row(len(times) - warm),
     }
@@ -118,6 +118,14 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
     if report.state == "fallback":
         raise RuntimeError(report.reason or "nothing was compiled")
     return report
+
+
+def _notes(report: Any, telemetry: Any, planned: int | None) -> str:
+    """What failed to compile, and what kept the planned graphs from serving where more were made."""
+    said = list(report.failed.values()) if report else []
+    if planned is not None and len(telemetry.graphs) > planned:
+        said += [f"{graph.kind}: {graph.guard}" for graph in telemetry.graphs if graph.guard]
+    return "; ".join(said)
 
 
 def _planned(chosen: Variant, report: Any, stream: Any, shapes: Any, steps: int) -> int | None:

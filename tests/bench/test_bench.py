@@ -19,12 +19,15 @@ from backend.bench.sizes import SIZES
 from backend.bench.table import groups, loss_table, render, shared
 from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
-from backend.bench.worker import _Step, measure
+from backend.bench.worker import _notes, _Step, measure
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import Telemetry
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
 from backend.models.loading import Loading
 from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
+from tests.compile.toys import Counting, Stack, lists
 
 TINY = [
     "--size",
@@ -171,6 +174,17 @@ def test_table_is_medians_with_cold_and_warm_apart(tmp_path: Path) -> None:
     assert lines["static:sdpa"][2:6] == ["100.0", "2.10", "30.0", "4.5"]
     assert "no package" in lines["static:fa4"][2]
     assert [group.variant for group in groups(rows)] == ["eager", "static:sdpa", "static:fa4"]
+
+
+def test_a_row_says_what_kept_the_planned_graphs_from_serving() -> None:
+    stack, telemetry = Stack(), Telemetry().start()
+    compile_model(stack, lists(stack), backend=Counting(), dynamic="false")
+    for tokens in (8, 12):
+        stack(torch.randn(1, tokens, 8, requires_grad=True))
+    telemetry.stop()
+    said = _notes(None, telemetry, 1)
+    assert said.startswith("first: ") and "expected 8, actual 12" in said
+    assert _notes(None, telemetry, 2) == _notes(None, telemetry, None) == ""
 
 
 def test_page_and_plot_come_from_the_rows_alone(tmp_path: Path) -> None:
