@@ -305,7 +305,7 @@ class Actions:
             return self._say("There is nothing to change.", "error")
         shown = {path: fields.to_widget(known[path], value) for path, value in values.items()}
         self.desk.change(shown)
-        names = ", ".join(f"{known[path].label} = {shown[path]}" for path in shown)
+        names = ", ".join(f"{known[path].label} = {fields.title_of(known[path], shown[path])}" for path in shown)
         said = messages.notice(f"Changed: {names}.", action="Undo", request={"what": "undo"})
         return Reply(self.state(form.read(self.desk.now.values).problems) | {"notice": said}, reload=True)
 

@@ -37,6 +37,7 @@ class Placed:
     """What one setting does unlike others of its kind.
 
     group: another panel. first: before the others. wide: a whole row. lines: height. names: choices by another name.
+    titles: what choices are called in the list, where the value stays as it is.
     """
 
     group: str | None = None
@@ -45,6 +46,7 @@ class Placed:
     lines: int | None = None
     placeholder: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 TABS = {
@@ -78,6 +80,7 @@ _GROUPS = (
 GROUPS = {group.key: group for group in _GROUPS}
 
 EXCEPTIONS: dict[str, Placed] = {
+    "model.family": Placed(titles={name: row.facts.title for name, row in FAMILIES.items()}),
     "model.base_model": Placed(first=True, placeholder="/path/to/FLUX.1-dev"),
     "model.weight_dtype": Placed(group="memory"),
     "network.targets_include": Placed(wide=True, lines=3),
@@ -230,7 +233,7 @@ def widget(setting: Setting) -> gr.components.Component:
     if offered:
         # Free text is taken here and refused by the schema, beside the field: a refusal by Gradio's own check would
         # block every button that reads the form.
-        choices = [(how.names.get(name, name), how.names.get(name, name)) for name in offered]
+        choices = [(how.titles.get(name, how.names.get(name, name)), how.names.get(name, name)) for name in offered]
         if setting.nullable:
             choices = [("not set", ""), *choices]
         return gr.Dropdown(choices, value=value, allow_custom_value=True, interactive=True, **shared)
@@ -287,6 +290,11 @@ def choice_of(setting: Setting, shown: str) -> str:
     """The choice behind the name that the widget shows; what is no choice stays as it is, for the schema to refuse."""
     names = EXCEPTIONS.get(setting.path, _PLAIN).names
     return next((choice for choice, name in names.items() if name == shown), shown)
+
+
+def title_of(setting: Setting, shown: Any) -> str:
+    """What the widget calls a value that it shows."""
+    return EXCEPTIONS.get(setting.path, _PLAIN).titles.get(str(shown), str(shown))
 
 
 def number_text(value: float) -> str:

@@ -161,7 +161,7 @@ def _shown(setting: Setting, raw: Any) -> str:
         return "; ".join(_short(str(row.get(first, ""))) for row in rows) or "none"
     if setting.kind == "bool":
         return "on" if raw else "off"
-    return _short(str(raw or "").replace("\n", ", ")) or "not set"
+    return _short(fields.title_of(setting, raw or "").replace("\n", ", ")) or "not set"
 
 
 def _short(text: str, most: int = 60) -> str:
