@@ -135,7 +135,8 @@ def test_operators_are_well_formed(style: str) -> None:
     q, k, v = leaves()
     if style == "sink":
         attention.sink_route("sdpa", "aten", "dense")
-        torch.library.opcheck(torch.ops.monotile.aten_sink.default, (q, k, v, torch.tensor([6.0, 0.0, 16.0])))
+        for pads in (torch.tensor([6.0, 0.0, 16.0]), None):
+            torch.library.opcheck(torch.ops.monotile.aten_sink.default, (q, k, v, pads))
     else:
         cu = segments.cu_seqlens(RUNS, CPU)
         flat = [x.detach().reshape(-1, 2, 16).requires_grad_() for x in (q, k, v)]
@@ -151,7 +152,7 @@ def test_operators_cost_what_attention_costs(style: str) -> None:
         F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
     with FlopCounterMode(display=False) as ours:
         if style == "sink":
-            torch.ops.monotile.aten_sink(q, k, v, torch.empty(1, device="meta"))
+            torch.ops.monotile.aten_sink(q, k, v, None)
         else:
             torch.ops.monotile.byhand_segments(q[0], k[0], v[0], torch.empty(2, device="meta"), 20)
     assert ours.get_total_flops() == plain.get_total_flops() > 0
