@@ -316,6 +316,9 @@ _ANY = st.one_of(
 )
 def test_no_value_breaks_it_and_no_name_is_lost(values: dict[str, Any]) -> None:
     values = {**values, "LoRA_type": "Flux1"}
+    beside = source.Source("dataset", {"datasets": [{"image_dir": "/d", **values}]})
+    assert convert(beside).loaded.config is not None
+    assert convert(read_raw(b'network_module = "networks.lora_sd3"'), beside).loaded.config is not None
     converted = convert(read_raw(json.dumps(values).encode()))
     assert converted.loaded.config is not None
     told = {note.key.removeprefix("network_args ") for note in converted.notes}

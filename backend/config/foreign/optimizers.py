@@ -80,10 +80,10 @@ def _unsaid(work: Work, name: str) -> None:
     if _NAME not in work.ours or name in _ADAMW or ("." in name and name != _HUGGING):
         return
     unsaid = {"optimizer.weight_decay": 0.0} | ({"optimizer.betas": [0.9, 0.99]} if name in _LIONS else {})
+    said = work.values.get(work.origin[_NAME], name)
     for path, value in unsaid.items():
         if path not in work.ours:
-            key = path.rpartition(".")[2]
-            work.change(path, value, key, f"not in the file: {value} is what {work.values[work.origin[_NAME]]} takes")
+            work.change(path, value, path.rpartition(".")[2], f"not in the file: {value} is what {said} takes")
 
 
 def _adafactor(work: Work, given: dict[str, Any]) -> dict[str, Any]:
