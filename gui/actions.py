@@ -110,7 +110,12 @@ class Actions:
             "desk": self.desk.facts(),
             "problems": messages.all_problem_facts(problems),
             "presets": [
-                {"name": preset.name, "builtin": preset.builtin, "description": preset.description}
+                {
+                    "name": preset.name,
+                    "builtin": preset.builtin,
+                    "description": preset.description,
+                    "family": own.family_of(preset.name) if preset.builtin else None,
+                }
                 for preset in presets.list_presets(self.shelf)
             ],
         }

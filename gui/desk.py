@@ -125,6 +125,8 @@ class Desk:
                 "preset": self.now.preset,
                 "changed": form.changed(self.now.values, self.now.base),
                 "changedFromDefault": form.changed(self.now.values, form.defaults()),
+                "family": str(self.now.values.get("model.family")),
+                "families": {name: row.facts.title for name, row in FAMILIES.items()},
                 **_of_family(str(self.now.values.get("model.family"))),
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),

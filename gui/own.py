@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.config.schema import by_path
+from backend.models.table import FAMILIES
 from gui import fields, form
 from gui.desk import Snapshot
 
@@ -35,6 +36,11 @@ def given(now: Snapshot, built_in: bool, after: form.Values) -> form.Values:
     if now.values["model.family"] != after["model.family"]:
         kept = {path: value for path, value in kept.items() if not path.startswith("model.")}
     return kept
+
+
+def family_of(preset: str) -> str | None:
+    """The family that a built-in preset is for, by its name: ``flux_kontext-8gb``; None for the demo."""
+    return max((name for name in FAMILIES if preset.startswith(f"{name}-")), key=len, default=None)
 
 
 def labels(kept: form.Values) -> list[str]:

@@ -60,9 +60,14 @@
     const list = presetBox.querySelector(".preset-list");
     // By number, so that 8 GB come before 12.
     const sorted = (builtin) => m.state.presets.filter((p) => p.builtin === builtin).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+    // The chosen family's first, since a preset is mostly sought by card.
+    const own = m.state.desk.family;
+    const builtin = sorted(true);
+    const families = [...new Set(builtin.map((p) => p.family))].filter(Boolean).sort((a, b) => (b === own) - (a === own));
     const groups = [
       ["Yours", sorted(false)],
-      ["Built in", [...sorted(true), DEFAULTS]],
+      ["To begin with", [...builtin.filter((p) => !p.family), DEFAULTS]],
+      ...families.map((family) => [m.state.desk.families[family], builtin.filter((p) => p.family === family)]),
     ];
     fill(
       list,

@@ -10,7 +10,7 @@ import pytest
 
 from backend.config import presets
 from backend.config.load import parse
-from gui import form
+from gui import form, own
 from gui.actions import Actions, start_problems
 from gui.desk import Desk
 from gui.places import Places
@@ -70,6 +70,14 @@ def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Act
     (actions.shelf.builtin / "sdxl.toml").write_text(other, encoding="utf-8")
     shown = ask(actions, "compare", form_now, name="sdxl", keep=True).message["difference"]
     assert shown["own"] == ["Image folders", "Name"]
+
+
+def test_every_preset_but_the_demo_lies_with_its_family() -> None:
+    for preset in presets.list_presets():
+        config = presets.load(preset).config
+        if preset.builtin and preset.name != "demo":
+            assert config is not None and own.family_of(preset.name) == config.model.family
+    assert own.family_of("demo") is None
 
 
 def test_a_preset_with_mistakes_is_not_loaded(actions: Actions) -> None:
