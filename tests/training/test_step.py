@@ -75,6 +75,12 @@ def latent_of(vae: Any, where: Path, size: tuple[int, int]) -> Tensor:
     return (found - (vae.config.shift_factor or 0.0)) * vae.config.scaling_factor
 
 
+def measured_noise(x0: Tensor, where: Path) -> Tensor:
+    """That of validation, which goes by the picture's content."""
+    key = hashlib.sha256((where / "images" / "picture_0.png").read_bytes()).hexdigest()
+    return drawn(x0.shape, "validation", key, 0, seed=5)
+
+
 def mean_over_step(loss: Callable[[str, int, int], Tensor]) -> float:
     """loss: caption, number of the batch, row -> the row's loss."""
     return float(
@@ -115,8 +121,7 @@ def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
     assert row["loss"] == pytest.approx(mean_over_step(loss), rel=1e-5)
     assert len(seeds) == len(set(seeds)) == 2
     assert [event["step"] for event in measured] == [0, 1]
-    key = hashlib.sha256((tmp_path / "images" / "picture_0.png").read_bytes()).hexdigest()
-    noise, sigma = drawn(x0.shape, "validation", key, 0, seed=5), torch.tensor(0.3)
+    noise, sigma = measured_noise(x0, tmp_path), torch.tensor(0.3)
     at = predicted((1 - sigma) * x0 + sigma * noise, sigma, CAPTION)
     assert measured[0]["loss"] == pytest.approx(float(F.mse_loss(at, noise - x0)), rel=1e-5)
 
@@ -155,4 +160,9 @@ def test_sdxl(tiny_sdxl: Path, tmp_path: Path) -> None:
         return (smooth.mean() * snr.clamp(max=5) / (snr + 1))[0]
 
     assert row["loss"] == pytest.approx(mean_over_step(loss), rel=1e-5)
+    # validation has plain noise and the plain distance, at 0.3 of the schedule
+    noise, at = measured_noise(x0, tmp_path), torch.tensor([300])
+    found = predicted(scheduler.add_noise(x0, noise, at), at, CAPTION)
+    wanted = F.mse_loss(found, scheduler.get_velocity(x0, noise, at))
+    assert measured[0]["loss"] == pytest.approx(float(wanted), rel=1e-5)
     assert len({event["loss"] for event in measured}) == 2

@@ -54,6 +54,8 @@ def test_every_batch_size_and_order_measure_the_same() -> None:
     torch.manual_seed(0)
     assert measure(examples()[::-1]).sigma_losses == pytest.approx(first.sigma_losses, rel=1e-6)
     assert measure(examples(), seed=43).loss != first.loss
+    # each repeat has noise of its own
+    assert measure(examples(), repeats=1).loss != pytest.approx(first.loss, rel=1e-4)
 
 
 def test_the_loss_is_the_formula() -> None:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors
+import safetensors.torch
 import torch
 from PIL import Image
 
 from backend.config.load import parse
 from backend.lora.inject import find_targets, inject
+from backend.lora.keys import linear_layers, names_of
+from backend.lora.load import read_lora
+from backend.lora.save import Trained, in_format
 from backend.models.loading import Loading
 from backend.models.table import FAMILIES, family
 from backend.runs.folder import Run
@@ -93,6 +96,18 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
         generator=torch.Generator("cpu").manual_seed(5),
     )  # fmt: skip
     assert np.abs(samples[4, 0] - np.asarray(drawn.images[0]).astype(int)).max() <= 1
+    # in diffusers' own names it says the same
+    code, facts = family("sdxl").load(), family("sdxl").facts
+    encoders, _ = code.load_text(tiny_sdxl, Loading(torch.float32, CPU)).trained()
+    names = names_of(linear_layers(code.empty_denoiser(tiny_sdxl)), code, facts).joined(linear_layers(encoders))
+    back = read_lora(run.checkpoints_dir / "tiny.safetensors", names)
+    parts = {path: Trained(*pair, back.scales[path]) for path, pair in back.pairs.items()}
+    safetensors.torch.save_file(in_format(parts, names, "diffusers"), tmp_path / "other.safetensors")
+    other = pipeline_of("sdxl", tiny_sdxl)
+    other.load_lora_weights(tmp_path / "other.safetensors")
+    for at in (0, 2):
+        said = [each.encode_prompt("a red circle", device=CPU)[at] for each in (pipeline, other)]
+        torch.testing.assert_close(*said, atol=1e-5, rtol=1e-5)
 
 
 def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
