@@ -82,6 +82,8 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
     assert "lora_te1_text_model_encoder_layers_0_self_attn_q_proj" in layers
     assert all(trained[f"{name}.lora_up.weight"].abs().max() > 1e-3 for name in layers)
     assert {float(trained[f"{name}.alpha"]) for name in layers} == {2.0}
+    rates = [(each["initial_lr"], len(each["params"])) for each in state_of(run)["optimizer"]["param_groups"]]
+    assert rates[0][0] == 0.03 and rates[1:] == [(0.02, 2 * len(layers))]
 
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
         assert file.metadata()["ss_text_encoder_lr"] == "0.02"
