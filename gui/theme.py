@@ -14,6 +14,7 @@ SCRIPTS = (
     "core.js",
     "fields.js",
     "rows.js",
+    "presets.js",
     "bar.js",
     "welcome.js",
     "chart.js",

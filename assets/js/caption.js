@@ -70,7 +70,9 @@
     );
     box.classList.add("wide-dialog");
     box.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      if (!(event.ctrlKey || event.metaKey)) return;
+      if (event.key === "s") keep();
+      if (event.key !== "Enter") return;
       event.preventDefault();
       go(at + 1 < shown.of ? at + 1 : at);
     });
