@@ -108,6 +108,7 @@ class Look:
             written = _OTHER_CAPTIONS if self._written else ""
             result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else written}
         return {
+            "look": self.job.number,
             "state": state,
             "done": self.done,
             "total": self.total,

@@ -6,6 +6,7 @@
   let timer = null;
   let page = 0;
   let result = null;
+  let drawn = null;
 
   const look = async () => {
     try {
@@ -30,9 +31,11 @@
     drawState(state);
     if (state.state === "running") timer = setTimeout(watch, 400);
     else if (state.state === "done") {
-      const same = JSON.stringify(state.result) === JSON.stringify(result);
+      // Another look is drawn anew even if it found the same: its pictures are asked for by its number.
+      const key = JSON.stringify([state.look, state.result]);
       result = state.result;
-      drawResult(!same);
+      drawResult(key !== drawn);
+      drawn = key;
     }
   };
   // The plan follows the form without another look.
@@ -124,7 +127,7 @@
         problemList(result.problems),
         result.histogram ? el("div", { class: "picture-box", id: "histogram" }) : null,
         lists(result.lists),
-        c.images + c.validation ? el("h3", {}, "Pictures") : null,
+        c.images + c.validation ? el("h2", {}, "Pictures") : null,
         el("div", { class: "thumbs", id: "thumbs" }),
         el("div", { class: "pager" }),
       );

@@ -94,7 +94,7 @@
           el(
             "article",
             { class: "card run-card", "data-run": run.name },
-            el("div", { class: "card-head" }, el("h3", {}, run.name), el("span", { class: `state ${run.tone}` }, WORDS[run.state] || run.state)),
+            el("div", { class: "card-head" }, el("h2", {}, run.name), el("span", { class: `state ${run.tone}` }, WORDS[run.state] || run.state)),
             el("p", { class: "note" }, [run.when, run.total_steps ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps` : null, run.bytes ? m.bytes(run.bytes) : null, run.memory ? `memory ${run.memory}` : null].filter(Boolean).join(" · ")),
             run.pictures.length ? el("div", { class: "strip small-strip" }, run.pictures.map((file) => el("img", { src: m.samplePicture(run.name, file), alt: "Sample of this run", loading: "lazy" }))) : null,
             files(run),

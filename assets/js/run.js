@@ -32,7 +32,7 @@
 
   // ---- the frame -----------------------------------------------------------------------------------------------
   const card = (id, title, ...content) => {
-    const head = el("div", { class: "card-head" }, el("h3", {}, title));
+    const head = el("div", { class: "card-head" }, el("h2", {}, title));
     return el("section", { class: "card", id }, head, content);
   };
   const stat = (id, label) => el("div", { class: "stat", id: `stat-${id}` }, el("span", { class: "stat-value" }, "–"), el("span", { class: "stat-label" }, label));
