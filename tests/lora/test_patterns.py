@@ -89,6 +89,8 @@ def test_a_run_trains_saves_and_resumes_them_exactly(tiny_flux: Path, image_fold
     assert tensors["transformer.transformer_blocks.0.attn.to_q.lora_A.weight"].shape[0] == 2
     with safetensors.safe_open(straight.checkpoints_dir / "tiny.safetensors", "pt") as file:
         assert '"dim": 6' in file.metadata()["ss_network_args"]
+        # alpha / rank is in B here, and who reads alpha must not scale again
+        assert (file.metadata()["ss_network_dim"], file.metadata()["ss_network_alpha"]) == ("4", "4.0")
     other = [{**ROWS[0], "dim": 3}, *ROWS[1:]]
     half.config_path.write_text(half.config_path.read_text().replace("dim = 2", "dim = 3", 1))
     _, code = train_here(cfg(6, other), half, resume=True)

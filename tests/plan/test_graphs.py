@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backend.plan.graphs import Dynamic, GraphPlan, Shape, count_graphs
@@ -58,6 +60,8 @@ def test_limit_and_words() -> None:
     assert plan.words() == "3 shapes -> 4 graphs (3 training + 1 without gradient) x 2 block classes = 8"
     many = GraphPlan(tuple(shapes(*range(23))), (), (), 23, 0, 2)
     assert many.recompile_limit >= 23
+    # blocks of several backends have their graphs under one code object
+    assert replace(many, backends=2).recompile_limit >= 2 * many.per_class
 
 
 PROMPTS = {"sampling": {"prompts": [{"prompt": "a"}, {"prompt": "b", "width": 512}]}}

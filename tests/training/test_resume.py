@@ -118,7 +118,7 @@ def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
 def test_settings_changed_before_a_resume_hold_from_its_first_step(
     tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    """A rate, a decay and a later end; then a batch size at which the epoch has fewer batches than are done."""
+    """A rate, a decay and a later end; then a caption, and a batch size with fewer batches an epoch than are done."""
     changed = {"learning_rate": 0.002, "lr_scheduler": "cosine", "lr_warmup": 0.0, "weight_decay": 0.5}
     cfg = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 3}, optimizer={
         "learning_rate": 0.01, "lr_scheduler": "cosine", "lr_warmup": 0.0})  # fmt: skip
@@ -134,8 +134,11 @@ def test_settings_changed_before_a_resume_hold_from_its_first_step(
 
     wider = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 8}, dataset={"batch_size": 4})
     dump(wider, run.config_path, whole=True)
+    assert not any("pictures changed" in event["text"] for event in events(run, "warning"))
+    (image_folder / "picture_0.txt").write_text("another caption", encoding="utf-8")
     _, code = train_here(wider, run, resume=True)
     assert code == 0, events(run, "error")
+    assert any("pictures changed" in event["text"] for event in events(run, "warning"))
     assert [(row["step"], row["epoch"]) for row in rows(run)[-2:]] == [(7, 1), (8, 2)]
     assert any("goes on with the next epoch after step 6" in event["text"] for event in events(run, "warning"))
 
