@@ -185,7 +185,11 @@
     };
     waiting.splice(0).forEach(send);
   };
-  m.act = (what, details = {}) => (send ? send({ what, ...details }) : waiting.push({ what, ...details }));
+  m.act = (what, details = {}) => {
+    // Gone back once: the message that offered it would go back further.
+    if (what === "undo") toasts?.querySelector("[data-only=undo]")?.remove();
+    return send ? send({ what, ...details }) : waiting.push({ what, ...details });
+  };
   m.receive = (message) => {
     for (const key of ["desk", "problems", "presets", "settings"]) if (message[key]) m.state[key] = message[key];
     if (message.desk) m.emit("desk", message.desk);
