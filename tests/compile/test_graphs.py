@@ -123,14 +123,18 @@ def test_sizes_that_open_without_gradients_cost_one_graph_for_all_blocks() -> No
     assert stats.by_class == {"double": 2, "single": 2}
 
 
-def test_dynamic_graph_survives_a_size_equal_to_the_width() -> None:
-    """32 image tokens at width 32: `dynamic=True` would tie or specialise the axis; marked axes stay one graph."""
+@pytest.mark.parametrize("rows", [1, 2])
+def test_dynamic_graph_survives_a_size_equal_to_the_width(rows: int) -> None:
+    """32 image tokens at width 32: `dynamic=True` would tie or specialise the axis; marked axes stay one graph.
+
+    Two rows have captions of two lengths, and so a mask, which is as long.
+    """
     model, counting = sparse_lora(), Counting()
     model.enable_gradient_checkpointing()
     shapes = ShapeRuntime("dynamic")
     compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic=shapes.compile_dynamic("true"))
     for size, text in (((8, 16), 12), ((8, 12), 32), ((6, 8), 20), ((16, 16), 12)):
-        run(model, make_batch([size], [text]), shapes)
+        run(model, make_batch([size] * rows, [text, text - 2][:rows]), shapes)
     assert len(counting.graphs) == 2
 
 
