@@ -257,14 +257,16 @@ class Actions:
             problems = messages.all_problem_facts(brought.loaded.problems)
             return Reply({"importFailed": {"name": name, "problems": problems}})
         self._brought = brought
-        rows = form.differences(self.desk.now.values, form.to_values(brought.loaded.config))
+        now = self.desk.now.values
+        rows = form.differences(now, form.to_values(brought.loaded.config) | brought.given(now))
         return Reply({"brought": {"name": name, "rows": rows, **brought.facts()}})
 
     def take_import(self, request: Mapping[str, Any]) -> Reply:
         """Put what was brought over and shown on the desk."""
         if self._brought is None or self._brought.name != request.get("name"):
             return self._say("That file is no longer at hand. Import it again.", "error")
-        return self._take(self._brought.loaded, None, f"the settings of {self._brought.name}")
+        given = self._brought.given(self.desk.now.values)
+        return self._take(self._brought.loaded, None, f"the settings of {self._brought.name}", given)
 
     def _save(self, name: str, overwrite: bool) -> Reply:
         loaded = form.read(self.desk.now.values)

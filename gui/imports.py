@@ -11,20 +11,30 @@ from backend.config.foreign.report import HEADINGS
 from backend.config.foreign.source import of_another, read_raw
 from backend.config.load import Loaded
 from backend.config.schema import SECTIONS
+from gui import form
 
 
 @dataclass(frozen=True)
 class Brought:
-    """A file that was brought over and not taken yet."""
+    """A file that was brought over and not taken yet. of_data: it describes pictures and nothing else."""
 
     name: str
     converted: Converted
     with_dataset: bool
+    of_data: bool
 
     @property
     def loaded(self) -> Loaded:
         """Our settings."""
         return self.converted.loaded
+
+    def given(self, now: form.Values) -> form.Values:
+        """Values of the form, `now`, that stay: of a data set file, all that it says nothing about."""
+        if not self.of_data or self.loaded.config is None:
+            return {}
+        brought, defaults = form.to_values(self.loaded.config), form.defaults()
+        silent = (p for p in brought if not p.startswith("dataset.") and brought[p] == defaults[p])
+        return {path: now[path] for path in silent}
 
     def facts(self) -> dict[str, Any]:
         """What the page shows beside the difference."""
@@ -51,5 +61,6 @@ def is_foreign(content: bytes) -> bool:
 
 def bring(name: str, content: bytes, dataset: bytes | None = None) -> Brought:
     """Both files, as sent by the page."""
-    converted = convert(read_raw(content), None if dataset is None else read_raw(dataset))
-    return Brought(name, converted, dataset is not None)
+    source = read_raw(content)
+    converted = convert(source, None if dataset is None else read_raw(dataset))
+    return Brought(name, converted, dataset is not None, source.kind == "dataset")

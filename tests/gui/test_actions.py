@@ -149,6 +149,16 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert "settings of ai-toolkit" in yaml["text"]
 
 
+def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
+    ask(actions, "form", ranked("48"))
+    content = b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n'
+    rows = send(actions, content, "pictures").message["brought"]["rows"]
+    assert {row["label"] for row in rows} >= {"Image folders"} and "Rank" not in {row["label"] for row in rows}
+    ask(actions, "take-import", name="pictures")
+    assert actions.desk.now.values["dataset.resolution"] == "768"
+    assert actions.desk.now.values["network.network_dim"] == "48", "the file says nothing of it"
+
+
 def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
     send(actions, b"[network]\nnetwork_dim = 12\n")
     assert presets.find("from a friend", actions.shelf).path.read_bytes() == b"[network]\nnetwork_dim = 12\n"
