@@ -30,6 +30,7 @@ def test_unpadded_rows_of_open_sizes_are_plain_attention() -> None:
     torch.testing.assert_close(route.plain(*odd), attention.plain_attention(*odd), rtol=0, atol=0)
 
 
+@torch._inductor.config.patch(force_disable_caches=True)  # what is asked here is no part of a cache's key
 def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a card inductor asks whether rows of SDPA's lse are a multiple of 8 long: here the CPU's kernel is asked."""
     from torch._inductor import lowering
@@ -41,7 +42,6 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
 
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     usual = lowering._maybe_layout_constraints[kernel]
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
     monkeypatch.setitem(lowering._maybe_layout_constraints, kernel, asked)
     graphs = []
     for attend in (attention.plain_attention, attention.opened(attention.MaskedSdpa()).plain):
