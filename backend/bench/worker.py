@@ -158,8 +158,6 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
         route = _unmasked_route()
     else:
         route = attention.choose(chosen.route, device, dtype)
-    if chosen.compile is not None and chosen.dynamic != "false":
-        attention.open_sizes(route, device, dtype)
     tokens = size.tokens * size.pictures
     static = tokens if chosen.mode == "static" else None
     longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None
@@ -167,7 +165,10 @@ def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
     if chosen.compile is None and size.masked_text:
         # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
         captions, text = None, None
-    return ShapeRuntime(chosen.mode, static, captions, text, route, longest=longest)
+    runtime = ShapeRuntime(chosen.mode, static, captions, text, route, longest=longest)
+    if chosen.compile is not None:
+        runtime.expect_graphs(chosen.dynamic, device, dtype)
+    return runtime
 
 
 def _unmasked_route() -> Any:

@@ -34,12 +34,12 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
 class Route(ABC):
     """A way to compute attention over runs. `name` is the setting's value, `detail` says what runs underneath.
 
-    opened: operator that computes unpadded rows where graphs have open sizes, None for SDPA; see `open_sizes`.
+    unguarded: operator of unpadded rows in graphs of open sizes, None for SDPA; see `open_sizes`.
     """
 
     name: str
     detail: str
-    opened: Any = None
+    unguarded: Any = None
 
     @abstractmethod
     def prepare(self, runs: Runs, device: torch.device) -> Any:
@@ -51,9 +51,18 @@ class Route(ABC):
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of q (B, S, H, D) to k, v (B, T, H, D) where nothing is padded."""
-        if self.opened is None or q.shape[-1] % 8:  # flash kernels take no other heads; SDPA pads them
+        if self.unguarded is None or q.shape[-1] % 8:  # flash kernels take no other heads; SDPA pads them
             return plain_attention(q, k, v)
-        return self.opened(q, k, v, None)
+        return self.unguarded(q, k, v, None)
+
+    def open_sizes(self) -> None:
+        """Unpadded rows go through torch's flash kernel behind our operator, for graphs of open sizes.
+
+        SDPA's backward pass is guarded by inductor on whether rows of its lse are a multiple of 8 long
+        (`sdpa_constraint`, on a card alone): 4096 tokens were one graph and 4068 the next. An operator of ours is asked
+        nothing.
+        """
+        self.unguarded = _operator("sink", "aten")
 
 
 class MaskedSdpa(Route):
@@ -175,7 +184,7 @@ def segment_route(name: str, kernel: str, detail: str) -> Segments:
     return Segments(name, detail, _operator("segments", kernel))
 
 
-def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
+def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this torch build and GPU run SDPA's flash kernel for `dtype`."""
     if device.type != "cuda" or dtype not in HALF or torch.version.hip:
         return False
@@ -185,7 +194,7 @@ def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
 def make_route(name: str, device: torch.device, dtype: torch.dtype) -> Route:
     """The route `name` for a device and dtype; no check, see `missing`."""
     if name == "sdpa":
-        if _has_flash(device, dtype):
+        if has_flash(device, dtype):
             return sink_route("sdpa", "aten", "SDPA's flash kernel, padded keys removed")
         return MaskedSdpa()
     if name == "varlen":
@@ -281,21 +290,6 @@ def _proven(name: str, device: torch.device, dtype: torch.dtype) -> bool:
         log.warning("attention = auto passes over %s, which is installed but fails: %s", name, error)
         return False
     return True
-
-
-def open_sizes(route: Route, device: torch.device, dtype: torch.dtype) -> Route:
-    """The route, for graphs of open sizes: torch's flash kernel behind our operator where nothing is padded.
-
-    SDPA's backward pass is guarded by inductor on whether rows of its lse are a multiple of 8 long (`sdpa_constraint`,
-    on a card alone): 4096 tokens were one graph and 4068 the next. An operator of ours is asked nothing.
-    """
-    return opened(route) if _has_flash(device, dtype) else route
-
-
-def opened(route: Route) -> Route:
-    """The route with torch's flash kernel behind our operator where nothing is padded."""
-    route.opened = _operator("sink", "aten")
-    return route
 
 
 def choose(setting: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> Route:

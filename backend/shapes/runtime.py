@@ -105,8 +105,8 @@ class ShapeRuntime:
             padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
             longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
         )
-        if cfg.compile.compile and runtime.compile_dynamic(cfg.compile.compile_dynamic) != "false":
-            attention.open_sizes(runtime.route, device, dtype)
+        if cfg.compile.compile:
+            runtime.expect_graphs(cfg.compile.compile_dynamic, device, dtype)
         log.info("shapes: %s", runtime.describe())
         return runtime
 
@@ -204,6 +204,11 @@ class ShapeRuntime:
     def compile_dynamic(self, setting: str | bool | None) -> str | bool | None:
         """What torch is told as `dynamic`: the modes dynamic and exact_buckets rule over the setting."""
         return {"dynamic": "auto", "exact_buckets": "false"}.get(self.mode, setting)
+
+    def expect_graphs(self, setting: str | bool | None, device: torch.device, dtype: torch.dtype) -> None:
+        """Ready the route for blocks compiled with `setting` as their `dynamic`: graphs of open sizes need another."""
+        if self.compile_dynamic(setting) != "false" and attention.has_flash(device, dtype):
+            self.route.open_sizes()
 
 
 def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) -> None:

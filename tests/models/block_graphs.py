@@ -43,7 +43,9 @@ def route_of(style: str, mode: str = "static") -> attention.Route:
     if style == "mask":
         return attention.MaskedSdpa()
     route = attention.sink_route("sdpa", "aten", "flash")
-    return attention.opened(route) if mode == "dynamic" else route
+    if mode == "dynamic":
+        route.open_sizes()
+    return route
 
 
 def planned_graphs_are_observed(

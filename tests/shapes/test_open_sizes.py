@@ -18,9 +18,15 @@ def leaves(tokens: int, width: int = 16) -> list[torch.Tensor]:
     return [torch.randn(1, tokens, 2, width, requires_grad=True) for _ in range(3)]
 
 
+def open_route() -> attention.Route:
+    route = attention.MaskedSdpa()
+    route.open_sizes()
+    return route
+
+
 def test_unpadded_rows_of_open_sizes_are_plain_attention() -> None:
     """Through our operator, to keys of another number too (text of a UNet), outputs and gradients."""
-    route, found = attention.opened(attention.MaskedSdpa()), leaves(20)
+    route, found = open_route(), leaves(20)
     wanted = [x.detach().clone().requires_grad_() for x in found]
     for (q, k, v), attend in ((found, route.plain), (wanted, attention.plain_attention)):
         attend(q, k[:, :5], v[:, :5]).square().sum().backward()
@@ -44,7 +50,7 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
     usual = lowering._maybe_layout_constraints[kernel]
     monkeypatch.setitem(lowering._maybe_layout_constraints, kernel, asked)
     graphs = []
-    for attend in (attention.plain_attention, attention.opened(attention.MaskedSdpa()).plain):
+    for attend in (attention.plain_attention, open_route().plain):
         torch._dynamo.reset()
         counting = Telemetry().start()
         compiled = torch.compile(lambda *given, attend=attend: attend(*given))
@@ -67,8 +73,9 @@ def test_on_a_card_a_graph_a_class_serves_all_sizes() -> None:
 
     device = torch.device("cuda")
     model = wide_denoiser().to(device, torch.bfloat16)
-    route = attention.open_sizes(attention.choose("sdpa", device, torch.bfloat16), device, torch.bfloat16)
+    route = attention.choose("sdpa", device, torch.bfloat16)
     shapes = ShapeRuntime("dynamic", route=route, longest=1000)
+    shapes.expect_graphs("auto", device, torch.bfloat16)
     telemetry = Telemetry().start()
     compile_model(model, block_lists(model), fullgraph=True, dynamic=shapes.compile_dynamic("auto"))
     for size in ((16, 16), (8, 34), (16, 24)):
