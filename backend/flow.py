@@ -28,9 +28,10 @@ class TimestepDraw:
     """How a noise level is drawn; the fields carry the names and defaults of the settings.
 
     kind: ``uniform``; ``sigmoid`` = sigmoid(scale * n); ``logit_normal`` = sigmoid(mean + std * n) (Esser et al.,
-    arXiv 2403.03206, section 3.1); ``shift`` = the sigmoid draw moved by s -> shift * s / (1 + (shift - 1) * s) (same
-    paper, section 5.3.2); ``flux_shift`` = the same move with shift = exp(mu), mu linear in the image's tokens (flux,
-    ``sampling.py``). min_timestep, max_timestep: the range [0, 1] is mapped onto this part of [0, 1000].
+    arXiv 2403.03206, section 3.1); ``mode`` = 1 - u - scale * (cos(pi u / 2)**2 - 1 + u) of an even u (same section);
+    ``shift`` = the sigmoid draw moved by s -> shift * s / (1 + (shift - 1) * s) (same paper, section 5.3.2);
+    ``flux_shift`` = the same move with shift = exp(mu), mu linear in the image's tokens (flux, ``sampling.py``).
+    min_timestep, max_timestep: the range [0, 1] is mapped onto this part of [0, 1000].
     """
 
     kind: str = "shift"
@@ -38,6 +39,7 @@ class TimestepDraw:
     discrete_flow_shift: float = 3.0
     logit_mean: float = 0.0
     logit_std: float = 1.0
+    mode_scale: float = 1.29
     min_timestep: float = 0.0
     max_timestep: float = 1000.0
 
@@ -65,6 +67,11 @@ def shifted(sigma: Tensor, shift: float) -> Tensor:
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
+def mode(share: Tensor, scale: float) -> Tensor:
+    """The level at an even `share` in [0, 1]: densest in the middle for a `scale` above 0, falling from 1 to 0."""
+    return 1 - share - scale * (torch.cos(math.pi / 2 * share) ** 2 - 1 + share)
+
+
 def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator) -> Tensor:
     """One noise level in [0, 1], float32, shape ().
 
@@ -72,6 +79,8 @@ def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator) -
     """
     if draw.kind == "uniform":
         sigma = torch.rand((), generator=source)
+    elif draw.kind == "mode":
+        sigma = mode(torch.rand((), generator=source), draw.mode_scale)
     else:
         normal = torch.randn((), generator=source)
         if draw.kind == "logit_normal":

@@ -137,6 +137,8 @@ def _sigma_of(cfg: TimestepsSection, image_tokens: int) -> Callable[[float], flo
     def sigma(share: float) -> float:
         if kind == "uniform":
             return share
+        if kind == "mode":
+            return 1 - share - cfg.mode_scale * (math.cos(math.pi / 2 * share) ** 2 - 1 + share)
         normal = _normal_quantile(share)
         if kind == "logit_normal":
             return _sigmoid(cfg.logit_mean + cfg.logit_std * normal)

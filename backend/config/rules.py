@@ -208,6 +208,7 @@ RULES: tuple[Rule, ...] = (
     ),
     no_effect("timesteps.logit_mean", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
     no_effect("timesteps.logit_std", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
+    no_effect("timesteps.mode_scale", "timesteps.timestep_sampling", ("mode",), "only mode uses it"),
     # loss
     no_effect("loss.huber_c", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),
     no_effect("loss.huber_schedule", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),

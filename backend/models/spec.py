@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any
 
 FLOW_OPTIONS = frozenset(
-    {"timestep_sampling", "sigmoid_scale", "discrete_flow_shift", "logit_mean", "logit_std", "weighting_scheme"}
+    {"timestep_sampling", "sigmoid_scale", "discrete_flow_shift", "logit_mean", "logit_std", "mode_scale"}
+    | {"weighting_scheme"}
 )
 """Settings of families that are trained by flow matching."""
 

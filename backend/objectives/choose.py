@@ -44,6 +44,7 @@ def _flow(cfg: Config, distance: Distance, code: ModuleType, base: Base) -> Flow
         times.discrete_flow_shift,
         times.logit_mean,
         times.logit_std,
+        times.mode_scale,
         times.min_timestep,
         times.max_timestep,
     )

@@ -112,6 +112,23 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sigma without a shift": (
         FLUX | {"timestep_sampling": "sigma", "discrete_flow_shift": 1.0}, {"timesteps.timestep_sampling": "uniform"}
     ),
+    "sd3's mode": (
+        SD3 | {"weighting_scheme": "mode", "mode_scale": 0.8},
+        {"timesteps.timestep_sampling": "mode", "timesteps.mode_scale": 0.8, "timesteps.weighting_scheme": "none"},
+    ),
+    "musubi's mode has no shift": (
+        QWEN | {"weighting_scheme": "mode", "discrete_flow_shift": 2.2},
+        {"timesteps.timestep_sampling": "mode", "timesteps.mode_scale": 1.29},
+    ),
+    "mode with a shift": (
+        FLUX | {"weighting_scheme": "mode", "mode_scale": 0.5, "discrete_flow_shift": 2.0},
+        {"timesteps.timestep_sampling": "shift", "timesteps.discrete_flow_shift": 2.0,
+         "timesteps.sigmoid_scale": 1.4, "timesteps.mode_scale": 1.29},
+    ),
+    "mode beside another sampling": (
+        FLUX | {"timestep_sampling": "sigmoid", "weighting_scheme": "mode", "mode_scale": 0.5},
+        {"timesteps.timestep_sampling": "sigmoid", "timesteps.mode_scale": 1.29},
+    ),
     "limits that flux does not heed": (FLUX | {"min_timestep": 200}, {"timesteps.min_timestep": 0.0}),
     "sd3's default": (SD3, {"timesteps.timestep_sampling": "uniform"}),
     "sd3's shift": (
@@ -254,6 +271,17 @@ def test_sigma_nearly_comes_over_as_it_draws() -> None:
     drawn = 3 * torch.sigmoid(-(0.4 + normal)) / (1 + 2 * torch.sigmoid(-(0.4 + normal)))
     ours = torch.sigmoid(times.logit_mean - times.logit_std * normal)
     assert times.timestep_sampling == "logit_normal" and torch.allclose(ours, drawn, atol=1e-5)
+    # mode lies in the middle and has its ends still: no sigmoid does both
+    times = brought(FLUX | {"weighting_scheme": "mode"}).loaded.config.timesteps
+    mode = u - 1.29 * (torch.sin(torch.pi / 2 * u) ** 2 - u)
+    assert (mode - torch.sigmoid(times.sigmoid_scale * normal)).abs().max() < 0.09
+    assert (mode - torch.sigmoid(1.7 * normal)).abs().max() > 0.12
+
+
+def test_a_scale_of_mode_is_told_where_it_does_nothing() -> None:
+    converted = brought(FLUX | {"timestep_sampling": "sigmoid", "weighting_scheme": "mode", "mode_scale": 0.5})
+    (note,) = [note for note in converted.notes if note.key == "mode_scale"]
+    assert note.fate == "not needed" and "drawn by mode" in note.why
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ),
     ({"timesteps.logit_mean": 1.0}, "timesteps.logit_mean", "no effect"),
     ({"timesteps.logit_std": 2.0}, "timesteps.logit_std", "no effect"),
+    ({"timesteps.mode_scale": 1.0}, "timesteps.mode_scale", "no effect"),
     (
         {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 2},
         "compile.compile_mode",
@@ -262,6 +263,7 @@ KEPT: list[Values] = [
     {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
     {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
     {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},
+    {"timesteps.mode_scale": 1.0, "timesteps.timestep_sampling": "mode"},
 ]
 
 
@@ -281,6 +283,7 @@ FLUX_ONLY: dict[str, Any] = {
     "timesteps.discrete_flow_shift": 2.0,
     "timesteps.logit_mean": 1.0,
     "timesteps.logit_std": 2.0,
+    "timesteps.mode_scale": 1.0,
     "timesteps.weighting_scheme": "cosmap",
 }
 DIFFUSION_ONLY: dict[str, Any] = {

@@ -14,7 +14,7 @@ from backend.plan import noise_levels
 from gui import pictures
 
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
-SAMPLINGS = ("uniform", "sigmoid", "logit_normal", "shift", "flux_shift")
+SAMPLINGS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -47,12 +47,13 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
         timestep_sampling=kind,
         weighting_scheme=scheme,
         logit_mean=-0.5,
+        mode_scale=0.9,
         sigmoid_scale=0.8,
         min_timestep=200.0,
         max_timestep=900.0,
     )
     draw = flow.TimestepDraw(
-        kind, cfg.sigmoid_scale, cfg.discrete_flow_shift, cfg.logit_mean, cfg.logit_std, 200.0, 900.0
+        kind, cfg.sigmoid_scale, cfg.discrete_flow_shift, cfg.logit_mean, cfg.logit_std, cfg.mode_scale, 200.0, 900.0
     )
     source = flow.generator(1, "test")
     sigmas = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(6000)])

@@ -173,7 +173,8 @@ def test_flow_matching_is_the_pure_functions() -> None:
 def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     """Each with a value of its own, so that none can stand for another."""
     times = {"timestep_sampling": "shift", "sigmoid_scale": 1.1, "discrete_flow_shift": 2.2, "logit_mean": 0.3}
-    times |= {"logit_std": 0.4, "min_timestep": 50.0, "max_timestep": 900.0, "weighting_scheme": "cosmap"}
+    times |= {"logit_std": 0.4, "mode_scale": 0.7, "min_timestep": 50.0, "max_timestep": 900.0}
+    times |= {"weighting_scheme": "cosmap"}
     loss = {"loss_type": "huber", "huber_c": 0.3, "huber_schedule": "constant"}
     own = {"min_snr_gamma": 4.0, "debiased_estimation": True, "scale_v_pred_loss_like_noise_pred": True}
     own |= {"noise_offset": 0.1, "multires_noise_iterations": 5, "multires_noise_discount": 0.6, "ip_noise_gamma": 0.2}

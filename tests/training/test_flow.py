@@ -9,7 +9,7 @@ import torch
 
 from backend import flow
 
-KINDS = ("uniform", "sigmoid", "logit_normal", "shift", "flux_shift")
+KINDS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift")
 
 
 def draws(count: int = 4000, tokens: int = 1024, **fields: object) -> torch.Tensor:
@@ -35,6 +35,19 @@ def test_medians_are_where_the_formulas_put_them() -> None:
     assert draws(kind="flux_shift", tokens=4096).median() == pytest.approx(odds / (1 + odds), abs=0.02)
     wide, narrow = draws(kind="sigmoid", sigmoid_scale=2.0), draws(kind="sigmoid", sigmoid_scale=0.5)
     assert wide.std() > 2 * narrow.std()
+
+
+@pytest.mark.parametrize("scale", [1.29, -0.5])
+def test_mode_draws_as_diffusers_does(scale: float) -> None:
+    from diffusers.training_utils import compute_density_for_timestep_sampling
+
+    source = flow.generator(3, "sigma")
+    theirs = compute_density_for_timestep_sampling("mode", 64, mode_scale=scale, generator=source)
+    draw, source = flow.TimestepDraw("mode", mode_scale=scale), flow.generator(3, "sigma")
+    assert torch.equal(torch.stack([flow.draw_sigma(draw, 1, source) for _ in range(64)]), theirs)
+    middle, ends = draws(kind="mode", mode_scale=scale), draws(kind="uniform")
+    share = [float(((levels - 0.5).abs() < 0.1).float().mean()) for levels in (middle, ends)]
+    assert (share[0] > 1.5 * share[1]) if scale > 0 else (share[0] < 0.9 * share[1])
 
 
 def test_flux_shift_is_the_pipelines_own_line() -> None:

@@ -162,7 +162,6 @@ NOT_OFFERED = _by_name(
         ),
         "text encoders are read where the model's own pipeline reads them": "clip_skip",
         "gradients in fp16 lose small values; training.mixed_precision is the way to fp16": "full_fp16",
-        "the distribution mode is not offered": "mode_scale",
         "the optimizer steps after the backward pass": "fused_backward_pass fused_optimizer_groups",
         "captions are read from files beside the pictures": (
             "in_json create_caption caption_metadata_filename full_path generate_caption_database"
@@ -191,7 +190,6 @@ NEUTRAL: dict[str, tuple[str, ...]] = {
     "clip_skip": ("1",),
     "max_token_length": ("75",),
     "prior_loss_weight": ("1", "1.0"),
-    "mode_scale": ("1.29",),
     "face_crop_aug_range": ("",),
     "token_warmup_min": ("1",),
     "model_type": ("flux",),

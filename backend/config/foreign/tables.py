@@ -76,6 +76,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "discrete_flow_shift": ("timesteps.discrete_flow_shift", "number"),
     "logit_mean": ("timesteps.logit_mean", "number"),
     "logit_std": ("timesteps.logit_std", "number"),
+    "mode_scale": ("timesteps.mode_scale", "number"),
     "weighting_scheme": ("timesteps.weighting_scheme", "weighting"),
     "min_timestep": ("timesteps.min_timestep", "number"),
     "max_timestep": ("timesteps.max_timestep", "number"),

@@ -9,6 +9,7 @@ pure noise; sd-scripts shifts these by discrete_flow_shift (``library/flux_train
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 from backend.config.foreign.values import is_off, number
@@ -17,9 +18,12 @@ from backend.config.schema import by_path
 
 _SAMPLING, _SHIFT = "timesteps.timestep_sampling", "timesteps.discrete_flow_shift"
 _MEAN, _STD, _SCALE = "timesteps.logit_mean", "timesteps.logit_std", "timesteps.sigmoid_scale"
+_MODE_SCALE = "timesteps.mode_scale"
 _LIMITS = ("timesteps.min_timestep", "timesteps.max_timestep")
 _EVEN = 1.7
 """A sigmoid of this scale is nearly even: the normal distribution that lies nearest to the logistic one."""
+_NORMAL = NormalDist()
+_SHARES = [(place + 0.5) / 50 for place in range(50)]
 
 
 def read_timesteps(work: Work) -> None:
@@ -36,6 +40,8 @@ def read_timesteps(work: Work) -> None:
         _logit_normal(work, -_number(work, _MEAN) / 2, _number(work, _STD) / 2, "the same levels, in other words")
     elif drawn in ("qwen_shift", "qinglong_qwen"):
         _qwen(work, drawn)
+    if _MODE_SCALE in work.ours and work.ours.get(_SAMPLING) != "mode":
+        work.drop(_MODE_SCALE, "not needed", "it counts only where levels are drawn by mode without a shift")
     if scripts and not sd3:
         for path in _LIMITS:
             if work.ours.get(path, by_path()[path].default) != by_path()[path].default:
@@ -55,13 +61,32 @@ def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
         _logit_normal(
             work, math.log(shift) + (mean if sd3 else -mean), std, "its mean holds the shift and the direction"
         )
+    elif shift == 1 and str(scheme) == "mode":
+        # its levels lie alike on both sides of the middle, so that the direction is all one
+        work.change(_SAMPLING, "mode", "timestep_sampling", "weighting_scheme says how levels are drawn", "taken")
     elif shift == 1:
         work.change(_SAMPLING, "uniform", "timestep_sampling", "it draws evenly", "taken")
     else:
+        drawn, scale = "evenly", _EVEN
+        if str(scheme) == "mode":
+            drawn, scale = "by mode", _spread(_number(work, _MODE_SCALE))
         work.change(_SAMPLING, "shift", "timestep_sampling",
-                    f"it draws evenly before it shifts; shift does so nearly at sigmoid_scale {_EVEN}")  # fmt: skip
+                    f"it draws {drawn} before it shifts; shift does so nearly at sigmoid_scale {scale}")  # fmt: skip
         work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
-        work.take(_SCALE, _EVEN, work.origin.get(_SCALE, "sigmoid_scale"))
+        work.take(_SCALE, scale, work.origin.get(_SCALE, "sigmoid_scale"))
+
+
+def _spread(scale: float) -> float:
+    """The sigmoid_scale whose levels are never far from those of mode at `scale`; at 0, which is even, `_EVEN`."""
+
+    def farthest(spread: float) -> float:
+        return max(abs(_mode(share, scale) - 1 / (1 + math.exp(-spread * _NORMAL.inv_cdf(share)))) for share in _SHARES)
+
+    return min((number / 20 for number in range(4, 61)), key=farthest)
+
+
+def _mode(share: float, scale: float) -> float:
+    return share - scale * (math.sin(math.pi / 2 * share) ** 2 - share)
 
 
 def _logit_normal(work: Work, mean: float, std: float, why: str) -> None:
@@ -97,6 +122,6 @@ def _mirrored(work: Work) -> None:
 
 def _number(work: Work, path: str) -> float:
     """What is taken over so far, or the other program's default, which is ours."""
-    default: Any = {_MEAN: 0.0, _STD: 1.0}.get(path, 1.0)
+    default: Any = {_MEAN: 0.0, _STD: 1.0, _MODE_SCALE: 1.29}.get(path, 1.0)
     value = number(work.ours.get(path, default))
     return float(value) if isinstance(value, int | float) and not is_off(value) else default

@@ -154,10 +154,8 @@ def _sampling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _weighting(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     name = str(value).strip()
-    if name in ("logit_normal", "uniform"):
+    if name in ("logit_normal", "uniform", "mode"):
         return Taken("none")  # there it only changes how levels are drawn
-    if name == "mode":
-        raise Left("the distribution mode is not offered")
     return Taken("none" if is_off(name) else name)
 
 

@@ -89,12 +89,12 @@ class TrainingSection(Section):
 class TimestepsSection(Section):
     """Which noise levels are trained, and how much each counts. Timesteps run from 0 (clean) to 1000 (noise)."""
 
-    timestep_sampling: Literal["uniform", "sigmoid", "logit_normal", "shift", "flux_shift"] = setting(
+    timestep_sampling: Literal["uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift"] = setting(
         "shift",
         label="Timestep sampling",
-        help="How noise levels are drawn. uniform: all alike; sigmoid and logit_normal: mostly the middle; shift: "
-        "sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: the shift follows "
-        "the picture's size, as in FLUX's own schedule.",
+        help="How noise levels are drawn. uniform: all alike; sigmoid, logit_normal and mode: mostly the middle, mode "
+        "with the ends kept; shift: sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: "
+        "the shift follows the picture's size, as in FLUX's own schedule.",
         aliases=("timestep_type", "timestep_sampling_type", "timestep_distribution", "noise_schedule_sampling"),
     )
     sigmoid_scale: float = setting(
@@ -132,6 +132,15 @@ class TimestepsSection(Section):
         label="Logit spread",
         help="Width of logit_normal.",
         aliases=("logit_normal_std",),
+        advanced=True,
+    )
+    mode_scale: float = setting(
+        1.29,
+        ge=-1,
+        le=1.75,
+        label="Mode scale",
+        help="How much mode keeps to the middle: 0 draws all alike, below 0 more of both ends.",
+        aliases=("mode_sampling_scale",),
         advanced=True,
     )
     weighting_scheme: Literal["none", "sigma_sqrt", "cosmap"] = setting(
