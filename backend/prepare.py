@@ -34,6 +34,7 @@ from backend.data.loader import Loader
 from backend.duties import Duties
 from backend.inputs import Inputs, compute_dtype, free_memory, gather
 from backend.job import Forward, Job
+from backend.lora import loraplus
 from backend.lora.inject import Lora
 from backend.lora.metadata import file_metadata
 from backend.lora.patterns import layers_digest
@@ -96,6 +97,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         " ".join([inputs.denoiser_loading.quantize or "none", inputs.denoiser_loading.compute]),
         layers_digest(inputs.sizes, cfg.network),
         (cfg.dataset.batch_size, cfg.training.gradient_accumulation_steps, inputs.plan.steps.batches_per_epoch),
+        "on" if loraplus.ratios(cfg.network) else "off",
     )
     position = Position()
     if state:

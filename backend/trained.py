@@ -13,6 +13,7 @@ from torch import nn
 from backend.checkpoint import Stateful
 from backend.config.paths import resolve
 from backend.inputs import Inputs, optimizer_of, scheduler_of
+from backend.lora import loraplus
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, inject
 from backend.lora.keys import Names, not_loadable
@@ -107,13 +108,16 @@ def _inject(
 
 
 def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainedText | None) -> list[dict[str, Any]]:
-    """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
-    groups = []
+    """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last.
+
+    With LoRA+ each is two, A's before B's, so that the first group's rate stays that of the run.
+    """
+    chosen = inputs.cfg.optimizer
+    usual = chosen.optimizer_args.get("lr", chosen.learning_rate)
+    ratio, text_ratio = loraplus.ratios(inputs.cfg.network) or (None, None)
+    found = []
     for rate, paths in by_rate(inputs.sizes).items():
-        group: dict[str, Any] = {"params": [half for path in paths for half in lora.parts(path).values()]}
-        groups.append(group if rate is None else {**group, "lr": rate})
+        found += loraplus.groups(lora, paths, rate, usual, ratio)
     if encoders is not None:
-        rate = inputs.cfg.optimizer.text_encoder_lr
-        group = {"params": [half for path in encoders.lora.layers for half in lora.parts(path).values()]}
-        groups.append(group if rate is None else {**group, "lr": rate})
-    return groups
+        found += loraplus.groups(lora, list(encoders.lora.layers), chosen.text_encoder_lr, usual, text_ratio)
+    return found

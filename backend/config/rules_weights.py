@@ -5,13 +5,32 @@ from __future__ import annotations
 from backend.compile.recompute import PARTITIONING
 from backend.config.rule import Rule, no_effect
 from backend.config.schema import by_path
-from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE
+from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE, finds_rate
 
 _OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
 
 
 def _sixteen_bit(weights: str, mixed: str) -> bool:
     return {weights, mixed} == {"bf16", "fp16"}
+
+
+def _loraplus(name: str) -> tuple[Rule, Rule]:
+    """What can't be trained with two rates. name: of the ratio."""
+    path = f"network.{name}"
+    return (
+        Rule(
+            (path, "network.network_type"),
+            lambda ratio, kind: ratio not in (None, 1) and kind != "lora",
+            f"{name} is for the two matrices of a LoRA, and this run trains {{network_type}}",
+            f"Take {name} out, or set network_type to lora",
+        ),
+        Rule(
+            (path, "optimizer.optimizer"),
+            lambda ratio, name: ratio not in (None, 1) and finds_rate(name),
+            f"{{optimizer}} finds one rate for all weights, and {name} asks for two",
+            f"Take {name} out, or choose another optimizer, such as adamw",
+        ),
+    )
 
 
 WEIGHT_RULES: tuple[Rule, ...] = (
@@ -25,6 +44,12 @@ WEIGHT_RULES: tuple[Rule, ...] = (
     ),
     no_effect(
         "optimizer.text_encoder_lr",
+        "network.train_text_encoder",
+        (True,),
+        "the text encoders are not trained",
+    ),
+    no_effect(
+        "network.loraplus_text_encoder_lr_ratio",
         "network.train_text_encoder",
         (True,),
         "the text encoders are not trained",
@@ -177,6 +202,8 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "lora_fused joins the layers of a LoRA, which {network_type} has not",
         "Set network.lora_fused to false",
     ),
+    *_loraplus("loraplus_lr_ratio"),
+    *_loraplus("loraplus_text_encoder_lr_ratio"),
     Rule(
         ("network.conv_dim", "network.network_type"),
         lambda rank, kind: rank is not None and kind != "lora",

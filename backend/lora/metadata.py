@@ -10,6 +10,7 @@ from pathlib import Path
 
 from backend.config.schema import Config
 from backend.data.items import Item
+from backend.lora.loraplus import ratios
 from backend.lora.patterns import of_convolutions
 from backend.models.table import family
 from backend.plan.memory_work import trains_text
@@ -55,6 +56,10 @@ def _network(cfg: Config, targets: int) -> dict[str, object]:
     if network.conv_dim is not None:
         convolution = of_convolutions(network)
         kind |= {"conv_dim": convolution.rank, "conv_alpha": convolution.alpha}
+    if ratios(network):
+        kind["loraplus_lr_ratio"] = network.loraplus_lr_ratio
+    if network.loraplus_text_encoder_lr_ratio is not None:
+        kind["loraplus_text_encoder_lr_ratio"] = network.loraplus_text_encoder_lr_ratio
     arguments = {**kind, "trained_alpha": network.network_alpha, "layers": targets}
     return {
         "ss_network_module": "monotile.lora" if network.network_type == "lora" else "lycoris.kohya",

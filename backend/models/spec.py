@@ -24,7 +24,7 @@ DIFFUSION_OPTIONS = frozenset(
 )
 """Settings of families that are trained over a diffusion schedule."""
 
-TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr"})
+TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr", "loraplus_text_encoder_lr_ratio"})
 """Settings of families whose text encoders can be trained."""
 
 CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})

@@ -47,6 +47,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
         "model.family": "flux", "model.base_model": "D:/models/flux1-dev.safetensors",
         "model.vae": "D:/models/ae.safetensors", "model.text_encoder_2": "D:/models/t5xxl_fp16.safetensors",
         "network.network_dim": 32, "network.network_alpha": 16.0, "optimizer.optimizer": "adamw8bit",
+        "network.loraplus_lr_ratio": 4.0,
         "optimizer.weight_decay": 0.1, "optimizer.betas": [0.9, 0.95], "optimizer.optimizer_args": {"amsgrad": True},
         "optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 100.0, "training.max_train_epochs": 16,
         "training.max_train_steps": None, "training.seed": 7, "timesteps.timestep_sampling": "shift",
@@ -62,7 +63,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
     ]
     said = fates(converted)
     assert said["scale_everything"] == "unknown"
-    assert said["network_args loraplus_lr_ratio"] == "not offered" and said["network_args layers"] == "taken"
+    assert said["network_args loraplus_lr_ratio"] == "taken" and said["network_args layers"] == "taken"
     assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
     assert said["datasets[1].subsets[0].is_reg"] == "not offered"
     # it says which tokens are not shuffled

@@ -104,6 +104,45 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         QWEN | {"lr_scheduler": "rex"},
         {"optimizer.lr_scheduler": "rex", "optimizer.lr_scheduler_min_lr_ratio": 0.01},
     ),
+    # LoRA+
+    "one ratio is for all": (
+        SDXL | {"network_args": ["loraplus_lr_ratio=16"]},
+        {"network.loraplus_lr_ratio": 16.0, "network.loraplus_text_encoder_lr_ratio": None},
+    ),
+    "one of each": (
+        SDXL | {"network_args": ["loraplus_unet_lr_ratio=16", "loraplus_text_encoder_lr_ratio=4"]},
+        {"network.loraplus_lr_ratio": 16.0, "network.loraplus_text_encoder_lr_ratio": 4.0},
+    ),
+    "the denoiser's own alone": (
+        SDXL | {"network_args": ["loraplus_unet_lr_ratio=16"]},
+        {"network.loraplus_lr_ratio": 16.0, "network.loraplus_text_encoder_lr_ratio": 1.0},
+    ),
+    "the encoders' own alone": (
+        SDXL | {"network_args": ["loraplus_text_encoder_lr_ratio=4"]},
+        {"network.loraplus_lr_ratio": 1.0, "network.loraplus_text_encoder_lr_ratio": 4.0},
+    ),
+    "the denoiser's own beside that of all": (
+        SDXL | {"network_args": ["loraplus_unet_lr_ratio=16", "loraplus_lr_ratio=8"]},
+        {"network.loraplus_lr_ratio": 16.0, "network.loraplus_text_encoder_lr_ratio": 8.0},
+    ),
+    "three ratios": (
+        SDXL | {"network_args": ["loraplus_unet_lr_ratio=16", "loraplus_text_encoder_lr_ratio=4",
+                                 "loraplus_lr_ratio=8"]},
+        {"network.loraplus_lr_ratio": 16.0, "network.loraplus_text_encoder_lr_ratio": 4.0},
+    ),
+    "encoders that are not trained have none": (
+        SDXL | {"network_train_unet_only": True,
+                "network_args": ["loraplus_lr_ratio=8", "loraplus_text_encoder_lr_ratio=4"]},
+        {"network.loraplus_lr_ratio": 8.0, "network.loraplus_text_encoder_lr_ratio": None},
+    ),
+    "ratios of a preset": (
+        GUI | {"loraplus_lr_ratio": 0, "loraplus_unet_lr_ratio": 8, "loraplus_text_encoder_lr_ratio": 0},
+        {"network.loraplus_lr_ratio": 8.0, "network.loraplus_text_encoder_lr_ratio": 1.0},
+    ),
+    "no two rates where one is found": (
+        SDXL | {"optimizer_type": "Prodigy", "network_args": ["loraplus_lr_ratio=16"]},
+        {"network.loraplus_lr_ratio": 1.0, "optimizer.optimizer": "prodigy"},
+    ),
     # noise levels
     "flux's default": (
         FLUX,

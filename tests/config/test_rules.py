@@ -16,6 +16,8 @@ Values = Mapping[str, Any]
 FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
 SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
+TEXT = {"network.train_text_encoder": True}
+TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
 UNPAIRED = {
     "model.family": "qwen_image_edit",
@@ -208,6 +210,24 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "no layout for loha"),
     ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "joins the layers"),
     ({"network.network_type": "lokr", "network.conv_dim": 4, **SDXL}, "network.conv_dim", "this run trains lokr"),
+    ({"network.network_type": "lokr", "network.loraplus_lr_ratio": 4.0}, "network.loraplus_lr_ratio", "two matrices"),
+    (
+        {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0, "network.loraplus_lr_ratio": 4.0},
+        "network.loraplus_lr_ratio",
+        "finds one rate",
+    ),
+    (
+        {"optimizer.optimizer": "prodigyplus.ProdigyPlusScheduleFree", "network.loraplus_lr_ratio": 4.0},
+        "network.loraplus_lr_ratio",
+        "finds one rate",
+    ),
+    ({**SDXL, **TEXT, **TEXT_RATIO, "network.network_type": "loha"}, *TEXT_RATIO, "two matrices"),
+    (
+        {**SDXL, **TEXT, **TEXT_RATIO, "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0},
+        *TEXT_RATIO,
+        "finds one rate",
+    ),
+    ({**SDXL, **TEXT_RATIO}, *TEXT_RATIO, "not trained"),
     ({"network.conv_alpha": 4.0, **SDXL}, "network.conv_alpha", "conv_dim is not set"),
     ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
@@ -246,6 +266,8 @@ KEPT: list[Values] = [
     {"training.max_train_steps": 5},
     {"optimizer.lr_warmup": 100.0, "training.max_train_epochs": 2},
     {"optimizer.lr_warmup": 0.0},
+    {"network.loraplus_lr_ratio": 16.0, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1e-3}]},
+    {**SDXL, **TEXT, **TEXT_RATIO, "network.loraplus_lr_ratio": 16.0},
     {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
     {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
     {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},
@@ -301,6 +323,7 @@ DIFFUSION_ONLY: dict[str, Any] = {
     "network.conv_dim": 4,
     "network.conv_alpha": 4.0,
     "optimizer.text_encoder_lr": 1e-5,
+    **TEXT_RATIO,
 }
 LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]
 LACKED += [({path: value}, path) for path, value in DIFFUSION_ONLY.items()]

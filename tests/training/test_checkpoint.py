@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
         (Fingerprint(4, 8.0, ("a", "b"), "adamw", "d1"), "network_alpha"),
         (Fingerprint(4, 4.0, ("a",), "adamw", "d1"), "targets"),
         (Fingerprint(4, 4.0, ("a", "b"), "sgd", "d1"), "optimizer"),
+        (Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", loraplus="on"), "loraplus_lr_ratio .off, now on"),
     ):
         with pytest.raises(Refused, match=said):
             load_state(state, small.lora, small.parts, other)
@@ -145,6 +147,11 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
     assert "pictures changed" in caplog.text and "kept as" not in caplog.text
     load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", "int8 int8"))
     assert "kept as none, multiplied in bf16 when the run stopped, and is kept as int8, multiplied" in caplog.text
+    # a state of before there was LoRA+ belongs to a run without
+    said = json.loads((state / "position.json").read_text())
+    assert said["fingerprint"].pop("loraplus") == "off"
+    (state / "position.json").write_text(json.dumps(said))
+    load_state(state, small.lora, small.parts, PRINT)
     (state / "lora.safetensors").write_bytes(b"half")
     with pytest.raises(Refused, match="can't be used"):
         load_state(state, small.lora, small.parts, PRINT)

@@ -12,11 +12,15 @@ from backend.config.foreign.source import Source
 from backend.config.foreign.values import READERS, Left, arguments, is_off, number
 from backend.models.table import lacking
 
+_RATIO, _TEXT_RATIO = "network.loraplus_lr_ratio", "network.loraplus_text_encoder_lr_ratio"
+_RATIOS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio", "loraplus_text_encoder_lr_ratio")
 _GOALS = {
     "conv_dim": ("network.conv_dim", "number"),
     "conv_alpha": ("network.conv_alpha", "number"),
     "factor": ("network.lokr_factor", "factor"),
 }
+_OF_PRESETS = ("conv_dim", "conv_alpha", *_RATIOS)
+"""Arguments of the network that kohya_ss keeps by themselves."""
 _PATTERNS = ("include_patterns", "exclude_patterns")
 _INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
 _BLOCKS = {"single": "single_", "double": "transformer_"}
@@ -35,12 +39,14 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
             notes.append(Note("network_args", "taken", why, line, None, said))
         except Left as left:
             notes.append(Note("network_args", "not offered", str(left), line, None, said))
-    for key in ("conv_dim", "conv_alpha"):
+    for key in _OF_PRESETS:
         if key in values:
             given.setdefault(key, values[key])
     unused = {"conv_dim", "conv_alpha"} if values.get("LoRA_type") in tables.NO_CONVOLUTIONS else set()
     if is_off(given.get("conv_dim")) and not is_lycoris(values):
         unused.add("conv_alpha")
+    ratios = _ratio_goals(given, bool(ours.get("network.train_text_encoder")))
+    unused |= {name for name, goal in ratios.items() if not goal}
     for key, value in given.items():
         line = source.lines.get(key, source.lines.get("network_args"))
         if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
@@ -48,7 +54,9 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         if key in unused:
             notes.append(Note(f"network_args {key}", "off", "it is not used there", line, None, shown(key, value)))
         else:
-            notes.append(_note(f"network_args {key}", key, value, values, line, ours, origin))
+            goal = (ratios[key], "number") if key in ratios else _GOALS.get(key)
+            notes.append(_note(f"network_args {key}", key, value, values, line, goal, ours, origin))
+    notes += _text_ratio(ours, origin)
     return notes + _layers(source, given, ours, origin) + _convolutions(source, ours, origin)
 
 
@@ -58,9 +66,11 @@ def _note(
     value: Any,
     values: Mapping[str, Any],
     line: int | None,
+    goal: tuple[str, str] | None,
     ours: dict[str, Any],
     origin: dict[str, str],
 ) -> Note:
+    """What became of the argument `key`. goal: the setting here and how its value is read; None where there is none."""
     said = shown(key, value)
     told = "LyCORIS_preset" if key == "preset" else key
     if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
@@ -71,14 +81,34 @@ def _note(
     if key in ("conv_dim", "conv_alpha") and kind != "lora":
         why = f"a {kind} leaves convolutions larger than one pixel alone here"
         return Note(name, "not offered", why, line, None, said)
-    if key not in _GOALS:
+    if goal is None:
         return Note(name, "not offered", reasons.NOT_OFFERED.get(told, _NO_SETTING), line, None, said)
-    goal, reader = _GOALS[key]
+    path, reader = goal
     try:
-        ours[goal], origin[goal] = READERS[reader](key, value, values).value, name
+        taken = READERS[reader](key, value, values)
     except Left as left:
         return Note(name, "off", str(left), line, None, said)
-    return Note(name, "taken", "", line, goal, said)
+    ours[path], origin[path] = taken.value, name
+    return Note(name, "near" if taken.near else "taken", taken.near, line, path, said)
+
+
+def _ratio_goals(given: Mapping[str, Any], text: bool) -> dict[str, str]:
+    """Where each ratio of LoRA+ goes; "" where another one rules, or its encoders are not trained (`text`)."""
+    general, denoiser, encoders = _RATIOS
+    goals = {general: _RATIO, denoiser: _RATIO, encoders: _TEXT_RATIO if text else ""}
+    if not is_off(given.get(denoiser)):
+        goals[general] = _TEXT_RATIO if text and is_off(given.get(encoders)) else ""
+    return goals
+
+
+def _text_ratio(ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
+    """A ratio of the denoiser alone is none of the encoders there."""
+    alone = origin.get(_RATIO, "").endswith(_RATIOS[1]) and _TEXT_RATIO not in ours
+    if not alone or not ours.get("network.train_text_encoder"):
+        return []
+    ours[_TEXT_RATIO], origin[_TEXT_RATIO] = 1.0, origin[_RATIO]
+    why = "not in the file: it is the denoiser's ratio alone that is given"
+    return [Note(f"network_args {_RATIOS[2]}", "default", why, None, _TEXT_RATIO)]
 
 
 def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:

@@ -176,6 +176,9 @@ COMBINED = frozenset(
         "edit_plus",
         "conv_dim",
         "conv_alpha",
+        "loraplus_lr_ratio",
+        "loraplus_unet_lr_ratio",
+        "loraplus_text_encoder_lr_ratio",
         "enable_bucket",
     ]
 )

@@ -97,6 +97,25 @@ class NetworkSection(Section):
         aliases=("lora_dropout", "dropout", "neuron_dropout"),
         advanced=True,
     )
+    loraplus_lr_ratio: float = setting(
+        1.0,
+        gt=0,
+        le=1000,
+        label="LoRA+ ratio",
+        help="Learning rate of the LoRA's second matrix (B, up) as a multiple of that of the first (LoRA+). 4 to 16 "
+        "learn faster, at a somewhat lower learning rate; 1 is off. The rate that is shown is the first matrix's.",
+        aliases=("loraplus_unet_lr_ratio", "loraplus_ratio", "lora_plus_ratio", "lora_plus_lr_ratio", "lora_plus"),
+        advanced=True,
+    )
+    loraplus_text_encoder_lr_ratio: float | None = setting(
+        None,
+        gt=0,
+        le=1000,
+        label="LoRA+ ratio of text encoders",
+        help="The same for trained text encoders. Empty: the ratio above.",
+        aliases=("loraplus_te_lr_ratio",),
+        advanced=True,
+    )
     conv_dim: int | None = setting(
         None,
         ge=1,

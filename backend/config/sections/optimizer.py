@@ -33,6 +33,11 @@ SCHEDULERS = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomia
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
+def finds_rate(name: str) -> bool:
+    """Whether an optimizer, by name or class path, finds its rate by itself: one for all weights."""
+    return any(word in name.lower() for word in (*OWN_RATE, "dadapt"))
+
+
 class OptimizerSection(Section):
     """Optimizer, learning rate and its course over the run."""
 

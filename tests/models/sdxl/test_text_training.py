@@ -32,6 +32,7 @@ TEXT = {
     "targets_include": ["attn2.to_k", "attn2.to_v"],
     "train_text_encoder": True,
 }
+RATIOS = {"loraplus_lr_ratio": 4.0, "loraplus_text_encoder_lr_ratio": 2.0}
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +117,10 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
     def cfg(steps: int):
         return settings(
             "sdxl", tiny_sdxl, pictures, tmp_path,
-            network={**TEXT, "network_dropout": 0.2},
+            network={**TEXT, **RATIOS, "network_dropout": 0.2},
+            optimizer={
+                "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
+            },
             training={"max_train_steps": steps, "gradient_accumulation_steps": 2},
         )  # fmt: skip
 
@@ -130,6 +134,9 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
     assert same(state_of(half)["lora"], state_of(straight)["lora"])
     assert same(state_of(half)["optimizer"], state_of(straight)["optimizer"])
     assert any(name.startswith("te2.text_model.") for name in state_of(half)["lora"])
+    # A and B of the UNet, then those of the encoders
+    groups = state_of(half)["optimizer"]["param_groups"]
+    assert [group["initial_lr"] for group in groups] == pytest.approx([0.01, 0.04, 0.005, 0.01])
 
 
 def test_sd15_names_its_one_encoder_as_its_other_programs_do_and_goes_on_from_the_file(
