@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from backend.models.shift import ShiftLine
 
 TIMESTEPS = 1000
 """Sigma 1 is called timestep 1000 by the field; only ``min_timestep`` and ``max_timestep`` use this scale."""
@@ -30,8 +32,8 @@ class TimestepDraw:
     kind: ``uniform``; ``sigmoid`` = sigmoid(scale * n); ``logit_normal`` = sigmoid(mean + std * n) (Esser et al.,
     arXiv 2403.03206, section 3.1); ``mode`` = 1 - u - scale * (cos(pi u / 2)**2 - 1 + u) of an even u (same section);
     ``shift`` = the sigmoid draw moved by s -> shift * s / (1 + (shift - 1) * s) (same paper, section 5.3.2);
-    ``flux_shift`` = the same move with shift = exp(mu), mu linear in the image's tokens (flux, ``sampling.py``).
-    min_timestep, max_timestep: the range [0, 1] is mapped onto this part of [0, 1000].
+    ``flux_shift`` = the same move by the shift that `line` has for the image's tokens. min_timestep, max_timestep: the
+    range [0, 1] is mapped onto this part of [0, 1000]. line: of the base model.
     """
 
     kind: str = "shift"
@@ -42,6 +44,7 @@ class TimestepDraw:
     mode_scale: float = 1.29
     min_timestep: float = 0.0
     max_timestep: float = 1000.0
+    line: ShiftLine = field(default_factory=ShiftLine)
 
 
 def generator(seed: int, *where: int | str) -> torch.Generator:
@@ -54,12 +57,6 @@ def generator(seed: int, *where: int | str) -> torch.Generator:
 def noise(shape: Sequence[int], source: torch.Generator) -> Tensor:
     """Standard normal float32 noise on the CPU; `shape` is the unpadded latent's (C, h, w)."""
     return torch.randn(tuple(shape), generator=source, dtype=torch.float32)
-
-
-def flux_mu(image_tokens: int) -> float:
-    """FLUX's logarithm of the shift: 0.5 at 256 image tokens, 1.15 at 4096, linear between and beyond."""
-    slope = (1.15 - 0.5) / (4096 - 256)
-    return 0.5 + slope * (image_tokens - 256)
 
 
 def shifted(sigma: Tensor, shift: float) -> Tensor:
@@ -92,7 +89,7 @@ def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator) -
     if draw.kind == "shift":
         sigma = shifted(sigma, draw.discrete_flow_shift)
     elif draw.kind == "flux_shift":
-        sigma = shifted(sigma, math.exp(flux_mu(image_tokens)))
+        sigma = shifted(sigma, draw.line.shift(image_tokens))
     low, high = draw.min_timestep / TIMESTEPS, draw.max_timestep / TIMESTEPS
     return low + sigma * (high - low)
 

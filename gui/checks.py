@@ -81,7 +81,7 @@ class Checks:
             tokens = (config.dataset.resolution // 16) ** 2
             if family(config.model.family).facts.objective == "diffusion":
                 return answer({"svg": pictures.diffusion_timesteps(config)})
-            return answer({"svg": pictures.timesteps(config.timesteps, tokens)})
+            return answer({"svg": pictures.timesteps(config, tokens)})
 
         @router.get("/picture/lr")
         def learning_rate() -> Response:

@@ -9,7 +9,8 @@ from html import escape
 from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
-from backend.plan.noise_levels import diffusion_density
+from backend.models.shift import ShiftLine
+from backend.plan.noise_levels import diffusion_density, scheduler_config
 
 _WIDTH, _HEIGHT = 720, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 34
@@ -94,9 +95,10 @@ def _frame(title: str, parts: Sequence[str], height: int) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box}><title>{name}</title>{"".join(parts)}</svg>'
 
 
-def timesteps(cfg: TimestepsSection, image_tokens: int, bins: int = 60) -> str:
+def timesteps(cfg: Config, image_tokens: int, bins: int = 60) -> str:
     """How often each noise level is trained, weighting included, as the trainer's ``backend.flow`` draws them."""
-    return _density_curve(timestep_density(cfg, image_tokens, bins))
+    shift = ShiftLine.of(scheduler_config(cfg)).shift(image_tokens)
+    return _density_curve(timestep_density(cfg.timesteps, shift, bins))
 
 
 def diffusion_timesteps(cfg: Config, bins: int = 50) -> str:
@@ -116,9 +118,12 @@ def _density_curve(density: Sequence[float]) -> str:
     )
 
 
-def timestep_density(cfg: TimestepsSection, image_tokens: int, bins: int) -> list[float]:
-    """Share of training that falls in each of ``bins`` equal parts of the timesteps, weighting included; sums to 1."""
-    draw = _sigma_of(cfg, image_tokens)
+def timestep_density(cfg: TimestepsSection, own_shift: float, bins: int) -> list[float]:
+    """Share of training that falls in each of ``bins`` equal parts of the timesteps, weighting included; sums to 1.
+
+    own_shift: the model's for pictures of this size, which flux_shift draws by.
+    """
+    draw = _sigma_of(cfg, own_shift)
     low, high = cfg.min_timestep / 1000, cfg.max_timestep / 1000
     found = [0.0] * bins
     # A whole number a bin, so that an even distribution is drawn as an even line.
@@ -130,7 +135,7 @@ def timestep_density(cfg: TimestepsSection, image_tokens: int, bins: int) -> lis
     return [value / total for value in found]
 
 
-def _sigma_of(cfg: TimestepsSection, image_tokens: int) -> Callable[[float], float]:
+def _sigma_of(cfg: TimestepsSection, own_shift: float) -> Callable[[float], float]:
     """The noise level at a quantile between 0 and 1."""
     kind = cfg.timestep_sampling
 
@@ -146,15 +151,10 @@ def _sigma_of(cfg: TimestepsSection, image_tokens: int) -> Callable[[float], flo
         if kind == "shift":
             return _shifted(value, cfg.discrete_flow_shift)
         if kind == "flux_shift":
-            return _shifted(value, math.exp(_flux_mu(image_tokens)))
+            return _shifted(value, own_shift)
         return value
 
     return sigma
-
-
-def _flux_mu(tokens: int) -> float:
-    # The line through (256 tokens, 0.5) and (4096, 1.15) of black-forest-labs/flux, sampling.py get_lin_function.
-    return 0.5 + (1.15 - 0.5) * (tokens - 256) / (4096 - 256)
 
 
 def _shifted(value: float, shift: float) -> float:

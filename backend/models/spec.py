@@ -178,7 +178,7 @@ class Family:
     """A row of the table: facts, the torch-free module behind them, and the modules with the code.
 
     `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path,
-    `scheduler_config(base)` where it is trained over a diffusion schedule, `facts_of(base)` where models of the family
+    `scheduler_config(base)`, the config of its scheduler, `facts_of(base)` where models of the family
     differ in their block classes, and `picture_tokens(base)` where the text encoder reads control pictures;
     `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
     loaders.
@@ -209,7 +209,7 @@ class Family:
         return self._torch_free().geometry(base)
 
     def scheduler_config(self, base: Any) -> dict[str, Any]:
-        """The base model's diffusion schedule; ValueError when it can't be read."""
+        """The config of the base model's scheduler; ValueError when it can't be read."""
         return self._torch_free().scheduler_config(base)
 
     def facts_of(self, base: Any) -> FamilyFacts:

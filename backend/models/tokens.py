@@ -9,6 +9,8 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
+from backend.models.shift import ShiftLine
+
 PATCH = 2
 """Side of a token in latent cells."""
 
@@ -34,10 +36,8 @@ def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any], *, own
     the range that it was trained with.
     """
     scheduler = FlowMatchEulerDiscreteScheduler.from_config(dict(config))
-    known = scheduler.config
-    slope = (known.max_shift - known.base_shift) / (known.max_image_seq_len - known.base_image_seq_len)
-    mu = image_tokens * slope + known.base_shift - slope * known.base_image_seq_len
+    mu = ShiftLine.of(config).mu(image_tokens) if scheduler.config.use_dynamic_shifting else None
     sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
     given = {"num_inference_steps": steps} if own_range else {"sigmas": sigmas}
-    scheduler.set_timesteps(**given, mu=mu if known.use_dynamic_shifting else None)
+    scheduler.set_timesteps(**given, mu=mu)
     return scheduler.sigmas.tolist()

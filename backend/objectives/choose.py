@@ -7,7 +7,9 @@ from types import ModuleType
 from backend.config.schema import Config
 from backend.flow import TimestepDraw
 from backend.models.base import Base
+from backend.models.shift import ShiftLine
 from backend.models.spec import FamilyFacts
+from backend.models.table import FAMILIES
 from backend.objectives.base import Distance, Objective
 from backend.objectives.flow_matching import FlowMatching
 from backend.refused import Refused
@@ -18,7 +20,7 @@ def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) 
     loss = cfg.loss
     distance = Distance(loss.loss_type, loss.huber_c, loss.huber_schedule)
     if facts.objective == "flow":
-        return _flow(cfg, distance, code, base)
+        return _flow(cfg, distance, facts, code, base)
     # Only here: diffusers' schedulers are not needed for flow matching.
     from backend.objectives.diffusion import Diffusion, Options, Schedule
 
@@ -36,7 +38,7 @@ def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) 
     return Diffusion(schedule, options, distance, cfg.timesteps.min_timestep, cfg.timesteps.max_timestep)
 
 
-def _flow(cfg: Config, distance: Distance, code: ModuleType, base: Base) -> FlowMatching:
+def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: ModuleType, base: Base) -> FlowMatching:
     times = cfg.timesteps
     draw = TimestepDraw(
         times.timestep_sampling,
@@ -47,6 +49,7 @@ def _flow(cfg: Config, distance: Distance, code: ModuleType, base: Base) -> Flow
         times.mode_scale,
         times.min_timestep,
         times.max_timestep,
+        ShiftLine.of(FAMILIES[facts.name].scheduler_config(base)),
     )
     return FlowMatching(
         draw, times.weighting_scheme, distance, lambda steps, tokens: code.sampling_sigmas(steps, tokens, base)

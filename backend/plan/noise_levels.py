@@ -20,7 +20,7 @@ _MOST_SNR = 1000.0
 
 
 def scheduler_config(cfg: Config) -> dict[str, Any]:
-    """The base model's schedule; that of its family where there is none or it can't be read."""
+    """The config of the base model's scheduler; that of its family where there is none or it can't be read."""
     for base in (Base.of(cfg.model), Base(None)):
         try:
             return family(cfg.model.family).scheduler_config(base)

@@ -180,8 +180,26 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"timesteps.timestep_sampling": "uniform", "timesteps.min_timestep": 0.0, "timesteps.max_timestep": 900.0},
     ),
     "qwen's shift": (
-        QWEN | {"timestep_sampling": "qwen_shift"},
+        QWEN | {"timestep_sampling": "qwen_shift", "sigmoid_scale": 1.3},
+        {"timesteps.timestep_sampling": "flux_shift", "timesteps.sigmoid_scale": 1.3},
+    ),
+    "qwen's shift and more": (
+        QWEN | {"timestep_sampling": "qinglong_qwen"}, {"timesteps.timestep_sampling": "flux_shift"}
+    ),
+    "flux's shift for qwen": (
+        QWEN | {"timestep_sampling": "flux_shift", "resolution": 1024},
+        {"timesteps.timestep_sampling": "shift",
+         "timesteps.discrete_flow_shift": pytest.approx(math.exp(1.15), abs=0.01)},
+    ),
+    "qwen's shift for flux": (
+        KONTEXT | {"timestep_sampling": "qwen_shift", "resolution": 1024},
         {"timesteps.timestep_sampling": "shift", "timesteps.discrete_flow_shift": pytest.approx(2.0, abs=0.01)},
+    ),
+    "flux's shift for flux": (
+        KONTEXT | {"timestep_sampling": "flux_shift"}, {"timesteps.timestep_sampling": "flux_shift"}
+    ),
+    "a family without a line of its own": (
+        GUI_ANIMA | {"anima_timestep_sampling": "flux_shift"}, {"timesteps.timestep_sampling": "flux_shift"}
     ),
     "logsnr": (
         QWEN | {"timestep_sampling": "logsnr", "logit_mean": -6.0, "logit_std": 2.0},

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from backend.config.load import parse
+from backend.config.schema import Config, with_values
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
+from backend.models.shift import ShiftLine
 from backend.plan import noise_levels
 from gui import pictures
 
@@ -52,8 +54,17 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
         min_timestep=200.0,
         max_timestep=900.0,
     )
+    line = ShiftLine(max_shift=2.0)
     draw = flow.TimestepDraw(
-        kind, cfg.sigmoid_scale, cfg.discrete_flow_shift, cfg.logit_mean, cfg.logit_std, cfg.mode_scale, 200.0, 900.0
+        kind,
+        cfg.sigmoid_scale,
+        cfg.discrete_flow_shift,
+        cfg.logit_mean,
+        cfg.logit_std,
+        cfg.mode_scale,
+        200.0,
+        900.0,
+        line,
     )
     source = flow.generator(1, "test")
     sigmas = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(6000)])
@@ -61,7 +72,7 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
     bins = 10
     counted = torch.zeros(bins).index_add_(0, (sigmas * bins).long().clamp(max=bins - 1), weights)
     counted /= counted.sum()
-    assert pictures.timestep_density(cfg, 1024, bins) == pytest.approx(counted.tolist(), abs=0.03)
+    assert pictures.timestep_density(cfg, line.shift(1024), bins) == pytest.approx(counted.tolist(), abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,16 @@ def test_the_timesteps_of_diffusion_are_the_trainers(loss: dict[str, Any]) -> No
     assert noise_levels.loss_weights(schedule.config, cfg.loss) == pytest.approx(exact.tolist(), rel=2e-3, abs=1e-4)
 
 
+def test_flux_shift_is_drawn_along_the_models_own_line() -> None:
+    drawn = {
+        pictures.timesteps(
+            with_values(Config(), {"model.family": name, "timesteps.timestep_sampling": "flux_shift"}), 4096
+        )
+        for name in ("flux", "flux_kontext", "qwen_image", "qwen_image_edit")
+    }
+    assert len(drawn) == 2
+
+
 def test_a_scheduler_of_ones_own_has_no_curve() -> None:
     cfg = OptimizerSection(lr_scheduler="torch.optim.lr_scheduler.StepLR")
     assert pictures.rate_factors(cfg, 100) is None
@@ -104,7 +125,7 @@ def test_drawings_are_well_formed_and_escape_names() -> None:
     for source in (
         pictures.histogram(bars, 'Pictures "here"'),
         pictures.learning_rate(OptimizerSection(), 1600),
-        pictures.timesteps(TimestepsSection(), 4096),
+        pictures.timesteps(Config(), 4096),
     ):
         root = ElementTree.fromstring(source)
         assert root.tag.endswith("svg")

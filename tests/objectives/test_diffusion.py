@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from diffusers.training_utils import compute_snr
 from backend import flow
 from backend.config.schema import Config
 from backend.models.base import Base
+from backend.models.shift import ShiftLine
 from backend.models.table import family
 from backend.objectives.base import Distance
 from backend.objectives.choose import objective_of
@@ -184,7 +188,29 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
         made.append(objective_of(cfg, family(name).facts, family(name).load(), Base.at(base)))
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
+    drawn |= {"line": ShiftLine()}
     assert vars(flowing.draw) == {name: value for name, value in drawn.items() if name != "weighting_scheme"}
     assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
     assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
+
+
+def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image: Path, tmp_path: Path) -> None:
+    """Training moves a level as a sample of the same size does."""
+    shutil.copytree(tiny_qwen_image, folder := tmp_path / "model")
+    config = json.loads((folder / "scheduler/scheduler_config.json").read_text("utf-8"))
+    (folder / "scheduler/scheduler_config.json").write_text(json.dumps(config | {"max_shift": 2.5}), "utf-8")
+    cfg = Config.model_validate({"model": {"family": "qwen_image"}, "timesteps": {"timestep_sampling": "flux_shift"}})
+    row = family("qwen_image")
+    shifts = []
+    for base in (tiny_qwen_image, folder):
+        objective = objective_of(cfg, row.facts, row.load(), Base.at(base))
+        shifts.append(objective.draw.line.shift(8192))
+        # the last of a sample's levels is stretched to the scheduler's end, and the others with it
+        middle, last = (1 - flow.shifted(torch.tensor(share / 3), shifts[-1]) for share in (2, 1))
+        wanted = 1 - middle / last * (1 - config["shift_terminal"])
+        assert objective.sampler(3, 8192).sigmas[1] == pytest.approx(float(wanted), abs=1e-4)
+        source, plain = flow.generator(1, "sigma", 0, 0), flow.generator(1, "sigma", 0, 0)
+        even = flow.draw_sigma(flow.TimestepDraw("sigmoid"), 8192, plain)
+        assert torch.equal(flow.draw_sigma(objective.draw, 8192, source), flow.shifted(even, shifts[-1]))
+    assert shifts == pytest.approx([math.exp(0.9), math.exp(2.5)])

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 
 from backend import flow
+from backend.models.base import Base
+from backend.models.shift import ShiftLine
+from backend.models.table import FAMILIES
 
 KINDS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift")
 
@@ -50,11 +55,31 @@ def test_mode_draws_as_diffusers_does(scale: float) -> None:
     assert (share[0] > 1.5 * share[1]) if scale > 0 else (share[0] < 0.9 * share[1])
 
 
-def test_flux_shift_is_the_pipelines_own_line() -> None:
-    from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+@pytest.mark.parametrize(
+    ("name", "most"), [("flux", 1.15), ("flux_kontext", 1.15), ("qwen_image", 0.9), ("qwen_image_edit_plus", 0.9)]
+)
+def test_flux_shift_is_the_pipelines_own_line(name: str, most: float) -> None:
+    from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
-    for tokens in (256, 1000, 4096, 6000):
-        assert flow.flux_mu(tokens) == pytest.approx(calculate_shift(tokens), abs=1e-9)
+    line = ShiftLine.of(FAMILIES[name].scheduler_config(Base(None)))
+    assert line.max_shift == most
+    lengths = (line.base_image_seq_len, line.max_image_seq_len)
+    for tokens in (256, 1000, 4096, 8192):
+        mu = calculate_shift(tokens, *lengths, line.base_shift, line.max_shift)
+        assert line.mu(tokens) == pytest.approx(mu, abs=1e-9)
+        # as the scheduler moves the levels of a sample
+        scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+        theirs = torch.from_numpy(scheduler.time_shift(mu, 1.0, np.linspace(0.1, 0.9, 9)))
+        assert torch.allclose(flow.shifted(torch.linspace(0.1, 0.9, 9), line.shift(tokens)), theirs.float())
+    assert ShiftLine.of({"time_shift_type": "linear", "max_shift": 3.0, "max_image_seq_len": 512}).shift(512) == 3.0
+
+
+def test_flux_shift_without_a_line_is_fluxs() -> None:
+    assert ShiftLine() == ShiftLine.of(FlowMatchEulerDiscreteScheduler().config)
+    assert (
+        draws(9, 4096, kind="flux_shift", line=ShiftLine(max_shift=0.9)).mean()
+        < draws(9, 4096, kind="flux_shift").mean()
+    )
 
 
 def test_weights_are_those_of_diffusers() -> None:

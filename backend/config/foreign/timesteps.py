@@ -15,6 +15,9 @@ from typing import Any
 from backend.config.foreign.values import is_off, number
 from backend.config.foreign.work import Work
 from backend.config.schema import by_path
+from backend.models.base import Base
+from backend.models.shift import ShiftLine
+from backend.models.table import FAMILIES
 
 _SAMPLING, _SHIFT = "timesteps.timestep_sampling", "timesteps.discrete_flow_shift"
 _MEAN, _STD, _SCALE = "timesteps.logit_mean", "timesteps.logit_std", "timesteps.sigmoid_scale"
@@ -22,6 +25,9 @@ _MODE_SCALE = "timesteps.mode_scale"
 _LIMITS = ("timesteps.min_timestep", "timesteps.max_timestep")
 _EVEN = 1.7
 """A sigmoid of this scale is nearly even: the normal distribution that lies nearest to the logistic one."""
+_QWEN = ("Qwen", ShiftLine(max_shift=0.9, max_image_seq_len=8192))
+_LINES = {"flux_shift": ("FLUX", ShiftLine()), "qwen_shift": _QWEN, "qinglong_qwen": _QWEN}
+"""musubi-tuner's names of a shift by size -> whose line it is, and the line (``training/trainer_base.py``)."""
 _NORMAL = NormalDist()
 _SHARES = [(place + 0.5) / 50 for place in range(50)]
 
@@ -38,8 +44,8 @@ def read_timesteps(work: Work) -> None:
     elif drawn == "logsnr":
         # sigmoid(-n / 2) of a normal n
         _logit_normal(work, -_number(work, _MEAN) / 2, _number(work, _STD) / 2, "the same levels, in other words")
-    elif drawn in ("qwen_shift", "qinglong_qwen"):
-        _qwen(work, drawn)
+    elif drawn in _LINES:
+        _by_size(work, drawn)
     if _MODE_SCALE in work.ours and work.ours.get(_SAMPLING) != "mode":
         work.drop(_MODE_SCALE, "not needed", "it counts only where levels are drawn by mode without a shift")
     if scripts and not sd3:
@@ -97,13 +103,23 @@ def _logit_normal(work: Work, mean: float, std: float, why: str) -> None:
         work.drop(_SHIFT, "not needed", "it is in logit_mean, or has no effect there")
 
 
-def _qwen(work: Work, drawn: str) -> None:
-    """Qwen's shift: log 0.5 at 256 tokens to 0.9 at 8192. All buckets have about the tokens of the resolution."""
-    side = work.ours.get("dataset.resolution", by_path()["dataset.resolution"].default)
-    tokens = (side / 16) ** 2 if isinstance(side, int | float) else 4096
-    shift = round(math.exp(0.5 + (0.9 - 0.5) * (tokens - 256) / (8192 - 256)), 4)
+def _by_size(work: Work, drawn: str) -> None:
+    """A shift by each picture's size, along the line of one family: flux_shift has that of the family that is trained.
+
+    Along another's line all buckets have about the tokens of the resolution, and so nearly one shift.
+    """
+    title, line = _LINES[drawn]
     mixed = "; a twentieth of other levels is left out" if drawn == "qinglong_qwen" else ""
-    work.change(_SAMPLING, "shift", "timestep_sampling", f"{shift} is Qwen's shift for pictures of {side} px{mixed}")
+    family = FAMILIES[work.family or by_path()["model.family"].default]
+    if family.facts.objective == "flow" and ShiftLine.of(family.scheduler_config(Base(None))) == line:
+        if drawn != "flux_shift":
+            why = f"it follows the model's own line, which is {title}'s{mixed}"
+            work.change(_SAMPLING, "flux_shift", "timestep_sampling", why, "near" if mixed else "taken")
+        return
+    side = work.ours.get("dataset.resolution", by_path()["dataset.resolution"].default)
+    tokens = int(side / 16) ** 2 if isinstance(side, int | float) else 4096
+    shift = round(line.shift(tokens), 4)
+    work.change(_SAMPLING, "shift", "timestep_sampling", f"{shift} is {title}'s shift for pictures of {side} px{mixed}")
     work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
 
 

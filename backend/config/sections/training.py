@@ -94,7 +94,8 @@ class TimestepsSection(Section):
         label="Timestep sampling",
         help="How noise levels are drawn. uniform: all alike; sigmoid, logit_normal and mode: mostly the middle, mode "
         "with the ends kept; shift: sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: "
-        "the shift follows the picture's size, as in FLUX's own schedule.",
+        "the shift follows the picture's size as the base model's own scheduler has it, FLUX's line or Qwen-Image's "
+        "(qwen_shift elsewhere).",
         aliases=("timestep_type", "timestep_sampling_type", "timestep_distribution", "noise_schedule_sampling"),
     )
     sigmoid_scale: float = setting(

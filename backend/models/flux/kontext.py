@@ -14,10 +14,10 @@ from backend.models.base import Base
 from backend.models.files import SETTING
 from backend.models.fit import config_of
 from backend.models.flux import facts
-from backend.models.flux.facts import geometry
+from backend.models.flux.facts import geometry, scheduler_config
 from backend.models.spec import Controls
 
-__all__ = ["FACTS", "check_base_model", "geometry"]
+__all__ = ["FACTS", "check_base_model", "geometry", "scheduler_config"]
 
 FACTS = replace(
     facts.FACTS,

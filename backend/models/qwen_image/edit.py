@@ -16,10 +16,10 @@ from backend.config.problems import Problem
 from backend.models import files
 from backend.models.base import Base
 from backend.models.qwen_image import facts
-from backend.models.qwen_image.facts import geometry
+from backend.models.qwen_image.facts import geometry, scheduler_config
 from backend.models.spec import Controls, Part, PictureTokens
 
-__all__ = ["FACTS", "check_base_model", "geometry", "picture_config", "picture_tokens"]
+__all__ = ["FACTS", "check_base_model", "geometry", "picture_config", "picture_tokens", "scheduler_config"]
 
 IMAGE_TOKEN = "<|image_pad|>"
 """Stands in the template for each token that the picture becomes."""

@@ -15,10 +15,10 @@ from backend.config.problems import Problem
 from backend.models.base import Base
 from backend.models.fit import config_of
 from backend.models.qwen_image import edit, facts
-from backend.models.qwen_image.facts import geometry
+from backend.models.qwen_image.facts import geometry, scheduler_config
 from backend.models.spec import Controls, PictureTokens
 
-__all__ = ["FACTS", "check_base_model", "geometry", "picture_tokens"]
+__all__ = ["FACTS", "check_base_model", "geometry", "picture_tokens", "scheduler_config"]
 
 LABEL = "Picture {}: "
 """In front of each picture in the template."""
