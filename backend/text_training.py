@@ -43,6 +43,8 @@ def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
         rank=cfg.network.network_dim,
         alpha=cfg.network.network_alpha,
         dropout=cfg.network.network_dropout,
+        rank_dropout=cfg.network.rank_dropout,
+        module_dropout=cfg.network.module_dropout,
         seed=cfg.training.seed,
         kind=cfg.network.network_type,
         factor=cfg.network.lokr_factor,

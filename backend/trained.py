@@ -86,6 +86,8 @@ def _inject(
         rank=network.network_dim,
         alpha=network.network_alpha,
         dropout=network.network_dropout,
+        rank_dropout=network.rank_dropout,
+        module_dropout=network.module_dropout,
         seed=cfg.training.seed,
         sizes=inputs.sizes,
         kind=network.network_type,

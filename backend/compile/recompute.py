@@ -26,7 +26,7 @@ def within_graphs(cfg: Config) -> bool:
         chosen.compile_backend in PARTITIONING
         and chosen.compile_scope == "blocks"
         and not pieces
-        and cfg.network.network_dropout == 0
+        and not cfg.network.drops
     )
 
 

@@ -115,11 +115,18 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "lora_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
         "Set lora_weight_dtype to fp32, or mixed_precision to bf16",
     ),
-    Rule(
-        ("network.lora_fused", "network.network_dropout"),
-        lambda fused, dropout: fused and dropout > 0,
-        "lora_fused can't be used with network_dropout: each layer then has an input of its own",
-        "Turn lora_fused off, or set network_dropout to 0",
+    *(
+        Rule(
+            ("network.lora_fused", f"network.{name}"),
+            lambda fused, dropout: fused and dropout > 0,
+            f"lora_fused can't be used with {name}: {why}",
+            f"Turn lora_fused off, or set {name} to 0",
+        )
+        for name, why in (
+            ("network_dropout", "each layer then has an input of its own"),
+            ("rank_dropout", "it draws for each layer by itself"),
+            ("module_dropout", "it draws for each layer by itself"),
+        )
     ),
     # checkpointing
     no_effect(
@@ -134,12 +141,15 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "activation_memory_budget needs compile: it is the compiler that chooses what to keep",
         "Turn compile.compile on, or take activation_memory_budget out and use training.gradient_checkpointing",
     ),
-    Rule(
-        ("memory.activation_memory_budget", "network.network_dropout"),
-        lambda budget, dropout: budget is not None and dropout > 0,
-        "activation_memory_budget can't be used with network_dropout: torch's compiler may draw the dropout anew when "
-        "it recomputes, so that gradients would not belong to the loss",
-        "Take activation_memory_budget out and turn training.gradient_checkpointing on, or set network_dropout to 0",
+    *(
+        Rule(
+            ("memory.activation_memory_budget", f"network.{name}"),
+            lambda budget, dropout: budget is not None and dropout > 0,
+            f"activation_memory_budget can't be used with {name}: torch's compiler may draw the dropout anew when it "
+            "recomputes, so that gradients would not belong to the loss",
+            f"Take activation_memory_budget out and turn training.gradient_checkpointing on, or set {name} to 0",
+        )
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),
     Rule(
         (
@@ -201,6 +211,12 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         lambda fused, kind: fused and kind != "lora",
         "lora_fused joins the layers of a LoRA, which {network_type} has not",
         "Set network.lora_fused to false",
+    ),
+    Rule(
+        ("network.rank_dropout", "network.network_type"),
+        lambda dropout, kind: dropout > 0 and kind != "lora",
+        "rank_dropout leaves out ranks of a LoRA, and the factors of a {network_type} have none of these",
+        "Set rank_dropout to 0 and use module_dropout, or set network_type to lora",
     ),
     *_loraplus("loraplus_lr_ratio"),
     *_loraplus("loraplus_text_encoder_lr_ratio"),

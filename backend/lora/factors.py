@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.lora.dropout import acts, kept
 from backend.lora.patterns import Kind, factor_shapes
 
 
@@ -34,6 +35,7 @@ class Factored(nn.Module):
         self.factors = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()})
         self.scale = 1.0 if "lokr_w2" in shapes else alpha / rank
         self.dropout: nn.Module = nn.Identity()
+        self.module_dropout = 0.0
         self.cast = True
         self.conv = conv
 
@@ -59,4 +61,5 @@ class Factored(nn.Module):
         added = self.change(given, self.factors)
         if self.conv:
             added = added.movedim(-1, 1)
-        return (result + added * self.scale).to(result.dtype)
+        stays = kept(added, self.module_dropout) if self.module_dropout and acts(self) else 1.0
+        return (result + added * (self.scale * stays)).to(result.dtype)

@@ -19,6 +19,8 @@ def fuse(lora: Lora) -> None:
     for path, layer in lora.layers.items():
         if getattr(layer.lora_dropout[ADAPTER], "p", 0.0) > 0:
             raise ValueError(f"{path} has dropout: its input is another than that of the layers beside it")
+        if layer.lora_A[ADAPTER]._forward_hooks:
+            raise ValueError(f"{path} has dropout of what its A gives, which one product of several A passes by")
         layer.fused = True
 
 

@@ -16,6 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from backend.flow import generator
+from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.factors import Factored
 from backend.lora.masters import Masters
 from backend.lora.patterns import Kind, Size
@@ -24,22 +25,6 @@ from backend.refused import Refused
 log = logging.getLogger(__name__)
 
 ADAPTER = "default"
-
-
-class TrainingDropout(nn.Module):
-    """Dropout that acts only where gradients are made.
-
-    Validation and samples run in train mode under ``no_grad``, so that they share one graph a block class with nothing
-    but the grad mode to tell them apart; switching modules to eval mode would cost a recompile of every block.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`x`, with a share `p` of its elements zeroed and the rest scaled up while gradients are made."""
-        return nn.functional.dropout(x, self.p, training=self.training and torch.is_grad_enabled())
 
 
 @dataclass(frozen=True)
@@ -199,6 +184,8 @@ def inject(
     rank: int,
     alpha: float,
     dropout: float,
+    rank_dropout: float = 0.0,
+    module_dropout: float = 0.0,
     seed: int,
     sizes: Mapping[str, Size] | None = None,
     kind: Kind = "lora",
@@ -212,6 +199,7 @@ def inject(
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
     other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
     input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
+    dropout: of what enters A; rank_dropout, module_dropout: as in `LowDropout`, the first for a LoRA alone.
     sizes: rank and alpha of layers that have their own. kind, factor: of the change, as in `Factored`. device: where
     what is trained lies; None puts it beside its layer's frozen weight.
     """
@@ -225,6 +213,7 @@ def inject(
             layer.cast = cast
             if dropout > 0:
                 layer.dropout = TrainingDropout(dropout)
+            layer.module_dropout = module_dropout
         return Lora(changed, rank, alpha).in_format(weight_dtype)
     layers = _peft_layers(model, targets, rank, alpha, dropout, sizes or {})
     lora = Lora(layers, rank, alpha)
@@ -240,6 +229,8 @@ def inject(
         b.requires_grad_(True)
         if dropout > 0:
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
+        if rank_dropout > 0 or module_dropout > 0:
+            layer.lora_A[ADAPTER].register_forward_hook(LowDropout(rank_dropout, module_dropout))
         layer.cast_input_dtype_enabled = cast
     return lora.in_format(weight_dtype)
 

@@ -56,6 +56,8 @@ def _network(cfg: Config, targets: int) -> dict[str, object]:
     if network.conv_dim is not None:
         convolution = of_convolutions(network)
         kind |= {"conv_dim": convolution.rank, "conv_alpha": convolution.alpha}
+    # as sd-scripts has them
+    kind |= {name: p for name in ("rank_dropout", "module_dropout") if (p := getattr(network, name))}
     if ratios(network):
         kind["loraplus_lr_ratio"] = network.loraplus_lr_ratio
     if network.loraplus_text_encoder_lr_ratio is not None:

@@ -104,6 +104,19 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         QWEN | {"lr_scheduler": "rex"},
         {"optimizer.lr_scheduler": "rex", "optimizer.lr_scheduler_min_lr_ratio": 0.01},
     ),
+    # dropout
+    "ranks and layers left out": (
+        SDXL | {"network_args": ["rank_dropout=0.2", "module_dropout=0.1"]},
+        {"network.rank_dropout": 0.2, "network.module_dropout": 0.1, "network.network_dropout": 0.0},
+    ),
+    "the same of a preset": (
+        GUI | {"rank_dropout": 0.2, "module_dropout": 0, "LoRA_type": "LyCORIS/LoCon"},
+        {"network.rank_dropout": 0.2, "network.module_dropout": 0.0},
+    ),
+    "factors have no ranks to leave out": (
+        SDXL | {"network_module": "networks.lokr", "network_args": ["rank_dropout=0.2", "module_dropout=0.1"]},
+        {"network.rank_dropout": 0.0, "network.module_dropout": 0.1, "network.network_type": "lokr"},
+    ),
     # LoRA+
     "one ratio is for all": (
         SDXL | {"network_args": ["loraplus_lr_ratio=16"]},

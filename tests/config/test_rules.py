@@ -53,6 +53,9 @@ BROKEN: list[tuple[Values, str, str]] = [
         "two different",
     ),
     ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "an input of its own"),
+    ({"network.lora_fused": True, "network.rank_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
+    ({"network.lora_fused": True, "network.module_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
+    ({"network.network_type": "lokr", "network.rank_dropout": 0.1}, "network.rank_dropout", "have none of these"),
     ({"loss.huber_c": 0.2}, "loss.huber_c", "no width"),
     ({"loss.huber_schedule": "constant"}, "loss.huber_schedule", "no width"),
     ({**SDXL, "loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "no layers"),
@@ -174,14 +177,17 @@ BROKEN: list[tuple[Values, str, str]] = [
         "memory.activation_memory_budget",
         "next to nothing",
     ),
-    (
-        {
-            "memory.activation_memory_budget": 0.5,
-            "network.network_dropout": 0.1,
-            "training.gradient_checkpointing": False,
-        },
-        "memory.activation_memory_budget",
-        "draw the dropout anew",
+    *(
+        (
+            {
+                "memory.activation_memory_budget": 0.5,
+                f"network.{name}": 0.1,
+                "training.gradient_checkpointing": False,
+            },
+            "memory.activation_memory_budget",
+            f"with {name}: torch's compiler may draw the dropout anew",
+        )
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),
     (
         {
@@ -268,6 +274,8 @@ KEPT: list[Values] = [
     {"optimizer.lr_warmup": 0.0},
     {"network.loraplus_lr_ratio": 16.0, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1e-3}]},
     {**SDXL, **TEXT, **TEXT_RATIO, "network.loraplus_lr_ratio": 16.0},
+    {"network.rank_dropout": 0.1, "network.module_dropout": 0.1, "network.network_dropout": 0.1},
+    {"network.module_dropout": 0.1, "network.network_type": "loha"},
     {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
     {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
     {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},

@@ -21,11 +21,14 @@ SOME = ("attn.to_q", "attn.to_v", "proj_mlp")
 
 
 def flux(
-    targets: tuple[str, ...] = FACTS.default_targets, dropout: float = 0.0, weight_dtype: torch.dtype = torch.float32
+    targets: tuple[str, ...] = FACTS.default_targets,
+    dropout: float = 0.0,
+    weight_dtype: torch.dtype = torch.float32,
+    **dropouts: float,
 ) -> tuple[nn.Module, Lora]:
     model = make_tiny_denoiser(1, 1)
     found = find_targets(model, targets)
-    lora = inject(model, found, rank=4, alpha=8, dropout=dropout, seed=0, weight_dtype=weight_dtype)
+    lora = inject(model, found, rank=4, alpha=8, dropout=dropout, seed=0, weight_dtype=weight_dtype, **dropouts)
     torch.manual_seed(1)
     for path in lora.layers:
         nn.init.normal_(lora.pair(path)[1], std=0.1)
@@ -86,9 +89,10 @@ def test_one_graph_a_class_as_before() -> None:
 
 
 def test_dropout_and_replaced_forwards_stay_by_themselves() -> None:
-    _, dropped = flux(("attn.to_q",), dropout=0.1)
-    with pytest.raises(ValueError, match="dropout"):
-        fuse(dropped)
+    for dropout in ({"dropout": 0.1}, {"rank_dropout": 0.1}, {"module_dropout": 0.1}):
+        _, dropped = flux(("attn.to_q",), **dropout)
+        with pytest.raises(ValueError, match="dropout"):
+            fuse(dropped)
     _, lora = flux(("attn.to_q", "attn.to_k"))
     fuse(lora)
     layers = list(lora.layers.values())[:2]

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from backend.lora.inject import TrainingDropout, find_targets, inject
+from backend.lora.dropout import TrainingDropout
+from backend.lora.inject import find_targets, inject
 from backend.models.flux.facts import FACTS
 from backend.refused import Refused
 from tests.lora.fixtures import inputs, trained

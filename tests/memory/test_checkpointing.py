@@ -215,6 +215,8 @@ def test_blocks_of_a_class_at_its_limit_are_recomputed_from_outside() -> None:
         ({"compile": {"compile": False}}, False),
         ({"compile": {"compile_backend": "aot_eager"}}, False),
         ({"network": {"network_dropout": 0.1}}, False),
+        ({"network": {"rank_dropout": 0.1}}, False),
+        ({"network": {"module_dropout": 0.1}}, False),
         ({"memory": {"blocks_to_swap": 2}}, False),
         ({"memory": {"blocks_to_swap": 2}, "compile": {"disable_linear": "off"}}, True),
         ({"compile": {"disable_linear": "on"}}, False),
@@ -357,7 +359,7 @@ def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_pat
         cfg = config(
             tiny_flux, image_folder, tmp_path,
             memory={"checkpointing_kind": kind}, training={"max_train_steps": 2},
-            network={"network_dropout": 0.2},
+            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2},
         )  # fmt: skip
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors
 
 from backend.config.schema import Config
 from backend.runs.folder import Run
@@ -18,7 +20,7 @@ def compile_cache(once: Callable[[str, Callable[[Path], object]], Path]) -> Path
     return once("compile_cache", lambda folder: folder.mkdir(parents=True))
 
 
-def settings(base: Path, images: Path, where: Path, compile: dict, **network: float) -> Config:
+def settings(base: Path, images: Path, where: Path, compile: dict, **network: object) -> Config:
     """Three things between steps that run without gradient, at other steps each."""
     prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
     return config(
@@ -62,19 +64,31 @@ def test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_star
         assert all("_orig_mod" not in key for key in lora_of(run))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("lora", "network_dropout"), ("lora", "rank_dropout"), ("lora", "module_dropout"), ("lokr", "module_dropout")],
+)
 def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
     """aot_eager traces as inductor does and draws dropout as eager mode does, so the losses can be compared."""
-    traced = {"compile": True, "compile_backend": "aot_eager"}
-    eager, _ = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}, network_dropout=0.3))
-    run, code = train_here(settings(tiny_flux, image_folder, tmp_path, traced, network_dropout=0.3))
-    assert code == 0, events(run, "error")
+
+    def trained(compile: dict, share: float) -> Run:
+        cfg = settings(tiny_flux, image_folder, tmp_path, compile, **{"network_type": kind, name: share})
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        return run
+
+    eager = trained({"compile": False}, 0.3)
+    run = trained({"compile": True, "compile_backend": "aot_eager"}, 0.3)
     assert [row["loss"] for row in rows(run)] == pytest.approx([row["loss"] for row in rows(eager)], rel=1e-5)
     assert_as_planned(run)
-    without, _ = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}))
+    without = trained({"compile": False}, 0.0)
     assert rows(without)[0]["loss"] == pytest.approx(rows(eager)[0]["loss"])
     assert rows(without)[-1]["loss"] != pytest.approx(rows(eager)[-1]["loss"], rel=1e-6)
+    with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", "pt") as file:
+        said = file.metadata()
+        assert 0.3 in (float(said["ss_network_dropout"]), json.loads(said["ss_network_args"]).get(name))
 
 
 def test_without_a_compiler_the_run_says_so_and_trains_eagerly(

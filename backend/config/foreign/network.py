@@ -18,12 +18,15 @@ _GOALS = {
     "conv_dim": ("network.conv_dim", "number"),
     "conv_alpha": ("network.conv_alpha", "number"),
     "factor": ("network.lokr_factor", "factor"),
+    "rank_dropout": ("network.rank_dropout", "number"),
+    "module_dropout": ("network.module_dropout", "number"),
 }
-_OF_PRESETS = ("conv_dim", "conv_alpha", *_RATIOS)
+_OF_PRESETS = ("conv_dim", "conv_alpha", "rank_dropout", "module_dropout", *_RATIOS)
 """Arguments of the network that kohya_ss keeps by themselves."""
 _PATTERNS = ("include_patterns", "exclude_patterns")
 _INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
 _BLOCKS = {"single": "single_", "double": "transformer_"}
+_LYCORIS_RANKS = "there the same ranks are left out for all pictures of a batch, and the others are not scaled up"
 _NO_SETTING = "there is no such setting of the LoRA"
 
 
@@ -89,7 +92,8 @@ def _note(
     except Left as left:
         return Note(name, "off", str(left), line, None, said)
     ours[path], origin[path] = taken.value, name
-    return Note(name, "near" if taken.near else "taken", taken.near, line, path, said)
+    near = _LYCORIS_RANKS if key == "rank_dropout" and is_lycoris(values) else taken.near
+    return Note(name, "near" if near else "taken", near, line, path, said)
 
 
 def _ratio_goals(given: Mapping[str, Any], text: bool) -> dict[str, str]:

@@ -176,6 +176,8 @@ COMBINED = frozenset(
         "edit_plus",
         "conv_dim",
         "conv_alpha",
+        "rank_dropout",
+        "module_dropout",
         "loraplus_lr_ratio",
         "loraplus_unet_lr_ratio",
         "loraplus_text_encoder_lr_ratio",

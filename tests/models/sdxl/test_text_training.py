@@ -117,7 +117,7 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
     def cfg(steps: int):
         return settings(
             "sdxl", tiny_sdxl, pictures, tmp_path,
-            network={**TEXT, **RATIOS, "network_dropout": 0.2},
+            network={**TEXT, **RATIOS, "network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.1},
             optimizer={
                 "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
             },
