@@ -23,6 +23,7 @@ from backend.data.loader import Batch, Loader
 from backend.devices import to_device, to_host
 from backend.duties import Duties
 from backend.lora.inject import Lora
+from backend.lora.norms import NormLimit
 from backend.memory.expected import Expected
 from backend.models.spec import Geometry
 from backend.objectives.base import Objective
@@ -94,6 +95,7 @@ class Job:
     objective: Objective
     tell: Teller
     expected: Expected | None = None
+    norms: NormLimit | None = None
     good: Snapshot | None = None
     whole: Position | None = None
     in_hand: Batch | None = None
@@ -195,6 +197,7 @@ class Job:
         self.records.end_step(
             self._loss_sum,
             self._grad_norm,
+            {} if self.norms is None else self.norms.figures,
             lr=self._rate,
             s_per_step=time.monotonic() - self._clock,
             loader_wait=self._waited,

@@ -187,6 +187,7 @@ def _assemble(
         inputs.objective,
         tell,
         inputs.expected,
+        trained.norms,
     )
 
 

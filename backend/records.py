@@ -31,18 +31,18 @@ Measure = float | int | Callable[[], float] | None
 
 @dataclass
 class _Late:
-    """Two numbers on their way from the device; `ready` waits for them and for nothing that was queued later."""
+    """Numbers on their way from the device; `copied` waits for them and for nothing that was queued later."""
 
     step: int
     row: dict[str, Measure]
+    names: tuple[str, ...]
     host: Tensor
     copied: torch.cuda.Event | None
 
-    def values(self) -> tuple[float, float]:
+    def values(self) -> dict[str, float]:
         if self.copied is not None:
             self.copied.synchronize()
-        loss, norm = self.host.tolist()
-        return loss, norm
+        return dict(zip(self.names, self.host.tolist(), strict=True))
 
 
 class StepRecords:
@@ -69,26 +69,29 @@ class StepRecords:
         self._compile_seconds = 0.0
         self.last_loss: float | None = None
 
-    def end_step(self, loss: Tensor, grad_norm: Tensor, **row: float | int | None) -> None:
+    def end_step(
+        self, loss: Tensor, grad_norm: Tensor, more: Mapping[str, Tensor] | None = None, **row: float | int | None
+    ) -> None:
         """Take the numbers of the step that `position` has just counted without waiting; settle the step before.
 
-        loss, grad_norm: shape (), on the device. Raises NotFinite for the step before.
+        loss, grad_norm, more (further columns by name): shape (), on the device. Raises NotFinite for the step before.
         """
-        both = torch.stack([loss.detach().float(), grad_norm.detach().float()])
+        numbers = {"loss": loss, "grad_norm": grad_norm, **(more or {})}
+        stacked = torch.stack([number.detach().float() for number in numbers.values()])
         copied = None
-        if both.is_cuda:
-            host = torch.empty(2, pin_memory=True)
-            host.copy_(both, non_blocking=True)
+        if stacked.is_cuda:
+            host = torch.empty(len(numbers), pin_memory=True)
+            host.copy_(stacked, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
         else:
-            host = both
+            host = stacked
         # host-side numbers belong to this step: asked one step later, a compile would be booked to the wrong one
         told: dict[str, Any] = {**self._measures(), **row}
         compiled = told.get("compile_seconds") or 0.0
         if compiled > self._compile_seconds:
             told["s_per_step"], self._compile_seconds = None, compiled
-        late, self._late = self._late, _Late(self._position.step, told, host, copied)
+        late, self._late = self._late, _Late(self._position.step, told, tuple(numbers), host, copied)
         self._settle(late)
 
     def settle(self) -> None:
@@ -99,10 +102,10 @@ class StepRecords:
     def _settle(self, late: _Late | None) -> None:
         if late is None:
             return
-        loss, norm = late.values()
+        numbers = late.values()
+        loss, norm = numbers["loss"], numbers["grad_norm"]
         position = self._position
-        row = {name: value() if callable(value) else value for name, value in late.row.items()}
-        row |= {"loss": loss, "grad_norm": norm}
+        row = {name: value() if callable(value) else value for name, value in late.row.items()} | numbers
         if math.isfinite(loss):
             position.smooth = SMOOTHING * position.smooth + (1 - SMOOTHING) * loss
             position.smooth_weight = SMOOTHING * position.smooth_weight + (1 - SMOOTHING)

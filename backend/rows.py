@@ -10,7 +10,8 @@ from backend.runs.metrics import MetricsWriter
 
 Row = Mapping[str, float | int | None]
 
-_SHOWN = ("loss", "loss_smooth", "lr", "grad_norm", "s_per_step", "vram_allocated", "graphs", "recompiles")
+_SHOWN = ("loss", "loss_smooth", "lr", "grad_norm", "s_per_step", "vram_allocated", "graphs", "recompiles",
+          "layers_scaled", "norm_mean", "norm_max")  # fmt: skip
 
 
 def row_writer(run: Run, metrics: MetricsWriter, tensorboard: bool, stack: ExitStack) -> Callable[[int, Row], None]:

@@ -18,6 +18,7 @@ from backend.lora.fused import fuse
 from backend.lora.inject import Lora, inject
 from backend.lora.keys import Names, not_loadable
 from backend.lora.load import continue_from, read_lora
+from backend.lora.norms import NormLimit
 from backend.lora.patterns import by_rate
 from backend.memory import checkpointing
 from backend.memory.swap import Swap
@@ -31,7 +32,8 @@ from backend.text_training import TrainedText, load_trained_text
 class Trained:
     """The denoiser with its LoRA and what moves it.
 
-    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too.
+    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too. norms: what holds the
+    LoRA to a norm, where that is set.
     """
 
     denoiser: nn.Module
@@ -41,6 +43,7 @@ class Trained:
     names: Names
     swap: Swap | None = None
     encoders: TrainedText | None = None
+    norms: NormLimit | None = None
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
@@ -69,10 +72,23 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
+    norms = _after_steps(optimizer, lora, cfg.network.scale_weight_norms)
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders)
+    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders, norms)
+
+
+def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | None) -> NormLimit | None:
+    """Let the forward take what each step made, held to a norm of at most `limit` where there is one."""
+    norms = None if limit is None else NormLimit(lora, limit)
+
+    def moved(*_: Any) -> None:
+        if norms is not None:
+            norms.apply()
+        lora.publish()
+
+    optimizer.register_step_post_hook(moved)
+    return norms
 
 
 def _inject(

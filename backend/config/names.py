@@ -28,7 +28,6 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("shuffle_caption", "keep_tokens", "keep_tokens_separator", "caption_separator"), _LATER),
     **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask", "is_reg"), _LATER),
     **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "min_snr_gamma", "noise_offset", "loss_type"), _LATER),
-    "scale_weight_norms": _LATER,
     **dict.fromkeys(("caption_tag_dropout_rate", "huber_c", "multires_noise_iterations"), _LATER),
     **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
     "network_module": "Every network here is a LoRA; leave the line out",

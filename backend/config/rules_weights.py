@@ -5,7 +5,7 @@ from __future__ import annotations
 from backend.compile.recompute import PARTITIONING
 from backend.config.rule import Rule, no_effect
 from backend.config.schema import by_path
-from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE, finds_rate
+from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE, finds_rate, is_schedule_free
 
 _OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
 
@@ -217,6 +217,18 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         lambda dropout, kind: dropout > 0 and kind != "lora",
         "rank_dropout leaves out ranks of a LoRA, and the factors of a {network_type} have none of these",
         "Set rank_dropout to 0 and use module_dropout, or set network_type to lora",
+    ),
+    Rule(
+        ("network.scale_weight_norms", "network.network_type"),
+        lambda limit, kind: limit is not None and kind != "lora",
+        "scale_weight_norms scales the two matrices of a LoRA back, and this run trains {network_type}",
+        "Take scale_weight_norms out, or set network_type to lora",
+    ),
+    Rule(
+        ("network.scale_weight_norms", "optimizer.optimizer"),
+        lambda limit, name: limit is not None and is_schedule_free(name),
+        "{optimizer} goes on from averages of its own, which scale_weight_norms does not reach",
+        "Take scale_weight_norms out, or choose another optimizer, such as adamw",
     ),
     *_loraplus("loraplus_lr_ratio"),
     *_loraplus("loraplus_text_encoder_lr_ratio"),

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 # Counters (graphs to limit_hits) are totals since the process began, sizes are bytes, times are seconds.
 # syncs is the newest count of a step's device-to-host waits: taken every hundredth step, None on a CPU.
 # swap_wait is what the device waited in a step for the weights of swapped blocks, None where none are swapped.
+# layers_scaled to norm_max are what scale_weight_norms did and left in a step, None where it is not set.
 # s_per_step is one optimizer step's own time: waiting for data counts, saving, sampling and validation do not.
 COLUMNS = (
     "loss",
@@ -55,13 +56,16 @@ COLUMNS = (
     "syncs",
     "swap_wait",
     "epoch",
+    "layers_scaled",
+    "norm_mean",
+    "norm_max",
 )
 _KNOWN = frozenset(COLUMNS)
 _WHOLE = frozenset(
     name
     for name in COLUMNS
     if name.startswith(("vram", "ram", "cache"))
-    or name in ("graphs", "recompiles", "breaks", "limit_hits", "syncs", "epoch")
+    or name in ("graphs", "recompiles", "breaks", "limit_hits", "syncs", "epoch", "layers_scaled")
 )
 _ALL = ("step", "generation", "t", *COLUMNS)
 # Rows kept in memory while the disk refuses them; a day of steps, some tens of megabytes.

@@ -117,6 +117,8 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SDXL | {"network_module": "networks.lokr", "network_args": ["rank_dropout=0.2", "module_dropout=0.1"]},
         {"network.rank_dropout": 0.0, "network.module_dropout": 0.1, "network.network_type": "lokr"},
     ),
+    "a limit of norms": (SDXL | {"scale_weight_norms": 1.5}, {"network.scale_weight_norms": 1.5}),
+    "no limit of norms": (GUI | {"scale_weight_norms": 0}, {"network.scale_weight_norms": None}),
     # LoRA+
     "one ratio is for all": (
         SDXL | {"network_args": ["loraplus_lr_ratio=16"]},

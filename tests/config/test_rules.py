@@ -234,6 +234,15 @@ BROKEN: list[tuple[Values, str, str]] = [
         "finds one rate",
     ),
     ({**SDXL, **TEXT_RATIO}, *TEXT_RATIO, "not trained"),
+    ({"network.network_type": "loha", "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "trains loha"),
+    *(
+        (
+            {"optimizer.optimizer": name, "optimizer.lr_scheduler": "constant", "network.scale_weight_norms": 1.0},
+            "network.scale_weight_norms",
+            "averages of its own",
+        )
+        for name in ("AdamWScheduleFree", "schedulefree.SGDScheduleFree")
+    ),
     ({"network.conv_alpha": 4.0, **SDXL}, "network.conv_alpha", "conv_dim is not set"),
     ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
@@ -276,6 +285,7 @@ KEPT: list[Values] = [
     {**SDXL, **TEXT, **TEXT_RATIO, "network.loraplus_lr_ratio": 16.0},
     {"network.rank_dropout": 0.1, "network.module_dropout": 0.1, "network.network_dropout": 0.1},
     {"network.module_dropout": 0.1, "network.network_type": "loha"},
+    {"network.scale_weight_norms": 1.0, "network.conv_dim": 4, **SDXL},
     {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
     {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
     {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},

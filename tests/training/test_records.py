@@ -37,6 +37,16 @@ def test_rows_come_one_step_late_and_settle_brings_the_last() -> None:
     assert len(seen.rows) == 2 and seen.records.last_loss == 2.0
 
 
+def test_further_numbers_of_the_device_come_with_their_step() -> None:
+    seen = Collected()
+    for step in (1, 2):
+        seen.position.step = step
+        more = {"layers_scaled": torch.tensor(step), "norm_max": torch.tensor(0.5 * step)}
+        seen.records.end_step(torch.tensor(4.0), torch.tensor(1.0), more, lr=0.1)
+    seen.records.settle()
+    assert [(row["layers_scaled"], row["norm_max"], row["loss"]) for _, row in seen.rows] == [(1, 0.5, 4), (2, 1, 4)]
+
+
 def test_the_smoothed_loss_goes_on_where_the_position_has_it() -> None:
     straight, resumed = Collected(), Collected()
     for loss in (4.0, 2.0, 3.0):

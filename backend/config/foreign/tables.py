@@ -45,6 +45,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "network_dim": ("network.network_dim", "number"),
     "network_alpha": ("network.network_alpha", "number"),
     "network_dropout": ("network.network_dropout", "dropout"),
+    "scale_weight_norms": ("network.scale_weight_norms", "off_at_0"),
     "network_weights": ("network.network_weights", "path"),
     "lora_network_weights": ("network.network_weights", "path"),
     "full_bf16": ("network.lora_weight_dtype", "full_bf16"),

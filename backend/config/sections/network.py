@@ -119,6 +119,17 @@ class NetworkSection(Section):
         aliases=("lora_module_dropout", "layer_dropout"),
         advanced=True,
     )
+    scale_weight_norms: float | None = setting(
+        None,
+        gt=0,
+        le=1000,
+        label="Limit of weight norms",
+        help="Largest norm of what the LoRA changes in one layer: after each step, layers above it are scaled back to "
+        "it. It keeps single layers from burning in at high rates, and LoRAs easier to combine; 1 is usual. Empty sets "
+        "no limit.",
+        aliases=("scale_weight_norm", "max_key_norm", "max_norm_regularization", "weight_norm_limit"),
+        advanced=True,
+    )
     loraplus_lr_ratio: float = setting(
         1.0,
         gt=0,

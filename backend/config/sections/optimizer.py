@@ -38,6 +38,11 @@ def finds_rate(name: str) -> bool:
     return any(word in name.lower() for word in (*OWN_RATE, "dadapt"))
 
 
+def is_schedule_free(name: str) -> bool:
+    """Whether an optimizer, by name or class path, trains at other weights than those that are used."""
+    return "schedulefree" in name.lower()
+
+
 class OptimizerSection(Section):
     """Optimizer, learning rate and its course over the run."""
 
