@@ -69,17 +69,18 @@ def mode(share: Tensor, scale: float) -> Tensor:
     return 1 - share - scale * (torch.cos(math.pi / 2 * share) ** 2 - 1 + share)
 
 
-def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator) -> Tensor:
+def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator, share: Tensor | None = None) -> Tensor:
     """One noise level in [0, 1], float32, shape ().
 
-    image_tokens: the unpadded picture's, used by ``flux_shift`` only. ValueError for an unknown kind.
+    image_tokens: the unpadded picture's, used by ``flux_shift`` only. share: float64 in [0, 1], where in the
+    distribution the level lies; left out, `source` draws it. ValueError for an unknown kind.
     """
-    if draw.kind == "uniform":
-        sigma = torch.rand((), generator=source)
-    elif draw.kind == "mode":
-        sigma = mode(torch.rand((), generator=source), draw.mode_scale)
+    if draw.kind in ("uniform", "mode"):
+        sigma = torch.rand((), generator=source) if share is None else share.float()
+        if draw.kind == "mode":
+            sigma = mode(sigma, draw.mode_scale)
     else:
-        normal = torch.randn((), generator=source)
+        normal = torch.randn((), generator=source) if share is None else torch.special.ndtri(share).float()
         if draw.kind == "logit_normal":
             sigma = torch.sigmoid(draw.logit_mean + draw.logit_std * normal)
         elif draw.kind in ("sigmoid", "shift", "flux_shift"):

@@ -12,6 +12,7 @@ from backend.models.spec import FamilyFacts
 from backend.models.table import FAMILIES
 from backend.objectives.base import Distance, Objective
 from backend.objectives.flow_matching import FlowMatching
+from backend.objectives.strata import Strata
 from backend.refused import Refused
 
 
@@ -35,7 +36,13 @@ def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) 
             "loss.scale_v_pred_loss_like_noise_pred",
         )
     options = Options(**{name: getattr(loss, name) for name in Options.__dataclass_fields__})
-    return Diffusion(schedule, options, distance, cfg.timesteps.min_timestep, cfg.timesteps.max_timestep)
+    times = cfg.timesteps
+    return Diffusion(schedule, options, distance, times.min_timestep, times.max_timestep, _strata(cfg))
+
+
+def _strata(cfg: Config) -> Strata | None:
+    step = Strata(cfg.dataset.batch_size, cfg.training.gradient_accumulation_steps)
+    return step if cfg.timesteps.stratified else None
 
 
 def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: ModuleType, base: Base) -> FlowMatching:
@@ -52,5 +59,9 @@ def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: ModuleType,
         ShiftLine.of(FAMILIES[facts.name].scheduler_config(base)),
     )
     return FlowMatching(
-        draw, times.weighting_scheme, distance, lambda steps, tokens: code.sampling_sigmas(steps, tokens, base)
+        draw,
+        times.weighting_scheme,
+        distance,
+        lambda steps, tokens: code.sampling_sigmas(steps, tokens, base),
+        _strata(cfg),
     )

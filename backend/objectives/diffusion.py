@@ -18,6 +18,7 @@ from torch import Tensor
 
 from backend import flow
 from backend.objectives.base import Distance, Noise
+from backend.objectives.strata import Strata
 
 PREDICTIONS = ("epsilon", "v_prediction")
 
@@ -85,13 +86,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Diffusion:
-    """Noise or velocity over a schedule. min_timestep, max_timestep: of 1000, the part that is trained."""
+    """Noise or velocity over a schedule. min_timestep, max_timestep: of 1000, the part that is trained.
+
+    strata: spreads the timesteps of rows that follow each other; None draws each by itself.
+    """
 
     schedule: Schedule
     options: Options = field(default_factory=Options)
     distance: Distance = field(default_factory=Distance)
     min_timestep: float = 0.0
     max_timestep: float = 1000.0
+    strata: Strata | None = None
 
     @property
     def name(self) -> str:
@@ -103,6 +108,9 @@ class Diffusion:
         count = self.schedule.timesteps
         low = min(count - 1, int(self.min_timestep * count / 1000))
         high = max(low + 1, round(self.max_timestep * count / 1000))
+        if self.strata is not None:
+            shares = self.strata.shares(len(image_tokens), seed, number)
+            return (low + shares * (high - low)).floor().clamp(max=high - 1).float()
         sources = [flow.generator(seed, "sigma", number, row) for row in range(len(image_tokens))]
         return torch.cat([torch.randint(low, high, (1,), generator=source) for source in sources]).float()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from backend import flow
 from backend.objectives.base import Distance, Noise
+from backend.objectives.strata import Strata
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,24 @@ class EulerSteps:
 class FlowMatching:
     """Velocity on the straight path. draw: of noise levels. weighting: see `flow.weight`.
 
-    sigmas: (steps, image tokens) -> the family's own sampling levels, falling, the last 0.
+    sigmas: (steps, image tokens) -> the family's own sampling levels, falling, the last 0. strata: spreads the levels
+    of rows that follow each other; None draws each by itself.
     """
 
     draw: flow.TimestepDraw = field(default_factory=flow.TimestepDraw)
     weighting: str = "none"
     distance: Distance = field(default_factory=Distance)
     sigmas: Callable[[int, int], Sequence[float]] | None = None
+    strata: Strata | None = None
     name: str = "flow"
 
     def levels(self, image_tokens: Sequence[int], seed: int, number: int) -> Tensor:
         """Sigmas in [0, 1]."""
-        sources = [flow.generator(seed, "sigma", number, row) for row in range(len(image_tokens))]
-        pairs = zip(image_tokens, sources, strict=True)
-        return torch.stack([flow.draw_sigma(self.draw, tokens, source) for tokens, source in pairs])
+        count = len(image_tokens)
+        sources = [flow.generator(seed, "sigma", number, row) for row in range(count)]
+        shares = [None] * count if self.strata is None else self.strata.shares(count, seed, number)
+        rows = zip(image_tokens, sources, shares, strict=True)
+        return torch.stack([flow.draw_sigma(self.draw, *row) for row in rows])
 
     def noise(self, shape: Sequence[int], seed: int, number: int, row: int) -> Noise:
         """Standard normal noise."""

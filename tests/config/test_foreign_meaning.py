@@ -183,6 +183,10 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         FLUX | {"timestep_sampling": "sigmoid", "weighting_scheme": "mode", "mode_scale": 0.5},
         {"timesteps.timestep_sampling": "sigmoid", "timesteps.mode_scale": 1.29},
     ),
+    "buckets of levels": (
+        QWEN | {"timestep_sampling": "shift", "num_timestep_buckets": 8}, {"timesteps.stratified": True}
+    ),
+    "buckets that sigma does not heed": (QWEN | {"num_timestep_buckets": 8}, {"timesteps.stratified": False}),
     "limits that flux does not heed": (FLUX | {"min_timestep": 200}, {"timesteps.min_timestep": 0.0}),
     "sd3's default": (SD3, {"timesteps.timestep_sampling": "uniform"}),
     "sd3's shift": (

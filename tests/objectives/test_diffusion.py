@@ -21,6 +21,7 @@ from backend.objectives.base import Distance
 from backend.objectives.choose import objective_of
 from backend.objectives.diffusion import Diffusion, Options, Schedule
 from backend.objectives.flow_matching import FlowMatching
+from backend.objectives.strata import Strata
 
 SDXL = {"num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 SDXL |= {"timestep_spacing": "leading", "steps_offset": 1, "prediction_type": "epsilon"}
@@ -178,21 +179,25 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     """Each with a value of its own, so that none can stand for another."""
     times = {"timestep_sampling": "shift", "sigmoid_scale": 1.1, "discrete_flow_shift": 2.2, "logit_mean": 0.3}
     times |= {"logit_std": 0.4, "mode_scale": 0.7, "min_timestep": 50.0, "max_timestep": 900.0}
-    times |= {"weighting_scheme": "cosmap"}
+    times |= {"weighting_scheme": "cosmap", "stratified": True}
+    step = {"dataset": {"batch_size": 3}, "training": {"gradient_accumulation_steps": 5}}
     loss = {"loss_type": "huber", "huber_c": 0.3, "huber_schedule": "constant"}
     own = {"min_snr_gamma": 4.0, "debiased_estimation": True, "scale_v_pred_loss_like_noise_pred": True}
     own |= {"noise_offset": 0.1, "multires_noise_iterations": 5, "multires_noise_discount": 0.6, "ip_noise_gamma": 0.2}
     made = []
     for name, base, more in (("flux", tiny_flux, {}), ("sdxl", tiny_sdxl, {"prediction_type": "v_prediction", **own})):
-        cfg = Config.model_validate({"model": {"family": name}, "timesteps": times, "loss": {**loss, **more}})
+        cfg = Config.model_validate({"model": {"family": name}, "timesteps": times, "loss": {**loss, **more}, **step})
         made.append(objective_of(cfg, family(name).facts, family(name).load(), Base.at(base)))
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
     drawn |= {"line": ShiftLine()}
-    assert vars(flowing.draw) == {name: value for name, value in drawn.items() if name != "weighting_scheme"}
+    assert vars(flowing.draw) == {name: drawn[name] for name in drawn.keys() - {"weighting_scheme", "stratified"}}
     assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
     assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
+    assert flowing.strata == diffusing.strata == Strata(3, 5)
+    plain = objective_of(Config.model_validate(step), family("flux").facts, family("flux").load(), Base.at(tiny_flux))
+    assert plain.strata is None
 
 
 def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image: Path, tmp_path: Path) -> None:

@@ -124,7 +124,6 @@ NOT_OFFERED = _by_name(
         "there is no such setting": "resize_interpolation dataset_class dataset_repeats",
         "write how often as saving.save_every_n_epochs or _steps": "save_n_epoch_ratio",
         "a run begins at its first step": "skip_until_initial_step initial_epoch initial_step",
-        "noise levels are drawn one by one": "num_timestep_buckets",
         "a run always shows its loss, its mean and its noise levels": "log_loss_stats",
         "there is no such setting of the loss": "v_pred_like_loss huber_scale",
         "noise offset and multires noise are set on their own, and can be both": "noise_offset_type",

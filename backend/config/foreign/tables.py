@@ -78,6 +78,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "logit_mean": ("timesteps.logit_mean", "number"),
     "logit_std": ("timesteps.logit_std", "number"),
     "mode_scale": ("timesteps.mode_scale", "number"),
+    "num_timestep_buckets": ("timesteps.stratified", "buckets"),
     "weighting_scheme": ("timesteps.weighting_scheme", "weighting"),
     "min_timestep": ("timesteps.min_timestep", "number"),
     "max_timestep": ("timesteps.max_timestep", "number"),

@@ -159,6 +159,14 @@ def _weighting(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken("none" if is_off(name) else name)
 
 
+def _buckets(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    if is_off(value) or number(value) == 1:
+        raise Left("off", needed=False)
+    if str(all_.get("timestep_sampling", "sigma")).strip() == "sigma":
+        raise Left("it has no effect on sigma, which draws by itself", needed=False)
+    return Taken(True, f"levels take turns in {number(value)} parts there, here in as many as a step has rows, or 8")
+
+
 def _discount(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value) and is_off(all_.get("multires_noise_iterations")):
         raise Left("multires_noise_iterations is 0, so that it is not used", needed=False)
@@ -289,7 +297,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
     "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
-    "discount": _discount, "dropout": _dropout,
+    "discount": _discount, "buckets": _buckets, "dropout": _dropout,
 }  # fmt: skip
 
 

@@ -144,6 +144,14 @@ class TimestepsSection(Section):
         aliases=("mode_sampling_scale",),
         advanced=True,
     )
+    stratified: bool = setting(
+        False,
+        label="Spread evenly",
+        help="Spreads the noise levels of a step's pictures, and of some steps in a row, evenly over what is drawn "
+        "above, so that the loss jumps less by chance. What is trained stays the same on the whole.",
+        aliases=("stratified_sampling", "stratified_timesteps", "num_timestep_buckets"),
+        advanced=True,
+    )
     weighting_scheme: Literal["none", "sigma_sqrt", "cosmap"] = setting(
         "none",
         label="Loss weighting",
