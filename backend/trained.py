@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from backend.checkpoint import Stateful
 from backend.config.paths import resolve
 from backend.inputs import Inputs, optimizer_of, scheduler_of
 from backend.lora import loraplus
+from backend.lora.dora import lengths_beside
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, inject
 from backend.lora.keys import Names, not_loadable
@@ -111,6 +112,8 @@ def _inject(
         cast=inputs.precision == "no",
         device=inputs.device,
     )
+    if network.network_type == "dora" and cfg.saving.save_layout == "kohya":
+        lora = replace(lora, beside=lengths_beside(denoiser, lora.layers, names))
     if network.lora_fused:
         fuse(lora)
     lora = lora if encoders is None else lora.joined(encoders.lora)

@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "min_snr_gamma", "noise_offset", "loss_type"), _LATER),
     **dict.fromkeys(("caption_tag_dropout_rate", "huber_c", "multires_noise_iterations"), _LATER),
     **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
+    **dict.fromkeys(("dora_wd", "use_dora", "weight_decompose"), "Set network.network_type to dora instead"),
     "network_module": "Every network here is a LoRA; leave the line out",
     "network_args": "Write the arguments as settings of [network]",
     "network_train_unet_only": "Only the denoiser is trained; leave the line out",

@@ -6,6 +6,7 @@ from backend.compile.recompute import PARTITIONING
 from backend.config.rule import Rule, no_effect
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS, OWN_RATE, SCHEDULE_FREE, finds_rate, is_schedule_free
+from backend.lora.patterns import FACTORED
 
 _OWN_FIELDS = {"lr", "weight_decay", "betas", "eps"}
 
@@ -20,9 +21,9 @@ def _loraplus(name: str) -> tuple[Rule, Rule]:
     return (
         Rule(
             (path, "network.network_type"),
-            lambda ratio, kind: ratio not in (None, 1) and kind != "lora",
+            lambda ratio, kind: ratio not in (None, 1) and kind in FACTORED,
             f"{name} is for the two matrices of a LoRA, and this run trains {{network_type}}",
-            f"Take {name} out, or set network_type to lora",
+            f"Take {name} out, or set network_type to lora or dora",
         ),
         Rule(
             (path, "optimizer.optimizer"),
@@ -202,21 +203,21 @@ WEIGHT_RULES: tuple[Rule, ...] = (
     no_effect("network.lokr_factor", "network.network_type", ("lokr",), "the network is no LoKr"),
     Rule(
         ("saving.save_layout", "network.network_type"),
-        lambda layout, kind: layout == "diffusers" and kind != "lora",
+        lambda layout, kind: layout == "diffusers" and kind in FACTORED,
         "diffusers has no layout for {network_type}",
         "Set saving.save_layout to kohya, which LyCORIS' files have",
     ),
     Rule(
         ("network.lora_fused", "network.network_type"),
-        lambda fused, kind: fused and kind != "lora",
+        lambda fused, kind: fused and kind in FACTORED,
         "lora_fused joins the layers of a LoRA, which {network_type} has not",
         "Set network.lora_fused to false",
     ),
     Rule(
         ("network.rank_dropout", "network.network_type"),
-        lambda dropout, kind: dropout > 0 and kind != "lora",
+        lambda dropout, kind: dropout > 0 and kind in FACTORED,
         "rank_dropout leaves out ranks of a LoRA, and the factors of a {network_type} have none of these",
-        "Set rank_dropout to 0 and use module_dropout, or set network_type to lora",
+        "Set rank_dropout to 0 and use module_dropout, or set network_type to lora or dora",
     ),
     Rule(
         ("network.scale_weight_norms", "network.network_type"),
@@ -234,9 +235,9 @@ WEIGHT_RULES: tuple[Rule, ...] = (
     *_loraplus("loraplus_text_encoder_lr_ratio"),
     Rule(
         ("network.conv_dim", "network.network_type"),
-        lambda rank, kind: rank is not None and kind != "lora",
+        lambda rank, kind: rank is not None and kind in FACTORED,
         "conv_dim gives convolutions larger than one pixel a LoRA, and this run trains {network_type}",
-        "Set network.network_type to lora, or take conv_dim out",
+        "Set network.network_type to lora or dora, or take conv_dim out",
     ),
     Rule(
         ("network.conv_alpha", "network.conv_dim"),

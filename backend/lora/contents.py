@@ -1,4 +1,4 @@
-"""What a LoRA, LoKr or LoHa file holds, told from its header; nothing heavy has to be loaded to refuse it."""
+"""What a LoRA, DoRA, LoKr or LoHa file holds, told from its header; nothing heavy has to be loaded to refuse it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import safetensors
 from backend.compile.state_dict import clean_key
 from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
 from backend.lora.native import Native
-from backend.lora.patterns import Kind
+from backend.lora.patterns import MAGNITUDE, Kind
 from backend.models.files import Unreadable, read_header
 from backend.models.kinds import kind_of
 from backend.refused import Refused
 
 SETTING = "network.network_weights"
 _OTHERS = {
-    "dora": "a DoRA",
     "locon": "a LoRA of convolutions in three parts",
     "tucker": "factors of convolutions in three parts",
     "diff": "differences of whole weights",
     "oft": "an OFT",
     "bias": "a LoRA with biases",
 }
-TITLES: dict[Kind, str] = {"lora": "a LoRA", "lokr": "a LoKr", "loha": "a LoHa"}
+TITLES: dict[Kind, str] = {"lora": "a LoRA", "dora": "a DoRA", "lokr": "a LoKr", "loha": "a LoHa"}
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -35,7 +34,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Found:
     """A layer's change in the file. keys: name of a part -> key there. rank: there; None where nothing tells it.
 
-    Parts are ``A``, ``B`` of a LoRA, the factors by LyCORIS' names else, and perhaps ``alpha``. large: it is a
+    Parts are ``A``, ``B`` of a LoRA and ``dora_scale`` of a DoRA, the factors by LyCORIS' names else, and perhaps
+    ``alpha``. large: it is a
     convolution larger than one pixel.
     """
 
@@ -94,12 +94,22 @@ def _by_layer(path: Path, shapes: Shapes) -> tuple[Kind, dict[str, dict[str, str
             continue
         stem, part = half or factor
         if half is None or part != "alpha":
-            kinds.setdefault("lora" if half else "lokr" if part.startswith("lokr") else "loha", key)
+            kinds.setdefault(_kind_of_part(part), key)
         if part in found.setdefault(stem, {}):
             raise Refused(f"{path.name} holds the change of {stem} twice", "Give another file.", SETTING)
         found[stem][part] = key
+    if kinds.keys() == {"lora", "dora"}:
+        # its rows without lengths are as long as they were
+        del kinds["lora"]
     _refuse_others(path, other, kinds, shapes)
     return next(iter(kinds), "lora"), found
+
+
+def _kind_of_part(part: str) -> Kind:
+    """The kind that has a part of this name."""
+    if part in ("A", "B"):
+        return "lora"
+    return "dora" if part == MAGNITUDE else "lokr" if part.startswith("lokr") else "loha"
 
 
 def _found(
@@ -115,7 +125,7 @@ def _found(
     inner, outer = names.layers[layer]
     outer = native.rows(outer)[2] if native else outer
     sizes = {name: shapes[key] for name, key in keys.items()}
-    if kind == "lora":
+    if kind in ("lora", "dora"):
         a, b = sizes["A"], sizes["B"]
         said = f"{list(b)} x {list(a)}"
         fits = math.prod(a[1:]) == inner and b[0] == outer and math.prod(b[1:]) == a[0]
@@ -127,6 +137,9 @@ def _found(
     if not fits:
         text = f"{layer} is {said} in {path.name}, but {outer} x {inner} in this model"
         raise Refused(text, "Use a file of the same base model.", SETTING)
+    if math.prod(sizes.get(MAGNITUDE, (outer,))) != outer:
+        text = f"{path.name} holds the lengths of {layer}'s columns, {list(sizes[MAGNITUDE])}, not of its {outer} rows"
+        raise Refused(text, "Use a DoRA that peft or LyCORIS (wd_on_out) made.", SETTING)
     return Found(keys, native, rank, large)
 
 
@@ -175,7 +188,7 @@ def _refuse_others(path: Path, other: Mapping[str, str], kinds: Mapping[Kind, st
     for kind, key in other.items():
         if kind:
             text = f"{path.name} holds {_OTHERS[kind]} ({key}), which can't be gone on from"
-            raise Refused(text, "Give a file with a plain LoRA, LoKr or LoHa.", SETTING)
+            raise Refused(text, "Give a file with a plain LoRA, DoRA, LoKr or LoHa.", SETTING)
     if other:
         what = kind_of(keys)
         named = f"{path.name} is {what}, not a LoRA" if what and what != "a LoRA" else f"{path.name} is not a LoRA"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.lora.dora import magnitude_of, rescaled
 from backend.lora.inject import ADAPTER, Lora
 
 
@@ -41,6 +42,8 @@ def together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
 
 
 def _raised(layer: Any, x: Tensor, low: Tensor) -> Tensor:
-    """W x + (alpha / rank) B `low`, as peft's layer computes it."""
-    base = layer.base_layer(x)
-    return (base + layer.lora_B[ADAPTER](low) * layer.scaling[ADAPTER]).to(base.dtype)
+    """W x + (alpha / rank) B `low`, as peft's layer computes it; or what `rescaled` makes of both in a DoRA."""
+    base, added = layer.base_layer(x), layer.lora_B[ADAPTER](low)
+    if magnitude_of(layer, ADAPTER) is not None:
+        return rescaled(layer, ADAPTER, base, added).to(base.dtype)
+    return (base + added * layer.scaling[ADAPTER]).to(base.dtype)

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -16,10 +16,11 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from backend.flow import generator
+from backend.lora.dora import Magnitude, decompose, magnitude_of
 from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.factors import Factored
 from backend.lora.masters import Masters
-from backend.lora.patterns import Kind, Size
+from backend.lora.patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -29,16 +30,18 @@ ADAPTER = "default"
 
 @dataclass(frozen=True)
 class Lora:
-    """The trained part of a denoiser: ``W x + (alpha / rank) B A x`` in every target layer.
+    """The trained part of a denoiser: ``W x + (alpha / rank) B A x`` in every target layer, or another kind of change.
 
     layers: module path in the denoiser -> the layer, in the model's order; paths never hold ``_orig_mod``.
     masters: float32 copies that are trained and saved in place of 16-bit weights; None where the weights are float32.
+    beside: of a DoRA, module path -> row lengths (out, 1) of frozen layers that some files keep as one with a target.
     """
 
     layers: dict[str, LoraLayer | Factored]
     rank: int
     alpha: float
     masters: Masters | None = None
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rank_of(self, path: str) -> int:
         """Rank of one target."""
@@ -68,15 +71,26 @@ class Lora:
         return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
 
     def parts(self, path: str) -> dict[str, nn.Parameter]:
-        """All that is trained of one target, by its name in files: `pair`, or the factors of a LoKr or LoHa."""
+        """All that is trained of one target, by its name in files.
+
+        `pair`, and row lengths of a DoRA; or the factors of a LoKr or LoHa.
+        """
         layer = self.layers[path]
         if not isinstance(layer, Factored):
-            return dict(zip(("lora_A.weight", "lora_B.weight"), self.pair(path), strict=True))
+            parts = dict(zip(("lora_A.weight", "lora_B.weight"), self.pair(path), strict=True))
+            magnitude = self.magnitude(path)
+            return parts if magnitude is None else {**parts, MAGNITUDE: magnitude.weight}
         return {n: p if self.masters is None else self.masters.of(p) for n, p in layer.factors.items()}
 
-    def _strength(self, path: str) -> nn.Parameter:
+    def magnitude(self, path: str) -> Magnitude | None:
+        """The trained row lengths of one target, of a DoRA."""
+        return magnitude_of(self.layers[path], ADAPTER)
+
+    def _strength(self, path: str) -> Tensor:
         """What the change of one target is a multiple of, as the forward takes it."""
-        layer = self.layers[path]
+        layer, magnitude = self.layers[path], self.magnitude(path)
+        if magnitude is not None:
+            return magnitude.strength
         if isinstance(layer, Factored):
             return layer.factors["lokr_w1" if layer.kind == "lokr" else "hada_w1_a"]
         return self.live(path)[1]
@@ -98,14 +112,18 @@ class Lora:
 
     def in_format(self, dtype: torch.dtype) -> Lora:
         """The same with weights of `dtype`, and float32 masters where that is not float32."""
-        return self if dtype == torch.float32 else replace(self, masters=Masters(self.parameters(), dtype))
+        if dtype == torch.float32:
+            return self
+        # not lengths: rounded, they would change the base, and there is one a row
+        rounded = [part for path in self.layers for name, part in self.parts(path).items() if name != MAGNITUDE]
+        return replace(self, masters=Masters(rounded, dtype))
 
     def parameters(self) -> list[nn.Parameter]:
-        """All A and B, in the model's order."""
+        """All that is trained, in the model's order."""
         return [p for path in self.layers for p in self.parts(path).values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """``<path>.lora_A.weight``, ``<path>.lora_B.weight`` or factors -> the live float32 tensors, no gradient."""
+        """``<path>.<name>`` of all `parts` -> the live float32 tensors, no gradient."""
         return {f"{path}.{name}": part.detach() for path in self.layers for name, part in self.parts(path).items()}
 
     @torch.no_grad()
@@ -119,8 +137,8 @@ class Lora:
     def scaled(self, strength: float) -> Iterator[None]:
         """The LoRA at `strength` (1 = as trained, 0 = the base exactly) until the block ends.
 
-        B is changed in place and put back bit by bit: a changed scaling factor would be a new guard value in every
-        compiled block.
+        B, or of a DoRA a number for this, is changed in place and put back bit by bit: a changed scaling factor would
+        be a new guard value in every compiled block.
         """
         if strength == 1.0:
             yield
@@ -197,15 +215,16 @@ def inject(
     """Freeze `model`, put a LoRA into the layers `targets` (full paths), and return it.
 
     A starts as nn.Linear does (Kaiming uniform), from (seed, path) alone: equal for every dtype, device and set of
-    other targets; B starts at 0. Both are float32, or of `weight_dtype` with float32 masters. cast: bring a layer's
-    input to the LoRA's format first; off under autocast, which does the same without a copy of every activation.
+    other targets; B starts at 0, and lengths of a DoRA as they are. All are float32, or A and B of `weight_dtype` with
+    float32 masters. cast: bring a layer's input to the LoRA's format first; off under autocast, which does the same
+    without a copy of every activation.
     dropout: of what enters A; rank_dropout, module_dropout: as in `LowDropout`, the first for a LoRA alone.
     sizes: rank and alpha of layers that have their own. kind, factor: of the change, as in `Factored`. device: where
     what is trained lies; None puts it beside its layer's frozen weight.
     """
     model.requires_grad_(False)
     given = {path: (sizes or {}).get(path, Size(rank, alpha)) for path in targets}
-    if kind != "lora":
+    if kind in FACTORED:
         changed = {path: _factored(model, path, kind, size, factor, seed) for path, size in given.items()}
         for layer in changed.values():
             frozen = next(layer.base_layer.parameters()).device
@@ -229,9 +248,13 @@ def inject(
         b.requires_grad_(True)
         if dropout > 0:
             layer.lora_dropout[ADAPTER] = TrainingDropout(dropout)
-        if rank_dropout > 0 or module_dropout > 0:
-            layer.lora_A[ADAPTER].register_forward_hook(LowDropout(rank_dropout, module_dropout))
+        # of a DoRA lengths go with the whole
+        whole = 0.0 if kind == "dora" else module_dropout
+        if rank_dropout > 0 or whole > 0:
+            layer.lora_A[ADAPTER].register_forward_hook(LowDropout(rank_dropout, whole))
         layer.cast_input_dtype_enabled = cast
+        if kind == "dora":
+            decompose(layer, ADAPTER, device, module_dropout)
     return lora.in_format(weight_dtype)
 
 

@@ -1,9 +1,10 @@
 """Names of a LoRA's tensors in files: which layer a key means, in every spelling that people's files have.
 
 Writing: ``kohya`` is sd-scripts' (``lora_unet_<module, points as underscores>.lora_down.weight``, ``.lora_up.weight``,
-``.alpha``), by the names that ComfyUI's key map has for the family; ``diffusers`` is peft's behind the name of the part
-(``transformer.<module path>.lora_A.weight``, no alpha). Reading takes both, and the names that ComfyUI, peft,
-OneTrainer, LyCORIS and older diffusers write.
+``.alpha``, and LyCORIS' ``.dora_scale``), by the names that ComfyUI's key map has for the family; ``diffusers`` is
+peft's behind the name of the part (``transformer.<module path>.lora_A.weight``, no alpha, and of a DoRA
+``.lora_magnitude_vector.weight``). Reading takes both, and the names that ComfyUI, peft, OneTrainer, LyCORIS and older
+diffusers write.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from backend.lora.native import Native, native_names
+from backend.lora.patterns import MAGNITUDE
 from backend.models.layouts import LAYOUTS
 from backend.models.spec import FamilyFacts
 
@@ -42,12 +44,12 @@ _LORA = re.compile(
     r"(?P<stem>.+?)"
     r"(?:\.lora_(?P<half>A|B|down|up)(?:\.(?!weight|bias)[A-Za-z]\w*)?\.weight"
     r"|(?:_lora|\.lora|\.lora_linear_layer)\.(?P<old>down|up)\.weight"
+    r"|\.(?P<length>dora_scale|lora_magnitude_vector(?:\.(?!weight)[A-Za-z]\w*)?(?:\.weight)?)"
     r"|\.(?P<alpha>alpha))"
 )
 _FACTOR = re.compile(r"(?P<stem>.+?)\.(?P<name>hada_w[12]_[ab]|lokr_w[12](?:_[ab])?)")
 _KINDS = (
     (r"\.(hada|lokr)_t[12]$", "tucker"),
-    (r"\.(dora_scale|lora_magnitude_vector(\..+)?)$", "dora"),
     (r"\.lora_mid\.weight$", "locon"),
     (r"\.(diff|diff_b|set_weight|w_norm|b_norm)$", "diff"),
     (r"\.(oft_\w+|boft_\w+)(\..+)?$", "oft"),
@@ -139,10 +141,15 @@ def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
 
 
 def split_key(key: str) -> tuple[str, str] | None:
-    """What a key has before its ending, and ``A``, ``B`` or ``alpha``; None for what belongs to no plain LoRA."""
+    """What a key has before its ending, and ``A``, ``B``, ``alpha`` or ``dora_scale``.
+
+    None for what belongs to no LoRA or DoRA.
+    """
     match = _LORA.fullmatch(key)
     if match is None or kind_of_key(key) is not None:
         return None
+    if match["length"]:
+        return match["stem"], MAGNITUDE
     return match["stem"], _HALF[match["half"] or match["old"] or "alpha"]
 
 
@@ -153,7 +160,7 @@ def split_factor(key: str) -> tuple[str, str] | None:
 
 
 def kind_of_key(key: str) -> str | None:
-    """The kind that a key belongs to, of those that are not read: tucker, dora, locon, diff, oft or bias; else None."""
+    """The kind that a key belongs to, of those that are not read: tucker, locon, diff, oft or bias; else None."""
     return next((kind for pattern, kind in _KINDS if re.search(pattern, key)), None)
 
 

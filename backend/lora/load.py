@@ -15,11 +15,12 @@ import safetensors
 import torch
 from torch import Tensor
 
-from backend.lora.contents import SETTING, TITLES, Contents, inspect_lora
+from backend.lora.contents import SETTING, TITLES, Contents, Found, inspect_lora
+from backend.lora.dora import changed_lengths
 from backend.lora.factor_files import check_factors, own_factors, own_rows, set_factors
-from backend.lora.inject import Lora
+from backend.lora.inject import ADAPTER, Lora
 from backend.lora.keys import Names
-from backend.lora.patterns import Kind, Size
+from backend.lora.patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 class LoraFile:
     """A LoRA as it lies in a file. pairs: module path -> A (r, in), B (out, r); scales: path -> alpha / r.
 
-    factors: of a LoKr or LoHa, module path -> factor by LyCORIS' name -> tensor.
+    factors: of a LoKr or LoHa, module path -> factor by LyCORIS' name -> tensor. lengths: of a DoRA, module path ->
+    lengths of the changed weight's rows (out, 1).
     """
 
     pairs: dict[str, tuple[Tensor, Tensor]]
@@ -38,6 +40,7 @@ class LoraFile:
     left_out: list[str] = field(default_factory=list)
     kind: Kind = "lora"
     factors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    lengths: dict[str, Tensor] = field(default_factory=dict)
 
 
 def check_continue(
@@ -45,28 +48,33 @@ def check_continue(
 ) -> Contents:
     """`inspect_lora`, and Refused when a network of this kind with these target layers can't hold what the file holds.
 
-    given: target layers with their rank. factor: of a LoKr, as in `factor_shapes`.
+    given: target layers with their rank. A DoRA holds what a LoRA does, too. factor: of a LoKr, as in `factor_shapes`.
     """
     contents = inspect_lora(path, names)
-    if contents.kind != kind:
+    if contents.kind != kind and (contents.kind, kind) != ("lora", "dora"):
         text = f"{path.name} is {TITLES[contents.kind]}, and this run trains {TITLES[kind]}"
         raise Refused(text, f"Set network.network_type to {contents.kind}, or give another file.", SETTING)
-    _refuse_lost(contents.layers, given)
-    if kind != "lora":
+    beside = {names.natives[path].stem for path in given if path in names.natives}
+    # what the file says of the rest of a fused layer may be nothing: its values tell
+    _refuse_lost(
+        [p for p, found in contents.layers.items() if not _joined(found) or found.native.stem not in beside], given
+    )
+    if kind in FACTORED:
         check_factors(contents, names, given, factor)
         return contents
     for layer, found in contents.layers.items():
         # rows of a fused layer may need less than the whole rank: its values tell
-        if found.native is None or len(found.native.shares) == 1:
+        if not _joined(found):
             _refuse_larger(layer, found.rank or 0, given[layer].rank, found.large)
     return contents
 
 
 def read_lora(path: Path, names: Names) -> LoraFile:
-    """The LoRA, LoKr or LoHa at `path`, on the CPU in float32. Refused as in `inspect_lora`.
+    """The LoRA, DoRA, LoKr or LoHa at `path`, on the CPU in float32. Refused as in `inspect_lora`.
 
-    Where the file has a fused layer (query, key and value in one), each layer gets its own rows of B and the same A,
-    which is exact. Without alpha, in the file or in what peft and diffusers write beside it, alpha is the rank.
+    Where the file has a fused layer (query, key and value in one), each layer gets its own rows of B and of a DoRA's
+    lengths, and the same A, which is exact. Without alpha, in the file or in what peft and diffusers write beside it,
+    alpha is the rank.
     """
     contents = inspect_lora(path, names)
     configured = _Configured.of(path, contents.metadata)
@@ -75,14 +83,18 @@ def read_lora(path: Path, names: Names) -> LoraFile:
         for layer, found in contents.layers.items():
             parts = {name: opened.get_tensor(key).float() for name, key in found.keys.items()}
             alpha = parts.pop("alpha", None)
-            if contents.kind != "lora":
+            if contents.kind in FACTORED:
                 file.factors[layer] = own_factors(parts, found.native, names.layers[layer][1])
                 file.scales[layer] = 1.0 if alpha is None or found.rank is None else float(alpha) / found.rank
                 continue
-            a, b = parts["A"].flatten(1), parts["B"].flatten(1)
+            a, rows = parts["A"].flatten(1), [parts["B"].flatten(1)]
+            if MAGNITUDE in parts:
+                rows.append(parts[MAGNITUDE].reshape(-1, 1))
             if found.native is not None:
-                b = own_rows(b, found.native, names.layers[layer][1])
-            file.pairs[layer] = a, b.contiguous()
+                rows = [own_rows(each, found.native, names.layers[layer][1]) for each in rows]
+            file.pairs[layer] = a, rows[0].contiguous()
+            if MAGNITUDE in parts:
+                file.lengths[layer] = rows[1]
             rank = a.shape[0]
             file.scales[layer] = configured.scale(layer, rank) if alpha is None else float(alpha) / rank
     return file
@@ -95,17 +107,23 @@ def continue_from(lora: Lora, file: LoraFile) -> list[str]:
     that the function is the same. Refused for a larger rank, other sizes, and layers that are no targets: they would be
     lost.
     """
-    _refuse_lost(file.scales, lora.layers)
+    changed = [path for path in file.scales if path not in file.pairs or file.pairs[path][1].any()]
+    _refuse_lost(changed, lora.layers)
     padded = set()
     with torch.no_grad():
         for path, factors in file.factors.items():
             set_factors(path, lora.parts(path), factors, file.scales[path] / lora.layers[path].scale)
         for path, pair in file.pairs.items():
+            if path not in lora.layers:
+                continue
             rank = _set_pair(lora, path, *pair, file.scales[path])
             if rank < lora.rank_of(path):
                 padded.add((rank, lora.rank_of(path)))
     lora.publish()
+    _set_lengths(lora, file)
     said = [f"From the LoRA to continue from is left out: {what}." for what in file.left_out]
+    if file.kind == "lora" and any(lora.magnitude(path) is not None for path in lora.layers):
+        said.append("The LoRA to continue from is no DoRA yet; its rows keep their lengths, so that it draws the same.")
     for old, new in sorted(padded):
         said.append(
             f"The LoRA to continue from has rank {old}; it was padded to {new} and draws the same until trained."
@@ -134,6 +152,17 @@ def _set_pair(lora: Lora, path: str, a: Tensor, b: Tensor, scale: float) -> int:
     live_b.zero_()
     live_b[:, :rank].copy_((b * (scale / lora.scale_of(path))).reshape(live_b[:, :rank].shape))
     return rank
+
+
+@torch.no_grad()
+def _set_lengths(lora: Lora, file: LoraFile) -> None:
+    """Set the row lengths of a DoRA to the file's, or where it has none to what they are now."""
+    for path in file.pairs:
+        magnitude = lora.magnitude(path) if path in lora.layers else None
+        if magnitude is not None:
+            held = file.lengths.get(path)
+            now = changed_lengths(lora.layers[path], ADAPTER)[:, None] if held is None else held
+            magnitude.weight.copy_(now)
 
 
 @dataclass(frozen=True)
@@ -166,6 +195,11 @@ class _Configured:
         if alpha is None:
             return 1.0
         return float(alpha) / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
+
+
+def _joined(found: Found) -> bool:
+    """Whether the file keeps a layer as one with others."""
+    return found.native is not None and len(found.native.shares) > 1
 
 
 def _refuse_lost(layers: Iterable[str], targets: Collection[str]) -> None:

@@ -21,7 +21,7 @@ def ratios(network: NetworkSection) -> tuple[float, float] | None:
 def groups(
     lora: Lora, paths: Sequence[str], rate: float | None, usual: float, ratio: float | None
 ) -> list[dict[str, Any]]:
-    """The layers `paths` as an optimizer takes them: one group, or those of all A and of all B.
+    """The layers `paths` as an optimizer takes them: one group, or that of all A, with lengths of a DoRA, and of all B.
 
     rate: of the group, of A where there are two; None for that of the optimizer, which is `usual`. ratio: B's rate in
     A's; None makes one group.
@@ -29,6 +29,6 @@ def groups(
     own = {} if rate is None else {"lr": rate}
     if ratio is None:
         return [{"params": [half for path in paths for half in lora.parts(path).values()], **own}]
-    pairs = [lora.pair(path) for path in paths]
-    faster = (usual if rate is None else rate) * ratio
-    return [{"params": [a for a, _ in pairs], **own}, {"params": [b for _, b in pairs], "lr": faster}]
+    named = [(name, part) for path in paths for name, part in lora.parts(path).items()]
+    slow, fast = ([part for name, part in named if (name == "lora_B.weight") == b] for b in (False, True))
+    return [{"params": slow, **own}, {"params": fast, "lr": (usual if rate is None else rate) * ratio}]

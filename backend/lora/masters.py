@@ -23,8 +23,8 @@ class Masters:
         self._of = {id(weight): master for weight, master in zip(self.live, self.parameters, strict=True)}
 
     def of(self, weight: nn.Parameter) -> nn.Parameter:
-        """The master of a weight."""
-        return self._of[id(weight)]
+        """The master of a weight; a weight that has none itself."""
+        return self._of.get(id(weight), weight)
 
     @torch.no_grad()
     def collect(self) -> None:

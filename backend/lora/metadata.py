@@ -52,7 +52,12 @@ def file_metadata(
 def _network(cfg: Config, targets: int) -> dict[str, object]:
     network, baked = cfg.network, cfg.saving.save_layout == "diffusers"
     own = [row.model_dump(exclude_none=True) for row in network.layer_settings or ()]
-    kind: dict[str, object] = {"algo": network.network_type} if network.network_type != "lora" else {}
+    kind: dict[str, object] = {}
+    if network.network_type == "dora":
+        # LyCORIS' own words: there it is a LoRA, and arguments are text
+        kind = {"algo": "lora", "dora_wd": "True"}
+    elif network.network_type != "lora":
+        kind = {"algo": network.network_type}
     if network.conv_dim is not None:
         convolution = of_convolutions(network)
         kind |= {"conv_dim": convolution.rank, "conv_alpha": convolution.alpha}

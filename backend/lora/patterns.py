@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 SETTING = "network.layer_settings"
 
-Kind = Literal["lora", "lokr", "loha"]
+MAGNITUDE = "dora_scale"
+"""What LyCORIS calls the trained row lengths of a DoRA in files, and we in states."""
+
+Kind = Literal["lora", "dora", "lokr", "loha"]
+
+
+FACTORED: tuple[Kind, ...] = ("lokr", "loha")
+"""Kinds whose change is a product of small factors, and not A and B."""
 
 
 def factor_shapes(
@@ -28,8 +35,9 @@ def factor_shapes(
 
     factor: of LoKr, the most rows and columns of the small factor; None makes both factors as square as they can be.
     """
-    if kind == "lora":
-        return {"lora_A.weight": (rank, inner), "lora_B.weight": (outer, rank)}
+    if kind in ("lora", "dora"):
+        pair = {"lora_A.weight": (rank, inner), "lora_B.weight": (outer, rank)}
+        return pair if kind == "lora" else {**pair, MAGNITUDE: (outer, 1)}
     if kind == "loha":
         return {f"hada_w{n}_{half}": (outer, rank) if half == "a" else (rank, inner) for n in (1, 2) for half in "ab"}
     rows, columns = _small(outer, factor), _small(inner, factor)

@@ -17,10 +17,14 @@ from backend.compile.state_dict import is_clean
 from backend.lora.factors import Factored
 from backend.lora.inject import Lora
 from backend.lora.keys import Format, Names
+from backend.lora.native import Native
+from backend.lora.patterns import MAGNITUDE
 from backend.refused import Refused
 from backend.runs.files import write_atomic
 
 log = logging.getLogger(__name__)
+
+_EXACT = (".alpha", f".{MAGNITUDE}", ".lora_magnitude_vector.weight")
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -34,11 +38,15 @@ class LoraNotFinite(ValueError):
 
 @dataclass(frozen=True)
 class Trained:
-    """One layer's LoRA, to be written. a: (rank, in). b: (out, rank). scale: alpha / rank."""
+    """One layer's LoRA, to be written. a: (rank, in). b: (out, rank). scale: alpha / rank.
+
+    lengths: of a DoRA, those of its rows, (out, 1).
+    """
 
     a: Tensor
     b: Tensor
     scale: float
+    lengths: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -47,7 +55,9 @@ class Trained:
 
 
 def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya") -> dict[str, Tensor]:
-    """What goes into the file, on the CPU in `precision` (alpha in float32), in the format `form`.
+    """What goes into the file, on the CPU in `precision`, in the format `form`.
+
+    Alpha is in float32, and a DoRA's lengths, whose rounding would change the base's own weights.
 
     LoraNotFinite when a value is NaN or infinite; Refused when one does not fit into `precision`.
     """
@@ -60,11 +70,13 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
             factors[f"{name}.alpha"] = torch.tensor(layer.scale * layer.rank)
             continue
         a, b = (half.detach().to("cpu", torch.float32) for half in lora.pair(path))
-        layers[path] = Trained(a, b, lora.scale_of(path))
+        magnitude = lora.magnitude(path)
+        lengths = None if magnitude is None else magnitude.weight.detach().to("cpu", torch.float32)
+        layers[path] = Trained(a, b, lora.scale_of(path), lengths)
     dtype = PRECISIONS[precision]
-    tensors = in_format(layers, names, form) | factors
+    tensors = in_format(layers, names, form, lora.beside) | factors
     cast = {
-        key: value.to(value.dtype if key.endswith(".alpha") else dtype).contiguous() for key, value in tensors.items()
+        key: value.to(value.dtype if key.endswith(_EXACT) else dtype).contiguous() for key, value in tensors.items()
     }
     for key, value in tensors.items():
         if not torch.isfinite(value).all():
@@ -75,13 +87,16 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
     return cast
 
 
-def in_format(layers: Mapping[str, Trained], names: Names, form: Format) -> dict[str, Tensor]:
+def in_format(
+    layers: Mapping[str, Trained], names: Names, form: Format, beside: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The LoRAs of `layers` (by module path) as tensors under the keys of the format `form`.
 
     diffusers: no alpha, B carries alpha / rank. diffusers takes alpha from metadata of its own only, ComfyUI and others
     from a key, and where there is neither, all of them take alpha = rank: so the file means one thing to all.
     kohya: alpha has a key. Layers that are one in the project's own names (query, key and value of FLUX) are written as
-    that one: A stacked, B in blocks with zeros between, which is exact.
+    that one: A stacked, B in blocks with zeros between, which is exact. beside: row lengths of frozen layers that are
+    one there with those of a DoRA.
     """
     tensors: dict[str, Tensor] = {}
     if form == "diffusers":
@@ -89,19 +104,25 @@ def in_format(layers: Mapping[str, Trained], names: Names, form: Format) -> dict
             name = names.out_name(path, form)
             tensors[f"{name}.lora_A.weight"] = one.a
             tensors[f"{name}.lora_B.weight"] = one.b * one.scale
+            if one.lengths is not None:
+                # peft's shapes; it takes the key without .weight too, but transformers does not
+                shape = (1, -1, 1, 1) if one.b.dim() == 4 else (-1,)
+                tensors[f"{name}.lora_magnitude_vector.weight"] = one.lengths.reshape(shape)
         return tensors
     together: dict[str, list[str]] = {}
     for path in layers:
         together.setdefault(names.out_name(path, form), []).append(path)
     for name, paths in together.items():
-        one = _as_one({path: layers[path] for path in paths}, names)
+        one = _as_one({path: layers[path] for path in paths}, names, beside or {})
         tensors[f"{name}.lora_down.weight"] = one.a
         tensors[f"{name}.lora_up.weight"] = one.b
         tensors[f"{name}.alpha"] = torch.tensor(one.scale * one.rank)
+        if one.lengths is not None:
+            tensors[f"{name}.{MAGNITUDE}"] = one.lengths.reshape(-1, *(1,) * (one.b.dim() - 1))
     return tensors
 
 
-def _as_one(parts: Mapping[str, Trained], names: Names) -> Trained:
+def _as_one(parts: Mapping[str, Trained], names: Names, beside: Mapping[str, Tensor]) -> Trained:
     """The LoRA of the layer in the project's own names that `parts` are rows of; a part itself where it is all."""
     if not names.kohya_native or not parts.keys() <= names.natives.keys():
         (only,) = parts.values()
@@ -114,11 +135,23 @@ def _as_one(parts: Mapping[str, Trained], names: Names) -> Trained:
         native = names.natives[path]
         start, end, _ = native.rows(one.b.shape[0])
         part = one.b * (one.scale / scale) if one.scale != scale else one.b
-        b[start:end, column : column + one.rank] = (
-            torch.cat(part.chunk(2)[::-1]) if native.turn == "swap_halves" else part
-        )
+        b[start:end, column : column + one.rank] = _turned(part, native)
         column += one.rank
-    return Trained(torch.cat([one.a for _, one in ordered]), b, scale)
+    lengths = None
+    if ordered[0][1].lengths is not None:
+        stem = names.natives[ordered[0][0]].stem
+        frozen = {path: each for path, each in beside.items() if names.natives[path].stem == stem}
+        lengths = torch.zeros(rows, 1)
+        for path, each in (frozen | {path: one.lengths for path, one in ordered}).items():
+            native = names.natives[path]
+            start, end, _ = native.rows(each.shape[0])
+            lengths[start:end] = _turned(each, native)
+    return Trained(torch.cat([one.a for _, one in ordered]), b, scale, lengths)
+
+
+def _turned(rows: Tensor, native: Native) -> Tensor:
+    """`rows` of a layer in the order that they have in the project's own."""
+    return torch.cat(rows.chunk(2)[::-1]) if native.turn == "swap_halves" else rows
 
 
 def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

@@ -111,8 +111,3 @@ def trained_bytes(
         "gradients": count * width,
         "optimizer": state_bytes(optimizer, shapes, arguments).total,
     }
-
-
-def lora_shapes(layers: Iterable[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
-    """Shapes of A (rank, in features) and B (out features, rank) of linear layers given as (in, out) features."""
-    return [shape for inner, outer in layers for shape in ((rank, inner), (outer, rank))]

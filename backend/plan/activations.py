@@ -56,9 +56,18 @@ class Format:
 
 
 def block_bytes(
-    block: Block, said: BlockActivations | None, work: Work, rank: int, trained: Collection[str], number: Format
+    block: Block,
+    said: BlockActivations | None,
+    work: Work,
+    rank: int,
+    trained: Collection[str],
+    number: Format,
+    decomposed: bool = False,
 ) -> int:
-    """Bytes that autograd keeps of one eager block. trained: paths within the block that have a LoRA."""
+    """Bytes that autograd keeps of one eager block. trained: paths within the block that have a LoRA.
+
+    decomposed: the LoRA is a DoRA, which keeps each output for the gradient of its length.
+    """
     said = said or _usual(block)
     width = model_width(block, said)
     total = 0.0
@@ -71,7 +80,7 @@ def block_bytes(
             total += tokens * outer * number.half
         if path in trained:
             shared = _any(said.shared, path) and work.batch == 1
-            total += tokens * ((0 if shared else inner) + rank) * number.half
+            total += tokens * ((0 if shared else inner) + rank + (outer if decomposed else 0)) * number.half
     return int(total)
 
 
@@ -128,10 +137,11 @@ def training_bytes(
     way: Way,
     number: Format,
     convolutions: int = 0,
+    decomposed: bool = False,
 ) -> Held:
     """Activations of a step over all blocks. trained: block class -> paths within a block that have a LoRA.
 
-    convolutions: numbers a token, as `convolutions_kept` counts them.
+    convolutions: numbers a token, as `convolutions_kept` counts them. decomposed: as in `block_bytes`.
     """
     said = {each.block: each for each in memory.blocks} if memory else {}
     share = COMPILED * (LEAST_BUDGET + (1 - LEAST_BUDGET) * way.budget) if way.compiled else 1.0
@@ -141,7 +151,7 @@ def training_bytes(
         key = (block.kind, block.weights)
         if key not in sizes:
             paths = trained.get(block.kind, ())
-            sizes[key] = block_bytes(block, said.get(block.kind), work, rank, paths, number)
+            sizes[key] = block_bytes(block, said.get(block.kind), work, rank, paths, number, decomposed)
         eager = sizes[key]
         largest = max(largest, eager)
         border = border_bytes(block, said.get(block.kind), work, number)
@@ -171,8 +181,11 @@ def _recomputed(way: Way, index: int) -> bool:
     return way.checkpointing != "selective" or index % 2 == 0
 
 
-def convolutions_kept(denoiser: Denoiser, memory: FamilyMemory | None, ranks: Mapping[str, int]) -> int:
-    """Numbers a token of the picture that convolutions with a LoRA keep: their inputs, and what A makes of them.
+def convolutions_kept(
+    denoiser: Denoiser, memory: FamilyMemory | None, ranks: Mapping[str, int], decomposed: bool = False
+) -> int:
+    """Numbers a token of the picture that convolutions with a LoRA keep: their inputs, what A makes of them, and of a
+    DoRA their outputs.
 
     A frozen convolution keeps nothing but its weight. ranks: of the trained layers, of which those of one pixel are
     counted in `FamilyMemory.around`.
@@ -182,7 +195,8 @@ def convolutions_kept(denoiser: Denoiser, memory: FamilyMemory | None, ranks: Ma
         if path in ranks:
             places = memory.resolutions if memory else ()
             scale = next((scale for pattern, scale in places if re.match(pattern, path)), 1)
-            kept += scale * (denoiser.layers[path][0] // cells + ranks[path])
+            inner, outer = denoiser.layers[path]
+            kept += scale * (inner // cells + ranks[path] + (outer if decomposed else 0))
     return kept
 
 

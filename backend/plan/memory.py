@@ -113,7 +113,8 @@ def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunW
 class Trained:
     """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers.
 
-    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep.
+    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep. decomposed:
+    it is a DoRA, which keeps what its layers give.
     """
 
     bytes: Mapping[str, int]
@@ -121,6 +122,7 @@ class Trained:
     count: int
     text: TrainedText
     around: int
+    decomposed: bool = False
 
 
 def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
@@ -135,8 +137,10 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: Run
             kind, path = parts.denoiser.places[name]
             by_class[kind].add(path)
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
-    around = convolutions_kept(parts.denoiser, family_memory(family), ranks)
-    return Trained(found, frozen, sum(rows * columns for rows, columns in shapes), text, around)
+    decomposed = cfg.network.network_type == "dora"
+    around = convolutions_kept(parts.denoiser, family_memory(family), ranks, decomposed)
+    count = sum(rows * columns for rows, columns in shapes)
+    return Trained(found, frozen, count, text, around, decomposed)
 
 
 def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:
@@ -149,7 +153,7 @@ def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg:
 
 
 def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], cfg: Config) -> list[tuple[int, int]]:
-    """Shapes of all A and B, by each layer's own rank."""
+    """Shapes of all that is trained, by each layer's own rank."""
     network = cfg.network
     return [
         shape
@@ -191,7 +195,15 @@ def _training(
 
 def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
     return training_bytes(
-        parts.denoiser, family_memory(family), work, given.rank, trained.layers, given.way, given.number, trained.around
+        parts.denoiser,
+        family_memory(family),
+        work,
+        given.rank,
+        trained.layers,
+        given.way,
+        given.number,
+        trained.around,
+        trained.decomposed,
     )
 
 

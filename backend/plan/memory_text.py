@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from backend.lora.patterns import factor_shapes
 from backend.memory.bytes import total_bytes
-from backend.memory.optimizer_bytes import lora_shapes
 from backend.models.spec import FamilyFacts
 from backend.plan.activations import Work
 from backend.plan.memory_settings import Chosen
@@ -25,7 +25,7 @@ KEPT, RECOMPUTED = 17, 1
 
 @dataclass(frozen=True)
 class TrainedText:
-    """resident: bytes on the card for the whole run, by part. lora: shapes of all A and B. activations: bytes."""
+    """resident: bytes on the card for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
 
     resident: Mapping[str, int] = field(default_factory=dict)
     lora: list[tuple[int, int]] = field(default_factory=list)
@@ -36,6 +36,7 @@ def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, given: Chosen, w
     """The text encoders of a run of `cfg` that puts `work` through; nothing where they are not trained."""
     if not trains_text(cfg, facts):
         return TrainedText()
+    network = cfg.network
     layers: list[tuple[int, int]] = []
     kept = weights = 0
     for shapes in parts.texts.values():
@@ -48,6 +49,10 @@ def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, given: Chosen, w
         once = max(widths, default=0) * KEPT
         kept += once if given.way.checkpointing != "off" else 0
         kept += sum(widths) * (RECOMPUTED if given.way.checkpointing != "off" else KEPT)
+        if network.network_type == "dora" and given.way.checkpointing == "off":
+            kept += sum(outer for outer, _ in found.values())
     tokens = work.batch * work.text
     resident = {"text_encoders": weights}
-    return TrainedText(resident, lora_shapes(layers, given.rank), tokens * kept * given.number.half)
+    kind, factor = network.network_type, network.lokr_factor
+    lora = [shape for size in layers for shape in factor_shapes(kind, *size, given.rank, factor).values()]
+    return TrainedText(resident, lora, tokens * kept * given.number.half)

@@ -193,6 +193,11 @@ def test_tables_have_no_name_that_the_programs_lack() -> None:
         ("lycoris.kohya", ["algo=lokr", "factor=8"], {"conv_dim": None, "lokr_factor": 8, "network_type": "lokr"}),
         ("lycoris.kohya", ["algo=lokr", "factor=-1"], {"lokr_factor": None, "network_type": "lokr"}),
         ("networks.loha", [], {"conv_dim": None, "network_type": "loha"}),
+        ("lycoris.kohya", ["algo=lora", "dora_wd=True"], {"conv_dim": 16, "network_type": "dora"}),
+        ("lycoris.kohya", ["algo=locon", "dora_wd=False"], {"network_type": "lora"}),
+        ("lycoris.kohya", ["algo=loha", "dora_wd=True"], {"network_type": "loha"}),
+        # sd-scripts' own network knows nothing of it
+        ("networks.lora", ["dora_wd=True"], {"network_type": "lora"}),
     ],
 )  # fmt: skip
 def test_networks_of_other_programs(network: str, values: list[str], wanted: dict[str, Any]) -> None:
@@ -205,6 +210,26 @@ def test_networks_of_other_programs(network: str, values: list[str], wanted: dic
     holds(converted.loaded.config, {f"network.{name}": value for name, value in wanted.items()})
     flux = convert(read_raw(text.replace("sd_xl_base", "flux1").encode())).loaded.config
     assert flux is not None and flux.network.conv_dim is None
+
+
+@pytest.mark.parametrize(
+    ("lora_type", "kind", "fate"),
+    [("LyCORIS/LoCon", "dora", "taken"), ("LyCORIS/LoKr", "lokr", "not offered"), ("Standard", "lora", "off")],
+)
+def test_dora_of_a_preset_counts_beside_lycoris_lora(lora_type: str, kind: str, fate: str) -> None:
+    converted = convert(read_raw(json.dumps({"LoRA_type": lora_type, "sdxl": True, "dora_wd": True}).encode()))
+    assert converted.loaded.config is not None and converted.loaded.config.network.network_type == kind
+    assert fates(converted)["network_args dora_wd"] == fate
+
+
+def test_a_dora_over_inputs_is_said_to_be_another() -> None:
+    text = toml.dumps({
+        "network_module": "lycoris.kohya", "network_args": ["dora_wd=True", "wd_on_output=False"], "sdxl": True,
+        "pretrained_model_name_or_path": "sd_xl_base_1.0.safetensors",
+    })  # fmt: skip
+    converted = convert(read_raw(text.encode()))
+    (note,) = [note for note in converted.notes if note.key == "network_args wd_on_output"]
+    assert note.fate == "near" and "an input's" in note.why
 
 
 def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> None:

@@ -235,6 +235,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ),
     ({**SDXL, **TEXT_RATIO}, *TEXT_RATIO, "not trained"),
     ({"network.network_type": "loha", "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "trains loha"),
+    ({"network.network_type": "dora", "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "trains dora"),
     *(
         (
             {"optimizer.optimizer": name, "optimizer.lr_scheduler": "constant", "network.scale_weight_norms": 1.0},
@@ -286,6 +287,9 @@ KEPT: list[Values] = [
     {"network.rank_dropout": 0.1, "network.module_dropout": 0.1, "network.network_dropout": 0.1},
     {"network.module_dropout": 0.1, "network.network_type": "loha"},
     {"network.scale_weight_norms": 1.0, "network.conv_dim": 4, **SDXL},
+    {"network.network_type": "dora", "network.lora_fused": True, "saving.save_layout": "diffusers"},
+    {"network.network_type": "dora", "network.conv_dim": 4, "network.loraplus_lr_ratio": 4.0, **SDXL},
+    {"network.network_type": "dora", "network.rank_dropout": 0.1, "network.module_dropout": 0.1},
     {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
     {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
     {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},

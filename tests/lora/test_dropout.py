@@ -62,7 +62,16 @@ def test_ranks_are_left_out_by_row_and_the_rest_scaled_up(form: str) -> None:
     torch.testing.assert_close(whole.eval()(x), left_out(whole, lora, x, torch.ones(3, 4)))
 
 
-@pytest.mark.parametrize(("form", "kind"), [*((form, "lora") for form in LAYERS), ("tokens", "lokr"), ("rows", "loha")])
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        *((form, "lora") for form in LAYERS),
+        ("tokens", "lokr"),
+        ("rows", "loha"),
+        ("tokens", "dora"),
+        ("picture", "dora"),
+    ],
+)
 def test_a_layer_goes_without_its_lora_or_has_it_as_it_is(form: str, kind: str) -> None:
     whole, _, x = model(form, kind, module_dropout=0.3)
     with torch.no_grad():

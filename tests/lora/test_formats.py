@@ -254,7 +254,6 @@ def pair(stem: str, inner: int = 32, outer: int = 32) -> dict[str, Tensor]:
         ({f"lora_unet_img_in.lokr_w{n}": torch.ones(2, 2) for n in (1, 2)}, "x_embedder is 4 x 4"),
         ({f"lora_unet_img_in.lokr_{n}": torch.ones(2, 2) for n in ("w1", "w2_a", "w2_b", "t2")}, "in three parts"),
         (pair("lora_unet_img_in", 16) | {"lora_unet_txt_in.lokr_w1": torch.ones(2, 2)}, "a LoRA (lora_unet_img_in"),
-        (pair("lora_unet_img_in", 16) | {"lora_unet_img_in.dora_scale": torch.ones(2)}, "a DoRA"),
         ({"decoder.conv_in.weight": torch.ones(2), "encoder.conv_in.weight": torch.ones(2)}, "VAE, not a LoRA"),
         ({"lora_unet_img_in.lora_down.weight": torch.ones(2, 16)}, "lacks B"),
         ({"what": torch.ones(1)}, "not a LoRA"),

@@ -13,9 +13,11 @@ from peft.optimizers import create_loraplus_optimizer
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.config.toml_io import dump
+from backend.lora.inject import find_targets, inject
 from backend.lora.loraplus import groups, ratios
 from backend.optim import make_optimizer
 from tests.lora.fixtures import inputs, trained
+from tests.tiny_flux import make_tiny_denoiser
 from tests.training.runs import config, events, rows, same, state_of, train_here
 
 # a rate of its own for some layers
@@ -96,3 +98,11 @@ def test_the_schedule_is_for_both_and_a_resume_takes_another_ratio_but_not_none(
     dump(off, run.config_path, whole=True)
     _, code = train_here(off, run, resume=True)
     assert code != 0 and "network.loraplus_lr_ratio (on, now off)" in events(run, "error")[-1]["text"]
+
+
+def test_lengths_of_a_dora_learn_at_the_rate_of_a() -> None:
+    model = make_tiny_denoiser()
+    lora = inject(model, find_targets(model, ["attn.to_q"]), rank=2, alpha=2.0, dropout=0.0, seed=1, kind="dora")
+    slow, fast = groups(lora, list(lora.layers), None, 1e-2, 16.0)
+    assert len(slow["params"]) == 2 * len(lora.layers) and fast["lr"] == 0.16
+    assert {id(part) for part in fast["params"]} == {id(lora.pair(path)[1]) for path in lora.layers}

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from backend.lora import dora
 from backend.lora.inject import find_targets, inject
+from backend.lora.patterns import Kind
 from backend.models.table import family
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
@@ -78,14 +81,23 @@ def empty_flux(double: int, single: int) -> nn.Module:
 
 
 def kept_bytes(
-    double: int, single: int, *, side: int, text: int, batch: int, rank: int, targets: Sequence[str], control: bool
+    double: int,
+    single: int,
+    *,
+    side: int,
+    text: int,
+    batch: int,
+    rank: int,
+    targets: Sequence[str],
+    control: bool,
+    kind: Kind = "lora",
 ) -> int:
     """Bytes kept by a forward of this FLUX in bf16 with a LoRA in `targets`, on pictures of `side` tokens a side.
 
     control: a picture of the same size stands behind each row, as Kontext has it.
     """
     model = empty_flux(double, single)
-    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False)
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
     model.train()
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
     # the tensors are held, so that no storage is counted under another's name
@@ -105,7 +117,9 @@ def kept_bytes(
     if control:
         words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
-    with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    # a DoRA's lengths keep nothing either way; they turn autocast off, which the meta device has not
+    lengths = patch.object(dora, "changed_lengths", lambda layer, _: dora.row_lengths(layer.get_base_layer()))
+    with lengths, CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 

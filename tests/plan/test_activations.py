@@ -28,24 +28,34 @@ def trained(denoiser: Denoiser, targets: tuple[str, ...]) -> dict[str, set[str]]
 
 
 @pytest.mark.parametrize(
-    ("double", "single", "side", "text", "batch", "rank", "targets", "control"),
+    ("double", "single", "side", "text", "batch", "rank", "targets", "control", "kind"),
     [
-        (2, 1, 64, 512, 1, 32, FACTS.default_targets, False),
-        (1, 3, 32, 512, 2, 16, FACTS.default_targets, False),
-        (2, 2, 64, 128, 1, 64, ATTENTION, False),
-        (1, 2, 64, 512, 1, 16, FACTS.default_targets, True),
+        (2, 1, 64, 512, 1, 32, FACTS.default_targets, False, "lora"),
+        (1, 3, 32, 512, 2, 16, FACTS.default_targets, False, "lora"),
+        (2, 2, 64, 128, 1, 64, ATTENTION, False, "lora"),
+        (1, 2, 64, 512, 1, 16, FACTS.default_targets, True, "lora"),
+        (2, 1, 64, 512, 1, 32, FACTS.default_targets, False, "dora"),
+        (1, 2, 32, 512, 2, 16, ATTENTION, False, "dora"),
     ],
 )
 def test_what_is_kept_is_what_autograd_keeps(
-    double: int, single: int, side: int, text: int, batch: int, rank: int, targets: tuple[str, ...], control: bool
+    double: int,
+    single: int,
+    side: int,
+    text: int,
+    batch: int,
+    rank: int,
+    targets: tuple[str, ...],
+    control: bool,
+    kind: str,
 ) -> None:
     real = kept_bytes(
-        double, single, side=side, text=text, batch=batch, rank=rank, targets=targets, control=control
-    )  # fmt: skip
+        double, single, side=side, text=text, batch=batch, rank=rank, targets=targets, control=control, kind=kind
+    )
     denoiser = flux(double, single)
     way = Way(compiled=False, checkpointing="off")
     work = Work(batch, side * side * (2 if control else 1), text)
-    said = training_bytes(denoiser, MEMORY, work, rank, trained(denoiser, targets), way, MIXED).kept
+    said = training_bytes(denoiser, MEMORY, work, rank, trained(denoiser, targets), way, MIXED, 0, kind == "dora").kept
     assert said == pytest.approx(real, rel=0.10)
 
 

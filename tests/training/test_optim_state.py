@@ -13,7 +13,8 @@ from torch import nn
 
 from backend import optim
 from backend.asks import Asks
-from backend.memory.optimizer_bytes import KINDS, StateBytes, lora_shapes, state_bytes, trained_bytes
+from backend.lora.patterns import factor_shapes
+from backend.memory.optimizer_bytes import KINDS, StateBytes, state_bytes, trained_bytes
 from backend.optim_state import ExactState, rate, weights_to_use
 from tests.training.runs import config, events, lora_of, same, state_of, train_here
 
@@ -106,7 +107,7 @@ def test_stated_bytes_are_what_the_optimizer_keeps(name: str) -> None:
 
 def test_bytes_of_paged_states_and_of_masters() -> None:
     assert set(KINDS) == set(optim.OPTIMIZERS)
-    shapes = lora_shapes([(3072, 12288)], rank=16)
+    shapes = list(factor_shapes("lora", 3072, 12288, 16).values())
     assert shapes == [(16, 3072), (12288, 16)]
     # A is below the 100,000 elements from which bitsandbytes pages
     large = 12288 * 16

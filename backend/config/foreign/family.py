@@ -70,12 +70,25 @@ def _network_of(values: Mapping[str, Any]) -> dict[str, str]:
     lora_type = str(values.get("LoRA_type") or "").strip()
     if module == _LYCORIS:
         algo = algo_of(values)
-        return {"kind": ALGOS[algo]} if algo in ALGOS else {"network": f"LyCORIS networks by {algo}"}
+        if algo not in ALGOS:
+            return {"network": f"LyCORIS networks by {algo}"}
+        return {"kind": _decomposed(ALGOS[algo], values)}
     if module in _OTHER_NETWORKS:
         return {"network": _OTHER_NETWORKS[module]}
     if lora_type and lora_type not in LORA_TYPES:
         return {"network": f"{lora_type} networks"}
-    return {"kind": KINDS.get(module) or LORA_TYPES.get(lora_type, ("", "lora"))[1]}
+    return {"kind": KINDS.get(module) or _decomposed(LORA_TYPES.get(lora_type, ("", "lora"))[1], values)}
+
+
+def _decomposed(kind: str, values: Mapping[str, Any]) -> str:
+    """`kind`, or DoRA where LyCORIS trains the lengths of a LoRA's rows too."""
+    if kind != "lora" or not is_lycoris(values):
+        return kind
+    try:
+        said = arguments(values.get("network_args")).get("dora_wd")
+    except Left:
+        said = None
+    return kind if is_off(said) and is_off(values.get("dora_wd")) else "dora"
 
 
 def algo_of(values: Mapping[str, Any]) -> str:

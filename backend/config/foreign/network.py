@@ -10,6 +10,7 @@ from backend.config.foreign.family import is_lycoris
 from backend.config.foreign.notes import Note, shown
 from backend.config.foreign.source import Source
 from backend.config.foreign.values import READERS, Left, arguments, is_off, number
+from backend.lora.patterns import FACTORED
 from backend.models.table import lacking
 
 _RATIO, _TEXT_RATIO = "network.loraplus_lr_ratio", "network.loraplus_text_encoder_lr_ratio"
@@ -21,12 +22,14 @@ _GOALS = {
     "rank_dropout": ("network.rank_dropout", "number"),
     "module_dropout": ("network.module_dropout", "number"),
 }
-_OF_PRESETS = ("conv_dim", "conv_alpha", "rank_dropout", "module_dropout", *_RATIOS)
+_OF_PRESETS = ("conv_dim", "conv_alpha", "dora_wd", "rank_dropout", "module_dropout", *_RATIOS)
 """Arguments of the network that kohya_ss keeps by themselves."""
 _PATTERNS = ("include_patterns", "exclude_patterns")
 _INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
 _BLOCKS = {"single": "single_", "double": "transformer_"}
 _LYCORIS_RANKS = "there the same ranks are left out for all pictures of a batch, and the others are not scaled up"
+_LENGTHS_OF = ("wd_on_output", "wd_on_out")
+"""LyCORIS' names for whether a DoRA's lengths are those of outputs."""
 _NO_SETTING = "there is no such setting of the LoRA"
 
 
@@ -50,6 +53,8 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         unused.add("conv_alpha")
     ratios = _ratio_goals(given, bool(ours.get("network.train_text_encoder")))
     unused |= {name for name, goal in ratios.items() if not goal}
+    if not is_lycoris(values):
+        unused |= {"dora_wd", *_LENGTHS_OF}
     for key, value in given.items():
         line = source.lines.get(key, source.lines.get("network_args"))
         if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
@@ -76,12 +81,20 @@ def _note(
     """What became of the argument `key`. goal: the setting here and how its value is read; None where there is none."""
     said = shown(key, value)
     told = "LyCORIS_preset" if key == "preset" else key
+    if key in _LENGTHS_OF:
+        near = is_off(value) and ours.get("network.network_type") == "dora"
+        why = "lengths are those of an output's weights here, as in peft; there of an input's"
+        return Note(name, "near" if near else "off", why if near else "", line, None, said)
     if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
         return Note(name, "off", "", line, None, said)
     if key == "algo":
         return Note(name, "taken", "see network kind", line, None, said)
     kind = ours.get("network.network_type", "lora")
-    if key in ("conv_dim", "conv_alpha") and kind != "lora":
+    if key == "dora_wd":
+        if kind == "dora":
+            return Note(name, "taken", "", line, "network.network_type", said)
+        return Note(name, "not offered", f"a {kind} has no trained lengths here, only a LoRA (dora)", line, None, said)
+    if key in ("conv_dim", "conv_alpha") and kind in FACTORED:
         why = f"a {kind} leaves convolutions larger than one pixel alone here"
         return Note(name, "not offered", why, line, None, said)
     if goal is None:
@@ -167,7 +180,7 @@ def _convolutions(source: Source, ours: dict[str, Any], origin: dict[str, str]) 
     dim, alpha = "network.conv_dim", "network.conv_alpha"
     theirs = tables.DEFAULTS["sd-scripts"]
     convolved = "conv_dim" not in lacking(str(ours.get("model.family")))
-    if is_lycoris(source.values) and convolved and ours.get("network.network_type", "lora") == "lora":
+    if is_lycoris(source.values) and convolved and ours.get("network.network_type", "lora") not in FACTORED:
         program = "LyCORIS"
         wanted = {
             dim: ours.get("network.network_dim", theirs["network_dim"]),

@@ -91,7 +91,7 @@ NOT_OFFERED = _by_name(
         "there is no such setting of the LoRA": (
             "dim_from_weights base_weights "
             "base_weights_multiplier rank_dropout_scale "
-            "bypass_mode constrain dora_wd use_scalar rescaled train_norm train_on_input unit train_lora_ggpo "
+            "bypass_mode constrain use_scalar rescaled train_norm train_on_input unit train_lora_ggpo "
             "ggpo_beta ggpo_sigma network_weights_ema network_weights_proj ema_decay network_multiplier"
         ),
         "write ranks and rates of single layers by pattern instead": (

@@ -159,6 +159,7 @@ COMBINED = frozenset(
         "network_module",
         "LoRA_type",
         "network_args",
+        "dora_wd",
         "optimizer_args",
         "train_data_dir",
         "image_dir",

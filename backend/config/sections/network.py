@@ -49,12 +49,14 @@ class LayerRow(Section):
 class NetworkSection(Section):
     """Size, strength and place of the LoRA."""
 
-    network_type: Literal["lora", "lokr", "loha"] = setting(
+    network_type: Literal["lora", "dora", "lokr", "loha"] = setting(
         "lora",
         label="Kind",
-        help="How a layer's change is kept small. lora: two thin matrices, read by every program. lokr, a Kronecker "
-        "product, makes much smaller files; loha can change more at the same rank and trains slower. Both are "
-        "LyCORIS', and ComfyUI reads them, but diffusers does not.",
+        help="How a layer's change is kept small. lora: two thin matrices, read by every program. dora: the same, and "
+        "the length of each output's weights is trained by itself; at small ranks it can come nearer to full "
+        "training, and it is slower and takes more memory. ComfyUI reads it in kohya's layout, diffusers in its own. "
+        "lokr, a Kronecker product, makes much smaller files; loha can change more at the same rank and trains slower. "
+        "Both are LyCORIS', and ComfyUI reads them, but diffusers does not.",
         aliases=("algo", "lora_type", "lycoris_algo", "network_kind", "peft_type"),
         advanced=True,
     )
@@ -226,8 +228,8 @@ class NetworkSection(Section):
         label="Continue from LoRA",
         help="A LoRA file whose weights training starts from, with fresh optimizer state and steps: of Monotile, "
         "kohya's sd-scripts, ComfyUI, diffusers or peft, for the same base model. A smaller rank than the one set here "
-        "is padded. A LoKr or LoHa, of Monotile or LyCORIS, keeps its rank. To go on with a stopped run as if it had "
-        "not stopped, use Resume instead.",
+        "is padded. A DoRA can start from a plain LoRA too. A LoKr or LoHa, of Monotile or LyCORIS, keeps its rank. To "
+        "go on with a stopped run as if it had not stopped, use Resume instead.",
         aliases=("lora_model_name", "resume_lora", "init_lora", "pretrained_lora", "lora_path"),
         advanced=True,
     )

@@ -1,0 +1,163 @@
+"""Runs that train a DoRA: compiled, checkpointed, swapped, quantised, resumed, with text encoders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+
+from backend.config.schema import Config
+from tests.conftest import draw_pictures
+from tests.models.sdxl import test_runs as sdxl
+from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+
+DORA = {"network_type": "dora", "network_dim": 2, "targets_include": ["attn.to_q", "attn.to_k", "ff.net.2"]}
+
+PROMPT = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2, "seed": 5, "text_length": 16}
+
+
+def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
+    given = {
+        "network": DORA,
+        "optimizer": {"lr_scheduler": "constant", "lr_warmup": 0.0, "learning_rate": 0.02},
+        "training": {"max_train_steps": 4},
+    }
+    for section, values in changes.items():
+        given[section] = {**given.get(section, {}), **values}
+    return config(base, images, where, **given)
+
+
+@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, weights: str
+) -> None:
+    def cfg(steps: int) -> Config:
+        return settings(
+            tiny_flux, image_folder, tmp_path,
+            network={"lora_weight_dtype": weights},
+            compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
+            training={"max_train_steps": steps},
+        )  # fmt: skip
+
+    straight, code = train_here(cfg(4))
+    assert code == 0, events(straight, "error")
+    last, planned = rows(straight)[-1], events(straight, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
+    half, _ = train_here(cfg(2))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(cfg(4), half, resume=True)
+    assert code == 0, events(half, "error")
+    assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
+    assert same(state_of(half), state_of(straight))
+    lengths = {name: value for name, value in state_of(straight)["lora"].items() if name.endswith(".dora_scale")}
+    assert len(lengths) == len(state_of(straight)["lora"]) / 3
+    start = safetensors.torch.load_file(next((tiny_flux / "transformer").glob("*.safetensors")))
+    for name, value in lengths.items():
+        moved = (value - start[name.replace("dora_scale", "weight")].norm(dim=1, keepdim=True)).abs()
+        assert moved.max() > 0.01
+    with safetensors.safe_open(straight.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
+        said = file.metadata()
+    assert said["ss_network_module"] == "lycoris.kohya"
+    arguments = json.loads(said["ss_network_args"])
+    assert (arguments["algo"], arguments["dora_wd"]) == ("lora", "True")
+
+
+def test_memory_changes_nothing(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    """Every kind of checkpointing, and swapped blocks, of which some are trained and some are not."""
+    ways: list[dict] = [{}]
+    ways += [{"kind": kind} for kind in ("block", "selective", "offload")]
+    ways += [{"swap": 3}, {"swap": 4, "kind": "block"}, {"swap": 3, "compile": True}]
+    network = {"targets_include": ["single_transformer_blocks.0.attn.to_q", "transformer_blocks.*"]}
+    seen = []
+    for way in ways:
+        kind = way.get("kind")
+        cfg = settings(
+            tiny_flux, image_folder, tmp_path, network=network,
+            training={"gradient_checkpointing": kind is not None},
+            memory={"checkpointing_kind": kind or "auto", "blocks_to_swap": way.get("swap", 0)},
+            compile={"compile": way.get("compile", False), "compile_backend": "eager"},
+            sampling={"prompts": [{**PROMPT, "steps": 1, "lora_scale": 0.5}]},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        drawn = np.asarray(Image.open(run.samples()[-1].path))
+        seen.append(([row["loss"] for row in rows(run)], lora_of(run), drawn))
+    losses, trained, drawn = seen[0]
+    for other_losses, other_trained, other_drawn in seen[1:]:
+        assert other_losses == losses and same(other_trained, trained) and (other_drawn == drawn).all()
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_quantised_base_starts_as_with_a_lora_and_trains(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    found = {}
+    for network in ("lora", "dora"):
+        cfg = settings(
+            tiny_flux, image_folder, tmp_path,
+            network={"network_type": network, "lora_fused": True},
+            memory={"base_quantization": kind},
+            compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        found[network] = [row["loss"] for row in rows(run)]
+        assert rows(run)[-1]["breaks"] == rows(run)[-1]["recompiles"] == 0
+    assert found["dora"][0] == pytest.approx(found["lora"][0], rel=1e-5)
+    assert found["dora"][-1] != pytest.approx(found["lora"][-1], rel=1e-3)
+
+
+def test_a_file_of_either_layout_is_gone_on_from_and_strength_0_draws_the_base(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    for layout in ("diffusers", "kohya"):
+        cfg = settings(
+            tiny_flux, image_folder, tmp_path, saving={"save_layout": layout},
+            sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        file = run.checkpoints_dir / "tiny.safetensors"
+        still = {"learning_rate": 0.0, "weight_decay": 0.0}
+        again = settings(
+            tiny_flux, image_folder, tmp_path, saving={"save_layout": layout}, optimizer=still,
+            network={"network_weights": str(file)}, training={"max_train_steps": 1},
+        )  # fmt: skip
+        second, code = train_here(again)
+        assert code == 0, events(second, "error")
+        for key, value in lora_of(second).items():
+            torch.testing.assert_close(value, lora_of(run)[key], rtol=1e-5, atol=1e-6)
+    samples = {(s.step, s.prompt_index): np.asarray(Image.open(s.path)).astype(int) for s in run.samples()}
+    assert (samples[4, 1] == samples[0, 0]).all()
+    assert np.abs(samples[4, 0] - samples[0, 0]).max() > 3
+
+
+def test_text_encoders_train_theirs_too(tiny_sdxl: Path, tmp_path: Path) -> None:
+    """In convolutions as well, and diffusers gives the same text and picture from the file."""
+    pictures = draw_pictures(tmp_path / "few", ((128, 128),) * 3)
+    cfg = sdxl.settings(
+        "sdxl", tiny_sdxl, pictures, tmp_path,
+        network={"network_type": "dora", "network_dim": 4, "conv_dim": 2, "train_text_encoder": True,
+                 "targets_include": ["attn2.to_k", "attn2.to_v"]},
+        optimizer={"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+        training={"max_train_steps": 2},
+        saving={"save_layout": "diffusers"},
+        sampling={"prompts": [sdxl.PROMPT]},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    keys = [key for key in lora_of(run) if key.endswith(".lora_magnitude_vector.weight")]
+    assert {key.partition(".")[0] for key in keys} == {"unet", "text_encoder", "text_encoder_2"}
+    pipeline = sdxl.pipeline_of("sdxl", tiny_sdxl)
+    pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
+    drawn = pipeline(
+        "a red circle", negative_prompt="", width=128, height=128, num_inference_steps=3, guidance_scale=4.0,
+        generator=torch.Generator("cpu").manual_seed(5),
+    )  # fmt: skip
+    sample = np.asarray(Image.open(run.samples()[-1].path)).astype(int)
+    assert np.abs(sample - np.asarray(drawn.images[0]).astype(int)).max() <= 1
