@@ -169,9 +169,29 @@ def _refusal(backend: Any, device: torch.device) -> str | None:
     return None
 
 
-def _check_options(backend: Any, mode: str, fullgraph: bool, linear: bool) -> None:
+def _configure_torch() -> None:
+    """What every compile of ours needs of torch, in all threads."""
+    # A backward graph that can't be compiled must fail in the forward, where its block can go eager.
+    set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
+    # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
+    # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
+    with contextlib.suppress(AttributeError):  # a later torch may do without
+        set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
+
+
+def _leaves_linear_out(disable_linear: str, swapping: bool) -> bool:
+    """`disable_linear` as yes or no: auto is yes while blocks are swapped."""
+    try:
+        return {"on": True, "off": False, "auto": swapping}[disable_linear]
+    except KeyError:
+        raise ValueError(f"disable_linear is {disable_linear!r}; it must be auto, on or off") from None
+
+
+def _check_options(backend: Any, mode: str, scope: str, fullgraph: bool, linear: bool) -> None:
     if mode not in MODES:
         raise ValueError(f"compile_mode is {mode!r}; it must be one of {', '.join(MODES)}")
+    if scope not in ("blocks", "model"):
+        raise ValueError(f"compile_scope is {scope!r}; it must be blocks or model")
     if isinstance(backend, str) and backend not in torch._dynamo.list_backends(exclude_tags=()):
         known = ", ".join(torch._dynamo.list_backends())
         raise ValueError(f"compile_backend is {backend!r}, which torch does not know; known: {known}")
@@ -227,12 +247,8 @@ def compile_model(
     Never raises for a machine that can't compile: the report's state is then "fallback" and its reason says why.
     ValueError for options that contradict each other or name what does not exist.
     """
-    linear = {"on": True, "off": False, "auto": swapping}.get(disable_linear)
-    if linear is None:
-        raise ValueError(f"disable_linear is {disable_linear!r}; it must be auto, on or off")
-    if scope not in ("blocks", "model"):
-        raise ValueError(f"compile_scope is {scope!r}; it must be blocks or model")
-    _check_options(backend, mode, fullgraph, linear)
+    linear = _leaves_linear_out(disable_linear, swapping)
+    _check_options(backend, mode, scope, fullgraph, linear)
     shown = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
     report = CompileReport(
         scope=scope, backend=shown, dynamic=tri_state(dynamic), fullgraph=fullgraph, disable_linear=linear
@@ -241,16 +257,11 @@ def compile_model(
     decisions = decide({kind: len(blocks) for kind, blocks in block_lists.items()}, selection, backend)
     report.reason = _refusal(backend, next(inner.parameters()).device)
     if report.reason is None:
-        torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
-        # A backward graph that can't be compiled must fail here, in the forward, where its block can go eager.
-        set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
-        # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
-        # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
-        with contextlib.suppress(AttributeError):  # a later torch may do without
-            set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
+        _configure_torch()
         if cache_size_limit is not None:
             set_recompile_limit(cache_size_limit)
             report.limit = cache_size_limit
+        torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
         options = {"mode": torch_mode, "dynamic": report.dynamic, "fullgraph": fullgraph}
         if scope == "model":
             _compile_whole(inner, backend, options, checkpointing, linear, report)
