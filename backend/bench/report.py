@@ -20,8 +20,6 @@ from backend.bench.record import read_losses, read_rows
 from backend.bench.table import common, groups, lacking, loss_curves, loss_table, render, shared
 from backend.runs.files import write_atomic
 
-_Bar = tuple[str, float, bool]
-
 DOCS = Path(__file__).parents[2] / "docs"
 
 _TITLES = {"compile": "Steps", "loss": "Losses", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
@@ -36,6 +34,12 @@ _ABOUT = {
     "seed000": "r 32, learning rate 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing, random weights and "
     "images. Validation: held-out images at sigma 0.05, 0.1, 0.2, 0.35 with fixed noise.",
 }
+_ABOUT_LOSS = (
+    "Every variant's loss beside eager's, on the same batches, noise and weights. Mean difference: of the two losses "
+    "of a step, in size. Noise: the same between two runs of one variant.\n"
+)
+
+_Bar = tuple[str, float, bool]
 
 
 def records(folder: Path) -> list[tuple[str, dict[str, Any], list[dict[str, str]]]]:
@@ -75,12 +79,6 @@ def page(folder: Path) -> str:
             parts.append(_ABOUT_LOSS + compared)
             parts.append(f"![Loss a step](benchmarks/{name}/loss.svg)\n")
     return "\n".join(parts)
-
-
-_ABOUT_LOSS = (
-    "Every variant's loss beside eager's, on the same batches, noise and weights. Mean difference: of the two losses "
-    "of a step, in size. Noise: the same between two runs of one variant.\n"
-)
 
 
 _STYLE = """<style>
