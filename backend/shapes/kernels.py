@@ -12,7 +12,8 @@ Two styles, both exact on real tokens:
 The packages' private entries change from release to release, so they are called by parameter name.
 """
 
-# No `from __future__ import annotations` here: torch.library reads the annotations of the operators as types.
+from __future__ import annotations
+
 import functools
 import importlib
 import inspect
@@ -162,33 +163,41 @@ class Flash4(Kernel):
 
 
 class AtenFlash(Kernel):
-    """torch's own flash kernel (FlashAttention 2), dense only: what SDPA's flash backend runs, with its lse."""
+    """torch's own flash kernel (FlashAttention 2), dense only: what SDPA's flash backend runs, with its lse.
+
+    Its entry is called below SDPA, which would turn every tensor to (B, H, S, D) and back.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, longest: int) -> Pair:
-        qt, kt, vt = (t.transpose(1, 2) for t in (q, k, v))
         if not q.is_cuda:
+            qt, kt, vt = (t.transpose(1, 2) for t in (q, k, v))
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qt, kt, vt)
             return out.transpose(1, 2), lse
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(qt, kt, vt)
-        return out.transpose(1, 2), lse
+        lengths = (q.shape[1], k.shape[1])
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, None, None, *lengths, 0.0, False, False)
+        return out, lse
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor | None, longest: int
     ) -> Triple:
-        dt, qt, kt, vt, ot = (t.transpose(1, 2) for t in (dout, q, k, v, out))
         if not q.is_cuda:
+            dt, qt, kt, vt, ot = (t.transpose(1, 2) for t in (dout, q, k, v, out))
             grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 dt, qt, kt, vt, ot, lse, 0.0, False
             )
-        else:
-            # Without dropout the two random-state tensors are never read; their form is that of torch's own calls.
-            state = torch.zeros(2, dtype=torch.uint64, device=q.device)
-            unused = torch.empty(0, dtype=torch.uint64, device=q.device)
-            grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-                dt, qt, kt, vt, ot, lse, None, None, q.shape[1], k.shape[1], 0.0, False, state, unused
-            )
-        dq, dk, dv = (g.transpose(1, 2) for g in grads)
-        return dq, dk, dv
+            dq, dk, dv = (g.transpose(1, 2) for g in grads)
+            return dq, dk, dv
+        lengths = (q.shape[1], k.shape[1])
+        state = _random_state(q.device)
+        return torch.ops.aten._flash_attention_backward(
+            dout, q, k, v, out, lse, None, None, *lengths, 0.0, False, *state
+        )
+
+
+@functools.cache
+def _random_state(device: torch.device) -> Pair:
+    """Two tensors in the form of torch's own calls; without dropout they are never read."""
+    return torch.zeros(2, dtype=torch.uint64, device=device), torch.empty(0, dtype=torch.uint64, device=device)
 
 
 _HOPPER = {"attention_chunk": 0, "num_splits": 1, "sm_margin": 0, "rotary_interleaved": True, "pack_gqa": None}
@@ -224,12 +233,60 @@ def _dense(*tensors: Tensor) -> list[Tensor]:
     return [t.contiguous() for t in tensors]
 
 
-def _tell_flops(operator: str, count: Callable[..., int]) -> None:
-    """Tell torch what `monotile::<operator>` costs: an operator of unknown cost is free to repeat to the partitioner.
+def _tell_flops(operator: Any, count: Callable[..., int]) -> None:
+    """Tell torch what an operator costs: one of unknown cost is free to repeat to the partitioner.
 
     `count` gets the operator's arguments, tensors as their shapes, and `out_shape`.
     """
-    register_flop_formula(getattr(torch.ops.monotile, operator))(count)
+    register_flop_formula(operator.overloadpacket)(count)
+
+
+_LIBRARY = torch.library.Library("monotile", "FRAGMENT")
+
+
+def _register(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Register `monotile::<name>` and return it. `compute` returns new tensors, `fake` tensors of their form.
+
+    Not by torch.library.custom_op: it wraps each call in checks, and its autograd in more Python, which together take
+    longer than a small kernel runs. A step of SDXL makes 280 such calls.
+    """
+    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"monotile::{name}", fake, lib=_LIBRARY)
+    return getattr(torch.ops.monotile, name).default
+
+
+def _differentiable(name: str, schema: str, forward: Any, backward: Callable[..., Triple]) -> Any:
+    """Register `monotile::<name>`: the operator `forward` -> (out, lse), with `backward` as its gradient.
+
+    An operator of its own: graphs are traced through its autograd, so what they call at each step is `forward` and
+    `backward`, which have none. The first four arguments are tensors, or None; `backward` gets (dout, q, k, v, out,
+    lse, the arguments from the fourth on).
+    """
+
+    class Differentiable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Pair:
+            out, lse = forward(*given)
+            ctx.save_for_backward(*given[:4], out, lse)
+            ctx.rest = given[4:]
+            ctx.mark_non_differentiable(lse)
+            return out, lse
+
+        @staticmethod
+        def backward(ctx: Any, dout: Tensor, _dlse: Tensor | None) -> tuple[Any, ...]:
+            q, k, v, mask, out, lse = ctx.saved_tensors
+            rest = (mask, *ctx.rest)
+            return (*backward(dout, q, k, v, out, lse, *rest), *(None for _ in rest))
+
+    def differentiated(*given: Any) -> Pair:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given[:3]):
+            return Differentiable.apply(*given)
+        return forward(*given)
+
+    operator = _register(name, schema, forward, forward)
+    _LIBRARY.impl(name, differentiated, "Autograd")
+    return operator
 
 
 def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
@@ -239,43 +296,33 @@ def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor,
     """
     kernel = functools.cache(make)
 
-    @torch.library.custom_op(f"monotile::{name}_segments", mutates_args=())
-    def forward(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    def compute(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> Pair:
         out, lse = kernel().forward(*_dense(q, k, v), cu, longest)
         return out.contiguous(), lse.contiguous()
 
-    @forward.register_fake
-    def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    def fake(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> Pair:
         return _fresh(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
-    @torch.library.custom_op(f"monotile::{name}_segments_backward", mutates_args=())
-    def backward(
+    def compute_backward(
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, longest: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = kernel().backward(*_dense(dout, q, k, v, out, lse), cu, longest)
-        return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    ) -> Triple:
+        return _dense(*kernel().backward(*_dense(dout, q, k, v, out, lse), cu, longest))
 
-    @backward.register_fake
-    def _(
-        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, longest: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return _fresh(q), _fresh(k), _fresh(v)
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, cu, longest = inputs
-        ctx.save_for_backward(q, k, v, cu, *output)
-        ctx.longest = longest
-
-    def differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Any, ...]:
-        q, k, v, cu, out, lse = ctx.saved_tensors
-        return (*backward(dout, q, k, v, out, lse, cu, ctx.longest), None, None)
-
-    forward.register_autograd(differentiate, setup_context=keep)
+    given = "Tensor q, Tensor k, Tensor v"
+    schema = f"({given}, Tensor cu, SymInt longest) -> (Tensor, Tensor)"
+    forward = _register(f"{name}_segments_forward", schema, compute, fake)
+    backward = _register(
+        f"{name}_segments_backward",
+        f"(Tensor dout, {given}, Tensor out, Tensor lse, Tensor cu, SymInt longest) -> (Tensor, Tensor, Tensor)",
+        compute_backward,
+        lambda dout, q, k, v, *_: (_fresh(q), _fresh(k), _fresh(v)),
+    )
     # Segments' lengths are not known from shapes: the most it can be.
-    _tell_flops(f"{name}_segments", lambda q, k, v, cu, longest, **_: 4 * longest * math.prod(q))
+    _tell_flops(forward, lambda q, k, v, cu, longest, **_: 4 * longest * math.prod(q))
+    operator = _differentiable(f"{name}_segments", schema, forward, backward)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int) -> Tensor:
-        return forward(q, k, v, cu, longest)[0]
+        return operator(q, k, v, cu, longest)[0]
 
     return attend
 
@@ -304,39 +351,31 @@ def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Te
     """
     kernel = functools.cache(make)
 
-    @torch.library.custom_op(f"monotile::{name}_sink", mutates_args=())
-    def forward(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> tuple[Tensor, Tensor]:
+    def compute(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> Pair:
         out, lse = kernel().forward(*_dense(q, k, v), None, q.shape[1])
         if pads is not None:
             out, lse = remove_zero_keys(out, lse, pads)
         return out.contiguous(), lse.contiguous()
 
-    @forward.register_fake
-    def _(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> tuple[Tensor, Tensor]:
+    def fake(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> Pair:
         return _fresh(q), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
 
-    @torch.library.custom_op(f"monotile::{name}_sink_backward", mutates_args=())
-    def backward(
-        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = kernel().backward(*_dense(dout, q, k, v, out, lse), None, q.shape[1])
-        return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    def compute_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Triple:
+        return _dense(*kernel().backward(*_dense(dout, q, k, v, out, lse), None, q.shape[1]))
 
-    @backward.register_fake
-    def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _fresh(q), _fresh(k), _fresh(v)
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs[:3], *output)
-
-    def differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        return (*backward(dout, q, k, v, out, lse), None)
-
-    forward.register_autograd(differentiate, setup_context=keep)
-    _tell_flops(f"{name}_sink", lambda q, k, v, pads, **_: 4 * k[1] * math.prod(q))
+    given = "Tensor q, Tensor k, Tensor v"
+    schema = f"({given}, Tensor? pads) -> (Tensor, Tensor)"
+    forward = _register(f"{name}_sink_forward", schema, compute, fake)
+    backward = _register(
+        f"{name}_sink_backward",
+        f"(Tensor dout, {given}, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor)",
+        compute_backward,
+        lambda dout, q, k, v, out, lse: (_fresh(q), _fresh(k), _fresh(v)),
+    )
+    _tell_flops(forward, lambda q, k, v, pads, **_: 4 * k[1] * math.prod(q))
+    operator = _differentiable(f"{name}_sink", schema, forward, lambda *given: backward(*given[:6]))
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> Tensor:
-        return forward(q, k, v, pads)[0]
+        return operator(q, k, v, pads)[0]
 
     return attend
