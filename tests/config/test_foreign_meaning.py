@@ -338,10 +338,10 @@ def test_samples_are_drawn_as_there_where_their_line_says_nothing(
 def test_sigma_nearly_comes_over_as_it_draws() -> None:
     """Levels of sd-scripts' sigma and of what it becomes, held against each other at a thousand places."""
     u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
-    even, nearly = torch.logit(u), 1.7 * math.sqrt(2) * torch.erfinv(2 * u - 1)
-    theirs, ours = (torch.sigmoid(logit + math.log(3.0)) for logit in (even, nearly))
-    assert (theirs - ours).abs().max() < 0.03
     normal = math.sqrt(2) * torch.erfinv(2 * u - 1)
+    times = brought(FLUX | {"timestep_sampling": "sigma", "discrete_flow_shift": 2.0}).loaded.config.timesteps
+    nearly = torch.sigmoid(times.sigmoid_scale * normal + math.log(times.discrete_flow_shift))
+    assert times.timestep_sampling == "shift" and (2 * u / (1 + u) - nearly).abs().max() < 0.03
     exact = brought(FLUX | {"timestep_sampling": "sigma", "weighting_scheme": "logit_normal", "logit_mean": 0.4})
     times = exact.loaded.config.timesteps
     drawn = 3 * torch.sigmoid(-(0.4 + normal)) / (1 + 2 * torch.sigmoid(-(0.4 + normal)))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
-from backend.config.foreign.values import number
+from backend.config.foreign import tables
+from backend.config.foreign.notes import Note
+from backend.config.foreign.values import is_off, number
+from backend.config.foreign.work import Work
 from backend.config.sections.sampling import CONTROL_IMAGES
 
 _FLAG = re.compile(r"\s--(?=[A-Za-z]{1,4}(\s|$))")
@@ -21,6 +25,30 @@ _WHY = {
     "ctr": "guidance is never cut short", "rcfg": "guidance is not normed",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")
+
+
+def bring_prompts(work: Work) -> None:
+    """The prompts of the arguments, as they are or in a file that these name."""
+    given = work.values.get("sample_prompts")
+    if "sample_prompts" not in work.values or is_off(given):
+        if "sample_prompts" in work.values:
+            work.note("sample_prompts", "off", "empty there")
+        return
+    text = str(given)
+    if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
+        path = _beside(work.source.folder, text.strip())
+        if path is None or path.suffix != ".txt":
+            why = "the file isn't there" if path is None else "only .txt files with one prompt a line are read"
+            work.note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
+            return
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    side = tables.SAMPLE_SIDE.get(work.kind, 512)
+    usual = {"width": side, "height": side, **tables.SAMPLES.get(work.family, tables.OTHER_SAMPLES)}
+    rows, left = read_prompts(text, usual)
+    work.take("sampling.prompts", rows, "sample_prompts")
+    work.note("sample_prompts", "taken", "", "sampling.prompts")
+    for line, flag, why in left:
+        work.notes.append(Note(f"sample_prompts {flag}", "not offered", f"prompt line {line}: {why}"))
 
 
 def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int, str, str]]]:
@@ -50,7 +78,8 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
                     left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control pictures at most"))
             else:
                 row[column] = _value(column, given.strip())
-        if row.get("true_cfg_scale", 1) < 1 if isinstance(row.get("true_cfg_scale"), int | float) else False:
+        scale = row.get("true_cfg_scale")
+        if isinstance(scale, int | float) and scale < 1:
             row["true_cfg_scale"] = 1
         rows.append(row)
     return rows, left
@@ -68,3 +97,11 @@ def _value(column: str, given: str) -> Any:
     if column == "control_image":
         return given.strip("\"'")
     return given
+
+
+def _beside(folder: Path | None, given: str) -> Path | None:
+    """A file named in another: as it is, or beside that one."""
+    for path in (Path(given).expanduser(), *([folder / given] if folder else [])):
+        if path.is_file() and (path.is_absolute() or folder is not None):
+            return path
+    return None

@@ -110,7 +110,7 @@ def _by_size(work: Work, drawn: str) -> None:
     """
     title, line = _LINES[drawn]
     mixed = "; a twentieth of other levels is left out" if drawn == "qinglong_qwen" else ""
-    family = FAMILIES[work.family or by_path()["model.family"].default]
+    family = FAMILIES[work.family_here]
     if family.facts.objective == "flow" and ShiftLine.of(family.scheduler_config(Base(None))) == line:
         if drawn != "flux_shift":
             why = f"it follows the model's own line, which is {title}'s{mixed}"

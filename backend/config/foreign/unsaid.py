@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.config.foreign import tables
-from backend.config.foreign.datasets import read_dataset
 from backend.config.foreign.notes import Note, shown
-from backend.config.foreign.source import Source
 from backend.config.foreign.values import READERS, is_off
 from backend.config.foreign.work import Work
 
 _PICTURES = ("image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file")
 
 
-def take_unsaid(work: Work, dataset: Source | None) -> None:
+def take_unsaid(work: Work) -> None:
     """Take the defaults of the program over, each with a word; after all that the files say."""
     said = dict(tables.DEFAULTS.get(work.kind, {}))
     if work.kind == "sd-scripts":
@@ -27,14 +25,13 @@ def take_unsaid(work: Work, dataset: Source | None) -> None:
         said["save_precision"] = "bf16"
     for key, value in said.items():
         _take(work, key, value, work.kind, said)
-    program = _program_of(work, dataset)
+    program = _program_of(work)
     if not program:
         return
-    all_ = (read_dataset(dataset).values if dataset else {}) | work.values
     for key, value in tables.DATASET_DEFAULTS[program].items():
-        if "bucket" not in key or not is_off(all_.get("enable_bucket")):
+        if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
             _take(work, key, value, program, said)
-    if "enable_bucket" not in all_:
+    if "enable_bucket" not in work.all_values:
         why = "there all pictures are cropped to one size, here they keep their shape"
         work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
 
@@ -49,11 +46,11 @@ def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any
     work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
 
 
-def _program_of(work: Work, dataset: Source | None) -> str:
+def _program_of(work: Work) -> str:
     """Whose data set it is; empty where its file is not here, and for a preset, which leaves out nothing."""
-    if work.kind == "kohya_ss" or (dataset is None and "dataset.folders" not in work.ours):
+    if work.kind == "kohya_ss" or (work.dataset is None and "dataset.folders" not in work.ours):
         return ""
-    if work.kind != "dataset" or dataset is None:
+    if work.kind != "dataset" or work.dataset is None:
         return work.kind
-    rows = [row for row in dataset.values.get("datasets", []) if isinstance(row, Mapping)]
+    rows = [row for row in work.dataset.values.get("datasets", []) if isinstance(row, Mapping)]
     return "musubi-tuner" if any(name in row for row in rows for name in _PICTURES) else "sd-scripts"

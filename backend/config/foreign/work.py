@@ -4,27 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
+from backend.config.foreign.datasets import Dataset, read_dataset
 from backend.config.foreign.notes import Fate, Note, shown
 from backend.config.foreign.source import Kind, Source
+from backend.config.schema import by_path
+
+
+class Say(Protocol):
+    """Something that notes what became of a name."""
+
+    def __call__(self, key: str, fate: Fate, why: str = "", path: str | None = None) -> None: ...
 
 
 @dataclass
 class Work:
-    """values: names with values there. ours: our values by path. origin: the name there that each comes from."""
+    """values: names with values there. ours: our values by path. origin: the name there that each comes from.
+
+    dataset: the data set file that goes with it, which may be the file itself. data: all that it says.
+    """
 
     source: Source
     kind: Kind
     values: Mapping[str, Any]
+    dataset: Source | None = None
+    data: Dataset | None = None
     ours: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: Source, dataset: Source | None) -> Work:
+        """Nothing is taken over yet. source: a file that could be read."""
+        assert source.kind is not None
+        alone = source.kind == "dataset"
+        dataset = source if alone else dataset
+        data = read_dataset(dataset) if dataset else None
+        return cls(source, source.kind, {} if alone else source.values, dataset, data)
+
+    @property
+    def all_values(self) -> dict[str, Any]:
+        """The names of the data set too, which rule over arguments of the same name."""
+        return {**self.values, **(self.data.values if self.data else {})}
 
     @property
     def family(self) -> str:
         """The family that the file is for; empty where it can't be told."""
         return str(self.ours.get("model.family", ""))
+
+    @property
+    def family_here(self) -> str:
+        """The family that the settings are for in the end: where the file tells none, the one that is the default."""
+        return self.family or str(by_path()["model.family"].default)
 
     def note(self, key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
         """Say what became of a name."""
