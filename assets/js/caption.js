@@ -24,12 +24,14 @@
       text(note, now || (changed() ? "Not saved yet." : shown.said));
     };
     const open = async (to) => {
-      at = to;
+      let found;
       try {
-        shown = await m.get("/look/caption", { look, item: at });
+        found = await m.get("/look/caption", { look, item: to });
       } catch (error) {
         return text(note, error.message);
       }
+      // Both at once: what is written meanwhile, or after an answer that failed, is still the caption of before.
+      [at, shown] = [to, found];
       image.src = `/thumb?${new URLSearchParams({ look, item: at })}`;
       text(box.querySelector("h2"), `${shown.name} (${(at + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`);
       words.value = shown.text;
@@ -38,15 +40,15 @@
       fill(place, m.pathLine(shown.file));
       said();
     };
-    const go = async (to) => (!changed() || (await keep())) && to >= 0 && to < shown.of && open(to);
+    const go = async (to) => (!changed() || (await keep())) && to >= 0 && to < (shown?.of ?? 0) && open(to);
     const keep = async () => {
       if (!changed()) return true;
-      const [here, called, value] = [at, shown.name, words.value];
+      const [here, was, value] = [at, shown, words.value];
       try {
         const { token, caption } = await m.post("/look/caption", { look, item: here, text: value });
-        Object.assign(shown, { text: value.trim(), said: "" });
+        Object.assign(was, { text: value.trim(), said: "" });
         written(here, caption);
-        m.toast(`The caption of ${called} is saved.`, { action: "Undo", onaction: () => undo(token, here, called) });
+        m.toast(`The caption of ${was.name} is saved.`, { action: "Undo", onaction: () => undo(token, here, was.name) });
         said("Saved.");
         return true;
       } catch (error) {
@@ -74,7 +76,7 @@
       if (event.key === "s") keep();
       if (event.key !== "Enter") return;
       event.preventDefault();
-      go(at + 1 < shown.of ? at + 1 : at);
+      go(Math.min(at + 1, (shown?.of ?? 1) - 1));
     });
     // Closing writes nothing that was not asked for, and loses nothing either.
     box.addEventListener("close", () => changed() && m.toast(`The caption of ${shown.name} was not saved.`, { action: "Save it", onaction: keep }));

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from backend.config.schema import settings
 from gui import fields
@@ -190,8 +190,21 @@ def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) 
     page.fill("#caption-text", "a written caption")
     page.click("#caption-save")
     expect(page.locator("#caption-note")).to_have_text("Saved.")
+    # what is written while the next picture is on its way belongs to the one that is shown
+    coming: list[Route] = []
+    page.route("**/look/caption?*", lambda route: coming.append(route))
+    page.click("#caption-next")
+    page.fill("#caption-text", "a caption in the meantime")
+    page.click("#caption-save")
+    expect(page.locator("#thumbs [data-caption='0']")).to_have_text("a caption in the meantime")
+    coming.pop().continue_()
+    page.unroute("**/look/caption?*")
+    expect(page.locator("dialog h2")).to_contain_text("(2 of 8)")
+    page.fill("#caption-text", "a written caption")
+    page.click("#caption-save")
+    expect(page.locator("#caption-note")).to_have_text("Saved.")
     page.keyboard.press("Escape")
-    expect(page.locator("#thumbs [data-caption='0']")).to_have_text("a written caption")
+    expect(page.locator("#thumbs [data-caption='1']")).to_have_text("a written caption")
     assert any(file.read_text("utf-8") == "a written caption" for file in image_folder.glob("*.txt"))
     tab(page, "Compile")
     expect(page.locator("#mode-table tbody tr")).to_have_count(4)
