@@ -108,6 +108,21 @@
   });
   m.currentTab = () => document.querySelector("#tabs button[role=tab][aria-selected=true]")?.textContent.trim();
 
+  // A box over the page; closed by Escape, by its button and by a click beside it.
+  m.dialog = (title, ...content) => {
+    const box = m.el(
+      "dialog",
+      { class: "dialog", "aria-label": title },
+      m.el("div", { class: "dialog-head" }, m.el("h2", {}, title), m.el("button", { class: "quiet", "aria-label": "Close", onclick: () => box.close() }, m.icon("remove"))),
+      content,
+    );
+    box.addEventListener("close", () => box.remove());
+    box.addEventListener("click", (event) => event.target === box && box.close());
+    document.body.append(box);
+    box.showModal();
+    return box;
+  };
+
   let toasts;
   // only: at most one message with this mark is shown.
   m.toast = (text, { kind = "info", action, onaction, seconds = 6, only } = {}) => {

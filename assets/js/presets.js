@@ -2,22 +2,7 @@
 (() => {
   "use strict";
   const m = window.monotile;
-  const { el, fill } = m;
-
-  const dialog = (title, ...content) => {
-    const box = el(
-      "dialog",
-      { class: "dialog", "aria-label": title },
-      el("div", { class: "dialog-head" }, el("h2", {}, title), el("button", { class: "quiet", "aria-label": "Close", onclick: () => box.close() }, m.icon("remove"))),
-      content,
-    );
-    box.addEventListener("close", () => box.remove());
-    box.addEventListener("click", (event) => event.target === box && box.close());
-    document.body.append(box);
-    box.showModal();
-    return box;
-  };
-  m.dialog = dialog;
+  const { el, fill, dialog } = m;
 
   const ask = (title, label, value, button, done, hint) => {
     const name = el("input", { type: "text", value, id: "ask-name", maxlength: 80, spellcheck: "false", required: true });
