@@ -31,6 +31,8 @@ def train(job: Job) -> Ending:
             job.scheduler.step()
             job.optimizer.zero_grad()
         job.count_batch(loss)
+        # With it goes the pass that made it, which must not reach into the recording of the next (compile.cuda_graphs).
+        del loss
         if accelerator.sync_gradients:
             job.count_step()
             job.duties.after_step()

@@ -24,6 +24,7 @@ from backend.checkpoint import Fingerprint, Position, latest_state, load_state
 from backend.compile import cache as compile_cache
 from backend.compile.helper import compile_model
 from backend.compile.recompute import within_graphs
+from backend.compile.recording import record
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
@@ -110,6 +111,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
     telemetry, report = _compile(inputs, trained, shapes, cache, stack)
+    _record(around, inputs, trained)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
@@ -294,6 +296,22 @@ def _compile(
         no_grad=graphs.no_grad_graphs * graphs.backends,
     )
     return telemetry, report
+
+
+def _record(around: Surroundings, inputs: Inputs, trained: Trained) -> None:
+    """Have training passes recorded as CUDA graphs, where that is set and there is a card."""
+    if not inputs.cfg.compile.cuda_graphs:
+        return
+    events = around.events
+    if inputs.device.type != "cuda":
+        text = f"cuda_graphs has no effect on {inputs.device.type}"
+        events.write("warning", text=text, remedy="Set compile.cuda_graphs to false.")
+        return
+    remedy = "The run goes on without. Set compile.cuda_graphs to false, or send the log with this line."
+    record(
+        trained.denoiser,
+        lambda why: events.write("warning", text=f"CUDA graphs could not be recorded: {why}", remedy=remedy),
+    )
 
 
 def _sampler(

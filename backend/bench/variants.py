@@ -112,6 +112,7 @@ class Spec:
         "linear layers out {}",
         ("auto", "on", "off"),
     )
+    cuda_graphs: bool = option(False, "CUDA graphs of whole training passes", "CUDA graphs")
     cache_dir: str = ""
     gated: bool = False
     images: int = 34

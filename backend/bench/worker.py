@@ -28,6 +28,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     import torch
 
     from backend.bench.work import DTYPES, Stream, build, swap_of
+    from backend.compile.recording import record
     from backend.compile.syncs import counted_syncs
     from backend.compile.telemetry import Telemetry
     from backend.memory import checkpointing
@@ -45,12 +46,13 @@ def measure(spec: Spec) -> dict[str, Any]:
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, chosen, model, shapes)
+    if spec.cuda_graphs:
+        record(model)
     autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
     context = torch.autocast(device.type, DTYPES["bf16"], enabled=autocast)
     step = _Step(model, optimizer, shapes, context, lora.collect_gradients)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
-    # One pass over the buckets warms up: the steps after it are timed.
-    warm = len(stream.buckets)
+    warm = _warm(spec, stream)
     stats = telemetry.poll()
     planned, planned_warm = (_planned(chosen, report, stream, shapes, steps) for steps in (len(times), warm))
     telemetry.stop()
@@ -81,6 +83,11 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _warm(spec: Spec, stream: Any) -> int:
+    """Steps before the timed ones: a pass over the buckets, and another where what the first showed is recorded."""
+    return len(stream.buckets) * (2 if spec.cuda_graphs else 1)
 
 
 def _timed(times: list[float], warm: int) -> dict[str, float]:
@@ -232,7 +239,7 @@ def _run(
 ) -> tuple[list[float], list[float], int]:
     """Seconds and loss of each step, and the graphs that the warm-up made. Batches are made outside of the clock."""
     times, losses, graphs = [], [], 0
-    warm = len(stream.buckets)
+    warm = _warm(spec, stream)
     for number in range(warm + spec.steps):
         batch = stream.batch(number)
         meter.wait()

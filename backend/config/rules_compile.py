@@ -49,6 +49,26 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "warning",
     ),
     Rule(
+        ("compile.cuda_graphs", "memory.blocks_to_swap"),
+        lambda on, count: on and count > 0,
+        "cuda_graphs can't be used with block swap ({blocks_to_swap} blocks): a recorded pass reads weights where they "
+        "lay",
+        "Set memory.blocks_to_swap to 0, or compile.cuda_graphs to false",
+    ),
+    Rule(
+        (
+            "compile.cuda_graphs",
+            "training.gradient_checkpointing",
+            "memory.checkpointing_kind",
+            "compile.compile",
+            "compile.disable_linear",
+        ),
+        lambda on, saves, kind, compiled, linear: on and saves and (kind != "auto" or not compiled or linear == "on"),
+        "cuda_graphs can't be used with gradient checkpointing outside of compiled graphs, which can't be recorded",
+        "Turn training.gradient_checkpointing off, or leave memory.checkpointing_kind at auto with compile on and "
+        "disable_linear off",
+    ),
+    Rule(
         ("compile.compile_mode", "compile.compile_backend"),
         lambda mode, backend: mode != "default" and backend != "inductor",
         "compile_mode {compile_mode} has no effect: only inductor has modes, not {compile_backend}",

@@ -209,7 +209,7 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags = ["--layers", "2,2", "--captions", "64,128", "--memory-budget", "0.5", "--lora-dtype", "bf16"]
     flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
-    flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on"]
+    flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
     flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
     given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     assert all(getattr(given, name) == value for name, value in other.items())

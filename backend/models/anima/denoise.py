@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from backend.compile.recording import recorded
 from backend.compile.scene import Scene, set_scene
 from backend.lora.fused import together
 from backend.models.anima import sinks
@@ -196,7 +197,7 @@ def predict(
         # The whole stack is compiled as one: its inputs are marked, not those of the blocks inside.
         _mark_all(mark, image, words, rope, mask, sink)
         mark = None
-    velocity = denoiser.core(image, words, times, rope, mask, sink, mark).float()
+    velocity = recorded(denoiser)(image, words, times, rope, mask, sink, mark).float()
     return [
         unpack_latent(velocity[i, : lengths[i]], latent.shape[1], latent.shape[2]) for i, latent in enumerate(noisy)
     ]

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.compile.recording import recorded
 from backend.lora.fused import together
 from backend.models.base import Base
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS, PATCH, scheduler_config
@@ -210,7 +211,7 @@ def predict(
         mark((batch.image, batch.text), (), batch.mask)
         mark((batch.image,), (place,), masks[1])
         mark = None
-    velocity = denoiser.core(batch.image, batch.text, temb, place, masks, mark).float()
+    velocity = recorded(denoiser)(batch.image, batch.text, temb, place, masks, mark).float()
     return [_unpacked(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)]
 
 

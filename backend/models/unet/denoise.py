@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from backend.compile.recording import recorded
 from backend.compile.scene import Scene, set_scene
 from backend.shapes.runtime import ShapeRuntime
 
@@ -39,5 +40,7 @@ def predict(
     cell = 2 ** (len(denoiser.down_blocks) - 1)
     tokens = (x.shape[2] // cell) * (x.shape[3] // cell)
     set_scene(Scene(batch=len(noisy), image_tokens=tokens, text_tokens=words.shape[1]))
-    out = denoiser(x, level.float(), encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[0]
+    out = recorded(denoiser)(x, level.float(), encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[
+        0
+    ]
     return list(out.float())
