@@ -29,7 +29,7 @@ from backend.runs.files import atomic_folder, atomic_path, unused_path, write_at
 log = logging.getLogger(__name__)
 
 VERSION = 1
-_BEFORE = {"layers": "", "loraplus": "off"}
+_BEFORE = {"layers": "", "loraplus": "off", "merged": ""}
 """What states of before these were kept belong to."""
 _NAME = re.compile(r"step-\d{8}(\+\d+)?(-\d+)?")
 
@@ -70,7 +70,7 @@ class Fingerprint:
     targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
     in and multiplied in. layers: digest of the sizes and rates of layers that have their own; "" where none has.
     batches: pictures of a batch, batches of a step, batches of an epoch. loraplus: on or off; on, the optimizer keeps
-    A and B apart.
+    A and B apart. merged: identity of the LoRA files merged into the base; "" where none is.
     """
 
     rank: int
@@ -82,6 +82,7 @@ class Fingerprint:
     layers: str = ""
     batches: tuple[int, int, int] | None = None
     loraplus: str = "off"
+    merged: str = ""
 
 
 def save_state(
@@ -215,9 +216,10 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
         ("layers", "network.layer_settings"),
         ("optimizer", "optimizer.optimizer"),
         ("loraplus", "network.loraplus_lr_ratio"),
+        ("merged", "network.base_weights"),
     ):
         if saved.get(key, _BEFORE.get(key)) != current[key]:
-            both = "" if key in ("targets", "layers") else f" ({saved.get(key)}, now {current[key]})"
+            both = "" if key in ("targets", "layers", "merged") else f" ({saved.get(key)}, now {current[key]})"
             text = f"The state to resume from was made with other values of {setting}{both}"
             raise Refused(text, f"Set {setting} back, or start a new run with network_weights.", setting)
     if saved.get("data") != current["data"]:

@@ -32,6 +32,7 @@ from backend.data.identity import text_identity, vae_identity
 from backend.data.items import DatasetScan, Item, count_of
 from backend.data.scan import cache_folder, scan_dataset
 from backend.devices import mixed_precision, pick_device, weight_dtype
+from backend.lora.base_weights import BaseWeights
 from backend.lora.inject import find_targets, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
@@ -67,7 +68,8 @@ log = logging.getLogger(__name__)
 class Inputs:
     """Everything but the denoiser. code: the family's module. dtype: of the frozen weights. targets: module paths.
 
-    swapped: module paths of the blocks whose weights stay in the machine's memory.
+    swapped: module paths of the blocks whose weights stay in the machine's memory. base_weights: LoRAs that are merged
+    into the base while it loads.
     """
 
     cfg: Config
@@ -88,6 +90,7 @@ class Inputs:
     objective: Objective
     expected: Expected | None = None
     swapped: tuple[str, ...] = ()
+    base_weights: BaseWeights | None = None
 
     def load_vae(self) -> Any:
         """The VAE that the settings name, on the CPU."""
@@ -110,7 +113,8 @@ class Inputs:
         memory = self.cfg.memory
         kind = stored_as(memory.base_quantization, memory.base_compute)
         host = self._is_swapped if self.swapped else None
-        return replace(self.loading, quantize=kind, compute=memory.base_compute, host=host)
+        merge = self.base_weights and self.base_weights.merged
+        return replace(self.loading, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
 
     def _is_swapped(self, path: str) -> bool:
         return any(path == block or path.startswith(f"{block}.") for block in self.swapped)
@@ -122,7 +126,8 @@ class Inputs:
     @property
     def text_loading(self) -> Loading:
         """How the text encoders are loaded."""
-        return replace(self.loading, quantize=stored_as(self.cfg.memory.text_encoder_quantization))
+        kind = stored_as(self.cfg.memory.text_encoder_quantization)
+        return replace(self.loading, quantize=kind, merge=self.base_weights and self.base_weights.merged)
 
     @property
     def trains_text(self) -> bool:
@@ -175,10 +180,12 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
     latents = _latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on")
-    texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     code = family.load()
     empty = code.empty_denoiser(base)
     names = names_of(linear_layers(empty), code, family.facts)
+    base_weights = BaseWeights.of(cfg.network, base, family.facts, names)
+    _refuse(base_weights.check() if base_weights else [], events)
+    texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     given = _check_settings(cfg, family, empty, names, plan, device, dtype)
     _refuse(support.slower(cfg, device), events)
     inputs = Inputs(
@@ -198,6 +205,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         latents,
         texts,
         objective_of(cfg, family.facts, code, base),
+        base_weights=base_weights,
     )
     inputs = replace(inputs, swapped=_swapped(inputs, empty))
     inputs = replace(inputs, expected=_expect(inputs, events))

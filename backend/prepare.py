@@ -31,6 +31,7 @@ from backend.compile.telemetry import Telemetry
 from backend.config.paths import resolve
 from backend.config.schema import Config
 from backend.data.controls import sample_items
+from backend.data.identity import base_weights_identity
 from backend.data.loader import Loader
 from backend.duties import Duties
 from backend.inputs import Inputs, compute_dtype, free_memory, gather
@@ -99,6 +100,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         layers_digest(inputs.sizes, cfg.network),
         (cfg.dataset.batch_size, cfg.training.gradient_accumulation_steps, inputs.plan.steps.batches_per_epoch),
         "on" if loraplus.ratios(cfg.network) else "off",
+        base_weights_identity(cfg),
     )
     position = Position()
     if state:

@@ -86,6 +86,7 @@ EXCEPTIONS: dict[str, Placed] = {
     "network.targets_include": Placed(wide=True, lines=3),
     "network.targets_exclude": Placed(wide=True, lines=2),
     "network.layer_settings": Placed(wide=True),
+    "network.base_weights": Placed(wide=True, lines=2),
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
     "training.mixed_precision": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),

@@ -200,6 +200,19 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "Set blocks_to_swap above 0, or take swap_pinned_limit_gb out",
         "warning",
     ),
+    Rule(
+        ("network.base_weights_multiplier", "network.base_weights"),
+        lambda numbers, files: bool(numbers and files) and len(numbers) != len(files),
+        "base_weights_multiplier has not as many numbers as base_weights has files",
+        "Write one number for each file, in the same order, or take base_weights_multiplier out: each then counts as 1",
+    ),
+    Rule(
+        ("network.base_weights_multiplier", "network.base_weights"),
+        lambda numbers, files: numbers is not None and files is None,
+        "base_weights_multiplier has no effect: nothing is merged into the base",
+        "Set network.base_weights, or take base_weights_multiplier out",
+        "warning",
+    ),
     no_effect("network.lokr_factor", "network.network_type", ("lokr",), "the network is no LoKr"),
     Rule(
         ("saving.save_layout", "network.network_type"),

@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.models.base import Base
+from backend.config.paths import resolve
+from backend.lora.keys import is_of_text
+from backend.models.base import Base, header_of
 from backend.models.spec import Part
 from backend.models.table import family
 
@@ -35,7 +37,7 @@ def vae_identity(cfg: Config) -> str:
 def text_identity(cfg: Config) -> str:
     """Identity (hex) of what `cfg` encodes captions with: its text encoders, conditioner, tokenizers, processor.
 
-    Their quantisation counts too.
+    Their quantisation counts too, and LoRAs that are merged into them.
     """
     facts = family(cfg.model.family).facts
     base = Base.of(cfg.model)
@@ -46,8 +48,25 @@ def text_identity(cfg: Config) -> str:
     if facts.controls is not None and facts.controls.most > 1:
         # the same files as another family's, asked in other words
         beside.append(facts.name)
+    merged = base_weights_identity(cfg, text=True)
+    if merged:
+        beside.append(f"merged {merged}")
     # as they are, the identity stays what it was before there was a choice: caches made then are still good
     return hashlib.sha256(" ".join([found, *beside]).encode()).hexdigest() if beside else found
+
+
+def base_weights_identity(cfg: Config, text: bool = False) -> str:
+    """Identity (hex) of the LoRA files that are merged into the base, with their multipliers; "" where none is.
+
+    text: only of those that change text encoders. OSError when one can't be read.
+    """
+    files = [(resolve(path), times) for path, times in cfg.network.merged]
+    found = [f"{file_identity(path)} {times}" for path, times in files if not text or _changes_text(path)]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""
+
+
+def _changes_text(path: Path) -> bool:
+    return any(is_of_text(name) for name in header_of(path).names)
 
 
 def identity(groups: Iterable[Iterable[Path]]) -> str:

@@ -20,6 +20,7 @@ from backend.lora.dora import changed_lengths
 from backend.lora.factor_files import check_factors, own_factors, own_rows, set_factors
 from backend.lora.inject import ADAPTER, Lora
 from backend.lora.keys import Names
+from backend.lora.native import Native
 from backend.lora.patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.refused import Refused
 
@@ -31,7 +32,8 @@ class LoraFile:
     """A LoRA as it lies in a file. pairs: module path -> A (r, in), B (out, r); scales: path -> alpha / r.
 
     factors: of a LoKr or LoHa, module path -> factor by LyCORIS' name -> tensor. lengths: of a DoRA, module path ->
-    lengths of the changed weight's rows (out, 1).
+    lengths of the changed weight's rows (out, 1). joined: layers whose factors are those of a whole LoKr of which they
+    are rows.
     """
 
     pairs: dict[str, tuple[Tensor, Tensor]]
@@ -41,6 +43,7 @@ class LoraFile:
     kind: Kind = "lora"
     factors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     lengths: dict[str, Tensor] = field(default_factory=dict)
+    joined: dict[str, Native] = field(default_factory=dict)
 
 
 def check_continue(
@@ -85,6 +88,8 @@ def read_lora(path: Path, names: Names) -> LoraFile:
             alpha = parts.pop("alpha", None)
             if contents.kind in FACTORED:
                 file.factors[layer] = own_factors(parts, found.native, names.layers[layer][1])
+                if contents.kind == "lokr" and found.native is not None and (_joined(found) or found.native.turn):
+                    file.joined[layer] = found.native
                 file.scales[layer] = 1.0 if alpha is None or found.rank is None else float(alpha) / found.rank
                 continue
             a, rows = parts["A"].flatten(1), [parts["B"].flatten(1)]

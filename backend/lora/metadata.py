@@ -69,6 +69,8 @@ def _network(cfg: Config, targets: int) -> dict[str, object]:
         kind["loraplus_text_encoder_lr_ratio"] = network.loraplus_text_encoder_lr_ratio
     arguments = {**kind, "trained_alpha": network.network_alpha, "layers": targets}
     return {
+        "ss_base_weights": json.dumps([Path(path).name for path, _ in network.merged]) if network.merged else None,
+        "ss_base_weights_multiplier": json.dumps([times for _, times in network.merged]) if network.merged else None,
         "ss_network_module": "monotile.lora" if network.network_type == "lora" else "lycoris.kohya",
         "ss_network_dim": network.network_dim,
         # in diffusers' layout alpha / rank is multiplied into B, so that the file's own alpha is its rank

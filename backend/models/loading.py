@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from backend.models.sources import LazyTensor
+
+Merge = Callable[[str, "Mapping[str, LazyTensor]", torch.device], "Mapping[str, LazyTensor]"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,8 @@ class Loading:
     dtype: of all weights that are not quantised (the model's own float32 exceptions aside). device: where they go.
     variant: of the weight files, as diffusers names it ("fp16"). quantize: "fp8", "int8" or "nf4" for the linear layers
     of the blocks, None for none. compute: what quantised layers multiply in, "bf16" (dequantised to `dtype`), "int8" or
-    "fp8". host: tells by a module's path whether its weights stay in memory of the host, for block swap.
+    "fp8". host: tells by a module's path whether its weights stay in memory of the host, for block swap. merge: brings
+    LoRA files into a part's tensors, given its name, the tensors and the device to work on.
     """
 
     dtype: torch.dtype
@@ -24,6 +31,7 @@ class Loading:
     quantize: str | None = None
     compute: str = "bf16"
     host: Callable[[str], bool] | None = None
+    merge: Merge | None = None
 
     def on_host(self, path: str) -> bool:
         """Whether the weights of the module at `path` stay in memory of the host."""
@@ -31,4 +39,4 @@ class Loading:
 
     def plain(self) -> Loading:
         """The same for a part that is neither quantised nor swapped, such as the VAE."""
-        return replace(self, quantize=None, compute="bf16", host=None)
+        return replace(self, quantize=None, compute="bf16", host=None, merge=None)

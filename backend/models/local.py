@@ -46,7 +46,11 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
                 files.SETTING,
             )
         model = skeleton.empty_model(cls, config, loading.dtype)
-        tensors = _matched(model, skeleton.by_model_names(model, source.tensors()), part, source.title)
+        tensors: Mapping[str, LazyTensor] = _matched(
+            model, skeleton.by_model_names(model, source.tensors()), part, source.title
+        )
+        if loading.merge is not None:
+            tensors = loading.merge(part.name, tensors, loading.device)
         quantized = _quantized(model, loading)
         for name, lazy in tensors.items():
             _put(model, name, lazy, loading, name in quantized)

@@ -50,7 +50,10 @@ class LazyTensor(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def read(self) -> Tensor:
-        """The tensor on the CPU. It may be a view of the mapped file: copy what is to stay."""
+        """The tensor, on the CPU unless it is worked out elsewhere.
+
+        It may be a view of the mapped file: copy what is to stay.
+        """
         ...
 
 

@@ -235,6 +235,15 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "compile that is off says nothing": (
         FLUX | {"torch_compile": False, "dynamo_backend": "eager"}, {"compile.compile_backend": "inductor"}
     ),
+    "merged LoRAs count as 1 where nothing is said": (
+        FLUX | {"base_weights": ["a.safetensors", "b.safetensors"], "base_weights_multiplier": [0.5]},
+        {"network.base_weights": ["a.safetensors", "b.safetensors"], "network.base_weights_multiplier": [0.5, 1.0]},
+    ),
+    "one merged LoRA": (
+        QWEN | {"base_weights": "a.safetensors", "base_weights_multiplier": 2},
+        {"network.base_weights": ["a.safetensors"], "network.base_weights_multiplier": [2.0]},
+    ),
+    "a multiplier of nothing": (FLUX | {"base_weights_multiplier": [0.5]}, {"network.base_weights_multiplier": None}),
     "a whole LoKr": (
         SDXL | {"network_module": "lycoris.kohya", "network_dim": 100000, "network_args": ["algo=lokr", "conv_dim=9"]},
         {"network.network_type": "lokr", "network.network_dim": 4096, "network.conv_dim": None},

@@ -216,6 +216,12 @@ BROKEN: list[tuple[Values, str, str]] = [
         "no blocks",
     ),
     ({"network.lokr_factor": 4}, "network.lokr_factor", "no LoKr"),
+    (
+        {"network.base_weights": ["a", "b"], "network.base_weights_multiplier": [1.0]},
+        "network.base_weights_multiplier",
+        "not as many",
+    ),
+    ({"network.base_weights_multiplier": [1.0]}, "network.base_weights_multiplier", "nothing is merged"),
     ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "no layout for loha"),
     ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "joins the layers"),
     ({"network.network_type": "lokr", "network.conv_dim": 4, **SDXL}, "network.conv_dim", "this run trains lokr"),

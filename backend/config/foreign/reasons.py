@@ -89,8 +89,8 @@ NOT_OFFERED = _by_name(
         "masks are not offered": "masked_loss alpha_mask conditioning_data_dir",
         "regularisation pictures are not offered": "reg_data_dir prior_loss_weight is_reg",
         "there is no such setting of the LoRA": (
-            "dim_from_weights base_weights "
-            "base_weights_multiplier rank_dropout_scale "
+            "dim_from_weights "
+            "rank_dropout_scale "
             "bypass_mode constrain use_scalar rescaled train_norm train_on_input unit train_lora_ggpo "
             "ggpo_beta ggpo_sigma network_weights_ema network_weights_proj ema_decay network_multiplier"
         ),

@@ -47,6 +47,8 @@ KEYS: dict[str, tuple[str, str]] = {
     "network_dropout": ("network.network_dropout", "dropout"),
     "scale_weight_norms": ("network.scale_weight_norms", "off_at_0"),
     "network_weights": ("network.network_weights", "path"),
+    "base_weights": ("network.base_weights", "paths"),
+    "base_weights_multiplier": ("network.base_weights_multiplier", "multipliers"),
     "lora_network_weights": ("network.network_weights", "path"),
     "full_bf16": ("network.lora_weight_dtype", "full_bf16"),
     "optimizer_type": ("optimizer.optimizer", "optimizer"),

@@ -280,6 +280,26 @@ def _dropout(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken(share, "" if is_off(share) else "there what leaves the first matrix is dropped, here what enters it")
 
 
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if is_off(value) else [value]
+
+
+def _paths(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    paths = [str(each).strip() for each in _listed(value)]
+    if not paths:
+        raise Left("empty", needed=False)
+    return Taken(paths)
+
+
+def _multipliers(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    """One for each file: those that are left out are 1 there, and those without a file don't count."""
+    count = len(_listed(all_.get("base_weights")))
+    given = [number(each) for each in (value if isinstance(value, list | tuple) else [value])][:count]
+    if not given:
+        raise Left("nothing is merged", needed=False)
+    return Taken(given + [1.0] * (count - len(given)))
+
+
 def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("off", needed=False)
@@ -297,7 +317,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
     "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
-    "discount": _discount, "buckets": _buckets, "dropout": _dropout,
+    "paths": _paths, "multipliers": _multipliers, "discount": _discount, "buckets": _buckets, "dropout": _dropout,
 }  # fmt: skip
 
 

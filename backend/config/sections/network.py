@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
 from backend.config.sections.values import clean_path, pattern
 
 _Pattern = Annotated[str, AfterValidator(pattern)]
+_Multiplier = Annotated[float, Field(ge=-10, le=10)]
 
 
 class LayerRow(Section):
@@ -221,6 +222,26 @@ class NetworkSection(Section):
         aliases=("rank_pattern", "lr_pattern", "network_reg_dims", "network_reg_lrs", "block_dims", "block_lr"),
         advanced=True,
     )
+    base_weights: list[Annotated[str, AfterValidator(clean_path)]] | None = setting(
+        None,
+        min_length=1,
+        label="LoRAs merged into the base",
+        help="LoRA files that the base model gets before training, in this order: what is trained then comes on top of "
+        "them, and needs them wherever it is used. LoRA, DoRA, LoKr and LoHa, in the layouts that Continue from LoRA "
+        "reads, for the same base model; their CLIP text encoders too. They are merged in float32, before the base is "
+        "quantised, and files on disk stay as they are.",
+        aliases=("base_lora", "base_loras", "merge_lora"),
+        advanced=True,
+    )
+    base_weights_multiplier: list[_Multiplier] | None = setting(
+        None,
+        min_length=1,
+        label="Multipliers of merged LoRAs",
+        help="Strength of each LoRA merged into the base, in their order: 1 is as it was trained, 0.5 half of it, a "
+        "negative number takes it away. Empty: 1 for all.",
+        aliases=("base_weights_strength",),
+        advanced=True,
+    )
     network_weights: Annotated[str, AfterValidator(clean_path)] | None = setting(
         None,
         kind="path",
@@ -238,3 +259,9 @@ class NetworkSection(Section):
     def drops(self) -> bool:
         """Whether anything of the LoRA is left out by chance."""
         return max(self.network_dropout, self.rank_dropout, self.module_dropout) > 0
+
+    @property
+    def merged(self) -> list[tuple[str, float]]:
+        """The files of `base_weights` in their order, each with its multiplier."""
+        paths = self.base_weights or []
+        return list(zip(paths, self.base_weights_multiplier or [1.0] * len(paths), strict=True))
