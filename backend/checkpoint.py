@@ -1,8 +1,9 @@
 """The state that a stopped run goes on from as if it had not stopped, written whole or not at all.
 
-``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, random number states, the
-gradients of a half-done accumulation, and the position; ``state/latest`` names the newest. A state is written into a
-folder with another name, flushed, and renamed; only then is the one before it removed.
+``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, the LoRA's running mean where
+there is one, random number states, the gradients of a half-done accumulation, and the position; ``state/latest`` names
+the newest. A state is written into a folder with another name, flushed, and renamed; only then is the one before it
+removed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from backend import optim_ema
 from backend.lora.inject import Lora
 from backend.refused import Refused
 from backend.runs.files import atomic_folder, atomic_path, unused_path, write_atomic
@@ -137,7 +139,11 @@ def load_state(
         lora.restore(safetensors.torch.load_file(state / "lora.safetensors"))
         kept = torch.load(state / "optimizer.pt", map_location="cpu", weights_only=True)
         for name, part in parts.items():
-            part.load_state_dict(kept[name])
+            if name != optim_ema.PART or name in kept:
+                part.load_state_dict(kept[name])
+        said = optim_ema.changed(kept.get(optim_ema.PART), parts.get(optim_ema.PART))
+        if said is not None:
+            warn(said)
         if position.micro:
             gradients = safetensors.torch.load_file(state / "gradients.safetensors")
             for name, parameter in _named(lora).items():

@@ -27,6 +27,7 @@ from backend.lora.norms import NormLimit
 from backend.memory.expected import Expected
 from backend.models.spec import Geometry
 from backend.objectives.base import Objective
+from backend.optim_ema import Ema
 from backend.optim_state import rate
 from backend.records import StepRecords
 from backend.saver import Saver
@@ -63,7 +64,7 @@ class Forward:
 
 @dataclass
 class Snapshot:
-    """The LoRA before a step, on its way to the host; good once that step's loss is finite."""
+    """The LoRA before a step as a file has it, on its way to the host; good once that step's loss is finite."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -96,6 +97,7 @@ class Job:
     tell: Teller
     expected: Expected | None = None
     norms: NormLimit | None = None
+    ema: Ema | None = None
     good: Snapshot | None = None
     whole: Position | None = None
     in_hand: Batch | None = None
@@ -191,6 +193,8 @@ class Job:
     def count_step(self) -> None:
         """A step is done: count it and hand its numbers to the records, without waiting for them."""
         assert self._loss_sum is not None and self._grad_norm is not None
+        if self.ema is not None and not self.optimizer.step_was_skipped:
+            self.ema.update()
         position = self.position
         position.step, position.micro, position.loss_sum = position.step + 1, 0, 0.0
         self.count_time()
@@ -226,5 +230,6 @@ class Job:
             self.good = self._fresh.popleft()
         every = _SNAPSHOT_STEPS if self.accelerator.device.type == "cuda" else 1
         if self.position.step % every == 0:
-            copies = {name: to_host(value) for name, value in self.lora.tensors().items()}
+            used = self.lora if self.ema is None else self.ema
+            copies = {name: to_host(value) for name, value in used.tensors().items()}
             self._fresh.append(Snapshot(self.position.step, copies))

@@ -101,27 +101,40 @@ def has_two_points(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def weights_to_use(
-    optimizer: Optimizer, parameters: Sequence[Tensor], changed: Callable[[], object] = lambda: None
+    optimizer: Optimizer,
+    parameters: Sequence[Tensor],
+    changed: Callable[[], object] = lambda: None,
+    mean: Sequence[Tensor] | None = None,
 ) -> Iterator[None]:
     """Within the block, the weights that files, validation and samples take; mostly those that are trained.
 
     Afterwards the trained ones are back bit by bit, so that training does not depend on how often it was looked at.
-    changed: called whenever values of `parameters` were set.
+    changed: called whenever values of `parameters` were set. mean: of the `parameters` over the steps, where that is
+    what is used.
     """
-    if not has_two_points(optimizer):
+    two_points = has_two_points(optimizer)
+    if mean is None and not two_points:
         yield
         return
     kept = [parameter.detach().clone() for parameter in parameters]
-    optimizer.eval()
+    if two_points:
+        optimizer.eval()
+    if mean is not None:
+        _set(parameters, mean)
     changed()
     try:
         yield
     finally:
-        optimizer.train()
-        with torch.no_grad():
-            for parameter, before in zip(parameters, kept, strict=True):
-                parameter.copy_(before)
+        if two_points:
+            optimizer.train()
+        _set(parameters, kept)
         changed()
+
+
+@torch.no_grad()
+def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
 
 
 def rate(optimizer: Optimizer) -> float:

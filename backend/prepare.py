@@ -192,6 +192,7 @@ def _assemble(
         tell,
         inputs.expected,
         trained.norms,
+        trained.ema,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from backend.checkpoint import Stateful
 from backend.config.paths import resolve
+from backend.config.schema import Config
 from backend.inputs import Inputs, optimizer_of, scheduler_of
 from backend.lora import loraplus
 from backend.lora.dora import lengths_beside
@@ -24,9 +26,13 @@ from backend.lora.patterns import by_rate
 from backend.memory import checkpointing
 from backend.memory.swap import Swap
 from backend.memory.swap_run import swap_blocks
-from backend.optim_state import ExactSchedule, ExactState, weights_to_use
+from backend.optim_ema import PART, Ema
+from backend.optim_state import ExactSchedule, ExactState, has_two_points, weights_to_use
+from backend.refused import Refused
 from backend.runs.events import EventWriter
 from backend.text_training import TrainedText, load_trained_text
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -34,7 +40,7 @@ class Trained:
     """The denoiser with its LoRA and what moves it.
 
     names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too. norms: what holds the
-    LoRA to a norm, where that is set.
+    LoRA to a norm, where that is set. ema: the running mean that is used in place of what is trained, likewise.
     """
 
     denoiser: nn.Module
@@ -45,16 +51,19 @@ class Trained:
     swap: Swap | None = None
     encoders: TrainedText | None = None
     norms: NormLimit | None = None
+    ema: Ema | None = None
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds beside the LoRA."""
         optimizer, schedule = self.optimizer.optimizer, self.scheduler.scheduler
         found = {"optimizer": ExactState(optimizer), "scheduler": ExactSchedule(schedule)}
-        return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
+        found |= {"scaler": accelerator.scaler} if accelerator.scaler is not None else {}
+        return found | ({PART: self.ema} if self.ema is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:
         """Holds the LoRA at the weights that files, validation and samples take."""
-        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish)
+        mean = None if self.ema is None else self.ema.mean
+        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish, mean)
 
 
 def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trained:
@@ -74,9 +83,21 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
     norms = _after_steps(optimizer, lora, cfg.network.scale_weight_norms)
+    ema = _ema(cfg, lora, optimizer)
     scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders, norms)
+    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders, norms, ema)
+
+
+def _ema(cfg: Config, lora: Lora, optimizer: torch.optim.Optimizer) -> Ema | None:
+    """The running mean that the settings ask for. Refused beside an optimizer that makes one itself."""
+    if not cfg.training.ema:
+        return None
+    if has_two_points(optimizer):
+        text = f"{type(optimizer).__name__} averages its weights itself, and ema would do so once more"
+        raise Refused(text, "Turn ema off, or choose another optimizer, such as adamw.", "training.ema")
+    log.info("Files, validation and samples have the mean of the weights over the steps (ema), not the last ones")
+    return Ema(lora, cfg.training.ema_decay)
 
 
 def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | None) -> NormLimit | None:

@@ -24,7 +24,7 @@ ELSEWHERE: dict[str, str] = {
     "scheduler_path": _IN_BASE,
     **dict.fromkeys(("fp8_base", "fp8_scaled", "fp8_base_unet"), _FP8),
     **dict.fromkeys(("lowram", "highvram"), _LATER),
-    **dict.fromkeys(("text_encoder_lr", "train_text_encoder", "network_train_text_encoder_only", "use_ema"), _LATER),
+    **dict.fromkeys(("text_encoder_lr", "train_text_encoder", "network_train_text_encoder_only"), _LATER),
     **dict.fromkeys(("shuffle_caption", "keep_tokens", "keep_tokens_separator", "caption_separator"), _LATER),
     **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask", "is_reg"), _LATER),
     **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "min_snr_gamma", "noise_offset", "loss_type"), _LATER),

@@ -77,6 +77,13 @@ WEIGHT_RULES: tuple[Rule, ...] = (
         "warning",
     ),
     Rule(
+        ("training.ema", "optimizer.optimizer"),
+        lambda ema, name: ema and "schedulefree" in name.lower(),
+        "{optimizer} averages its weights itself, and ema would do so once more",
+        "Turn ema off, or choose another optimizer, such as adamw",
+    ),
+    no_effect("training.ema_decay", "training.ema", (True,), "no mean of the weights is kept"),
+    Rule(
         ("optimizer.optimizer_args",),
         lambda args: any(name in _OWN_FIELDS and not (name == "eps" and isinstance(args[name], list)) for name in args),
         "optimizer_args sets what has a field of its own, and rules over it",

@@ -124,6 +124,7 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
         "ss_text_encoder_lr": _text_rate(cfg),
         "ss_optimizer": optimizer.optimizer,
         "ss_lr_scheduler": optimizer.lr_scheduler,
+        "ss_ema_decay": training.ema_decay if training.ema else None,
         "ss_scale_weight_norms": cfg.network.scale_weight_norms,
         "ss_max_grad_norm": optimizer.max_grad_norm,
         "ss_max_train_steps": total_steps,

@@ -97,11 +97,12 @@ def trained_bytes(
     shapes: Iterable[tuple[int, int]],
     arguments: Mapping[str, Any] | None = None,
     weight_dtype: str = "fp32",
+    ema: bool = False,
 ) -> dict[str, int]:
-    """Bytes on the card of all that belongs to the trained weights: ``weights``, ``gradients`` and ``optimizer``.
+    """Bytes on the card of all that belongs to the trained weights: ``weights``, ``gradients``, ``optimizer``, ``ema``.
 
     weight_dtype: ``network.lora_weight_dtype``; bf16 keeps float32 masters beside the weights, and float32 gradients
-    beside the 16-bit ones until the backward pass ends.
+    beside the 16-bit ones until the backward pass ends. ema: their running mean, in float32.
     """
     shapes = list(shapes)
     count = sum(rows * columns for rows, columns in shapes)
@@ -110,4 +111,5 @@ def trained_bytes(
         "weights": count * width,
         "gradients": count * width,
         "optimizer": state_bytes(optimizer, shapes, arguments).total,
+        "ema": count * FLOAT if ema else 0,
     }

@@ -105,13 +105,14 @@ def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunW
         drawing = _forward("sample", family, parts, given, work.sampling, weights, trained)
         decode = _vae(parts, given, work.sample_pixels, decode=True)
         beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
-        found += [drawing, Stage("decode_samples", beside | decode | _of_training(trained) | trained.text.resident)]
+        kept = _of_training(trained, between=True) | trained.text.resident
+        found += [drawing, Stage("decode_samples", beside | decode | kept)]
     return [stage for stage in found if stage.allocated]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The LoRA. bytes: weights, gradients, optimizer. layers: block class -> paths within a block. count: numbers.
+    """The LoRA. bytes: weights, gradients, optimizer, ema. layers: block class -> paths within a block. count: numbers.
 
     text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep. decomposed:
     it is a DoRA, which keeps what its layers give.
@@ -130,7 +131,8 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: Run
     ranks = _ranks(layers, parts.denoiser.kernels, cfg)
     text = trained_text(cfg, family.facts, parts, given, work.training)
     shapes = _lora_shapes(layers, ranks, cfg) + text.lora
-    found = trained_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args, given.lora_dtype)
+    optimizer, ema = cfg.optimizer, cfg.training.ema
+    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, given.lora_dtype, ema)
     by_class: dict[str, set[str]] = defaultdict(set)
     for name in layers:
         if name in parts.denoiser.places:
@@ -162,9 +164,10 @@ def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int]
     ]
 
 
-def _of_training(trained: Trained) -> dict[str, int]:
-    """What of the LoRA stays on the card between steps."""
-    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]}
+def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
+    """What of the LoRA stays on the card, in a step or between two, where its mean takes its place and it is kept."""
+    mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
+    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
 
 
 def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
@@ -217,7 +220,8 @@ def _forward(
     trained: Trained,
 ) -> Stage:
     passing = forward_bytes(parts.denoiser, family_memory(family), work, given.number, given.way.compiled)
-    return Stage(name, {**weights, **_of_training(trained), "activations": passing, "workspace": WORKSPACE})
+    kept = _of_training(trained, between=True)
+    return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
 
 
 def _text(parts: Parts, given: Chosen, work: RunWork) -> dict[str, int]:

@@ -28,6 +28,7 @@ PARTS = {
     "lora": "LoRA",
     "gradients": "LoRA gradients",
     "optimizer": "optimizer",
+    "ema": "mean of the LoRA",
     "activations": "activations",
     "vae": "VAE weights",
     "pictures": "VAE's pictures",

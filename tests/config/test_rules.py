@@ -47,6 +47,8 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
     ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
+    ({"training.ema": True, "optimizer.optimizer": "schedulefree.SGDScheduleFree"}, "training.ema", "itself"),
+    ({"training.ema_decay": 0.99}, "training.ema_decay", "no mean"),
     (
         {"network.lora_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
         "network.lora_weight_dtype",
@@ -317,6 +319,7 @@ KEPT: list[Values] = [
     {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},
     {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
     {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
+    {"training.ema": True, "training.ema_decay": 0.99},
     {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},
     {"timesteps.mode_scale": 1.0, "timesteps.timestep_sampling": "mode"},
 ]

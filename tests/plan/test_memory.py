@@ -62,6 +62,17 @@ def test_flux_dev_by_stage_and_part() -> None:
     assert found.peak.name == "train" and found.verdict == "fits"
 
 
+def test_a_mean_of_the_weights_is_counted_with_what_it_takes_the_place_of() -> None:
+    with_mean, plain = (of(settings(training={"ema": on}, network={"network_dim": 128}), 80) for on in (True, False))
+    lora = plain.stages[-1].parts["lora"]
+    assert {stage.name: stage.parts.get("ema", 0) for stage in with_mean.stages} == {
+        "encode_text": 0, "encode_pictures": 0, "train": lora, "sample": 2 * lora, "decode_samples": 2 * lora
+    }  # fmt: skip
+    assert with_mean.peak.total >= plain.peak.total + lora
+    assert any("mean of the LoRA" in line for line in memory_lines(with_mean, None))
+    assert not any("mean of the LoRA" in line for line in memory_lines(plain, None))
+
+
 @pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])
 def test_the_verdict_is_held_against_the_card(gigabytes: float, verdict: str) -> None:
     found = of(settings(), gigabytes)

@@ -21,7 +21,7 @@ def compile_cache(once: Callable[[str, Callable[[Path], object]], Path]) -> Path
 
 
 def settings(base: Path, images: Path, where: Path, compile: dict, **network: object) -> Config:
-    """Three things between steps that run without gradient, at other steps each."""
+    """Three things between steps that run without gradient, at other steps each, on the mean of the weights."""
     prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
     return config(
         base, images, where, compile=compile,
@@ -29,7 +29,7 @@ def settings(base: Path, images: Path, where: Path, compile: dict, **network: ob
         network={"network_dim": 4, "network_alpha": 2.0, **network},
         sampling={"prompts": [prompt], "sample_every_n_steps": 3},
         validation={"validate_every_n_steps": 4},
-        training={"max_train_steps": 5, "gradient_accumulation_steps": 2},
+        training={"max_train_steps": 5, "gradient_accumulation_steps": 2, "ema": True},
     )  # fmt: skip
 
 

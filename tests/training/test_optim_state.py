@@ -113,7 +113,9 @@ def test_bytes_of_paged_states_and_of_masters() -> None:
     large = 12288 * 16
     assert state_bytes("paged_adamw", shapes) == StateBytes(8 * (large + 49152), 8 * large)
     assert state_bytes("adamw", shapes, {"amsgrad": True}).total == 12 * (large + 49152)
-    assert trained_bytes("sgd", [(2, 3)], weight_dtype="bf16") == {"weights": 36, "gradients": 36, "optimizer": 0}
+    bare = {"weights": 36, "gradients": 36, "optimizer": 0, "ema": 0}
+    assert trained_bytes("sgd", [(2, 3)], weight_dtype="bf16") == bare
+    assert trained_bytes("sgd", [(2, 3)], weight_dtype="bf16", ema=True) == bare | {"ema": 24}
 
 
 def test_what_a_class_path_keeps_in_bf16_comes_back_in_bf16() -> None:

@@ -22,14 +22,14 @@ STEPS = 12
 
 def settings(base: Path, images: Path, where: Path, **saving: object) -> Config:
     """Accumulation over epoch borders (8 pictures, 3 batches a step), dropout of LoRA and captions, stratified levels,
-    a schedule."""
+    a schedule, a running mean."""
     return config(
         base, images, where,
         network={"network_dim": 4, "network_alpha": 2.0, "network_dropout": 0.3, "rank_dropout": 0.2,
                  "module_dropout": 0.1},
         dataset={"caption_dropout_rate": 0.3},
         timesteps={"stratified": True},
-        training={"max_train_steps": STEPS, "gradient_accumulation_steps": 3},
+        training={"max_train_steps": STEPS, "gradient_accumulation_steps": 3, "ema": True},
         saving=saving,
     )  # fmt: skip
 

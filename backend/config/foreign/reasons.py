@@ -92,7 +92,7 @@ NOT_OFFERED = _by_name(
             "dim_from_weights "
             "rank_dropout_scale "
             "bypass_mode constrain use_scalar rescaled train_norm train_on_input unit train_lora_ggpo "
-            "ggpo_beta ggpo_sigma network_weights_ema network_weights_proj ema_decay network_multiplier"
+            "ggpo_beta ggpo_sigma network_multiplier"
         ),
         "write ranks and rates of single layers by pattern instead": (
             "block_dims block_alphas down_lr_weight mid_lr_weight up_lr_weight block_lr conv_block_dims "
@@ -149,7 +149,8 @@ NOT_OFFERED = _by_name(
             "force_nabla_attention nabla_P nabla_add_sta nabla_method nabla_wH nabla_wT nabla_wW"
         ),
         "losses against another model's features are not offered": (
-            "self_flow self_flow_gamma self_flow_gamma_warmup_steps self_flow_teacher_coupling_decay "
+            "network_weights_ema network_weights_proj ema_decay self_flow self_flow_gamma "
+            "self_flow_gamma_warmup_steps self_flow_teacher_coupling_decay "
             "self_flow_teacher_coupling_decay_steps self_flow_teacher_coupling_prob "
             "self_flow_teacher_mismatch_ratio student_feature_layer teacher_feature_layer dino_loss_backend "
             "dino_loss_every_n_steps dino_loss_feature_mode dino_loss_layer dino_loss_model_type dino_loss_resize "

@@ -71,6 +71,23 @@ class TrainingSection(Section):
         "about 40 % more time a step. Turn it off only when memory is plenty.",
         aliases=("use_gradient_checkpointing", "enable_gradient_checkpointing", "grad_checkpointing"),
     )
+    ema: bool = setting(
+        False,
+        label="Average the weights (EMA)",
+        help="Files, validation and samples take the mean of the weights over the steps in place of the last ones: "
+        "steadier, above all at a high learning rate. Training itself is the same.",
+        aliases=("use_ema", "ema_enabled"),
+    )
+    ema_decay: float = setting(
+        0.999,
+        ge=0,
+        lt=1,
+        label="EMA decay",
+        help="Share of the mean that each step keeps, so that it reaches over about 1 / (1 - decay) steps: 0.999 over "
+        "a thousand, 0.99 over a hundred. It begins low and rises to this.",
+        aliases=("ema_rate", "ema_beta", "ema_max_decay"),
+        advanced=True,
+    )
     deterministic: bool = setting(
         False,
         label="Deterministic",

@@ -121,7 +121,7 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
             optimizer={
                 "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
             },
-            training={"max_train_steps": steps, "gradient_accumulation_steps": 2},
+            training={"max_train_steps": steps, "gradient_accumulation_steps": 2, "ema": True},
         )  # fmt: skip
 
     straight, code = train_here(cfg(4))
@@ -133,7 +133,14 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
     assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
     assert same(state_of(half)["lora"], state_of(straight)["lora"])
     assert same(state_of(half)["optimizer"], state_of(straight)["optimizer"])
+    assert same(state_of(half)["ema"], state_of(straight)["ema"])
     assert any(name.startswith("te2.text_model.") for name in state_of(half)["lora"])
+    # the encoders' part of the file is of the mean too
+    mean = {name: value for name, value in state_of(straight)["ema"]["mean"].items() if name.startswith("te")}
+    written = [value for name, value in of_text(straight).items() if not name.endswith("alpha")]
+    assert sorted(value.numpy().tobytes() for value in mean.values()) == sorted(
+        value.numpy().tobytes() for value in written
+    )
     # A and B of the UNet, then those of the encoders
     groups = state_of(half)["optimizer"]["param_groups"]
     assert [group["initial_lr"] for group in groups] == pytest.approx([0.01, 0.04, 0.005, 0.01])
