@@ -25,10 +25,12 @@ from tests.training.runs import config, events, lora_of, rows, same, state_of, t
 DECAY = 0.6
 
 
-def made(weight_dtype: torch.dtype = torch.float32, kind: str = "lora") -> Lora:
+def made(weight_dtype: torch.dtype = torch.float32, kind: str = "lora", device: torch.device | None = None) -> Lora:
     model = make_tiny_denoiser(1, 1)
     targets = find_targets(model, ["attn.to_q"])
-    return inject(model, targets, rank=4, alpha=4, dropout=0.0, seed=1, weight_dtype=weight_dtype, kind=kind)
+    return inject(
+        model, targets, rank=4, alpha=4, dropout=0.0, seed=1, weight_dtype=weight_dtype, kind=kind, device=device
+    )
 
 
 def move(lora: Lora, number: int) -> None:
@@ -55,6 +57,26 @@ def test_the_mean_is_that_of_diffusers(decay: float, dtype: torch.dtype, kind: s
             assert mean.dtype == torch.float32
             torch.testing.assert_close(mean, shadow, atol=1e-6, rtol=1e-6)
     assert not same(ours.tensors(), lora.tensors())
+
+
+@pytest.mark.gpu
+def test_on_a_card_a_step_waits_for_nothing() -> None:
+    lora, wide = made(device=torch.device("cuda")), made()
+    ours, cpu = Ema(lora, DECAY), Ema(wide, DECAY)
+    steps = [{name: torch.randn(value.shape) for name, value in wide.tensors().items()} for _ in range(4)]
+    for values in steps:
+        lora.restore(values)
+        wide.restore(values)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            ours.update()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        cpu.update()
+    for mean, wanted in zip(ours.mean, cpu.mean, strict=True):
+        assert mean.is_cuda
+        torch.testing.assert_close(mean.cpu(), wanted)
 
 
 def test_past_its_warm_up_the_mean_is_that_of_torch() -> None:
@@ -146,7 +168,7 @@ def test_a_run_that_was_looked_at_and_resumed_ends_as_the_straight_one(
 @pytest.mark.parametrize(
     "network",
     [{"lora_weight_dtype": "bf16"}, {"network_type": "lokr", "lokr_factor": 2}, {"network_type": "loha"},
-     {"scale_weight_norms": 0.05}],
+     {"network_type": "dora"}, {"scale_weight_norms": 0.05}],
     ids=lambda network: str(next(iter(network.values()))),
 )  # fmt: skip
 def test_a_run_averages_what_each_of_its_steps_made(
@@ -170,7 +192,8 @@ def test_a_run_averages_what_each_of_its_steps_made(
     assert state["ema"]["steps"] == 6 and state["ema"]["mean"].keys() == state["lora"].keys()
     for mean, shadow in zip(state["ema"]["mean"].values(), theirs.shadow_params, strict=True):
         torch.testing.assert_close(mean, shadow, atol=1e-6, rtol=1e-6)
-    assert same(list(state["lora"].values()), [weight.detach() for weight in made_by_steps[-1]])
+    last = dict(zip(state["ema"]["mean"], (weight.detach() for weight in made_by_steps[-1]), strict=True))
+    assert same({name: state["lora"][name] for name in last}, last)
     assert numbers(lora_of(run)) == numbers(state["ema"]["mean"]) != numbers(state["lora"])
 
 
