@@ -29,7 +29,8 @@ from gui.watch import RunWatch
 
 log = logging.getLogger(__name__)
 
-SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram")
+SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram", "norm_mean",
+          "norm_max")  # fmt: skip
 _WATCHED = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.

@@ -19,6 +19,7 @@ SCRIPTS = (
     "welcome.js",
     "chart.js",
     "panels.js",
+    "norms.js",
     "run.js",
     "caption.js",
     "dataset.js",

@@ -84,6 +84,8 @@
     const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => lossChart.log(log.checked) });
     lossCard.firstChild.append(el("div", { class: "card-tools" }, ui.resetZoom, el("label", { class: "smooth" }, log, "Log scale"), el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue)));
     const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
+    const normsCard = card("card-norms", "Weight norms");
+    drawNorms = m.norms(normsCard);
     const compileCard = card(
       "card-compile",
       "Compile",
@@ -108,6 +110,7 @@
       ui.trouble,
       ui.warnings,
       el("div", { class: "columns" }, lossCard, memoryCard),
+      normsCard,
       compileCard,
       el("div", { class: "columns" }, card("card-validation", "Validation loss", ui.validation), card("card-files", "LoRA files", ui.files)),
       card("card-samples", "Samples", ui.samples),
@@ -140,6 +143,7 @@
   };
   let lossChart = null;
   let panels = null;
+  let drawNorms = null;
   let memoryChart = null;
   let memoryKind = null;
   m.whenPresent("#run-root", build);
@@ -154,6 +158,7 @@
   const restart = () => {
     if (!ui) return;
     lossChart.clear();
+    drawNorms(null);
     ui.resetZoom.hidden = true;
     memoryKind = null;
     fill(ui.memory);
@@ -262,6 +267,7 @@
       view.series = answer.series;
       drawLoss();
       drawMemory();
+      drawNorms(view.series, view.last || {});
     }
     // What is still to come is told differently once the run has ended.
     const live = LIVE.has(answer.status.state);

@@ -63,6 +63,22 @@ def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
     expect(page.locator("#loss-plot canvas")).to_have_count(1)
 
 
+def test_weight_norms_are_drawn_for_runs_that_limit_them(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    expect(page.locator("#loss-plot canvas")).to_be_visible()
+    expect(page.locator("#card-norms")).to_be_hidden()
+    with MetricsWriter(run, generation=1, start_step=400) as metrics:
+        for step in (401, 402):
+            metrics.add(step, loss=0.5, norm_max=1.0, norm_mean=0.25, layers_scaled=step - 400)
+    expect(page.locator("#norms-note")).to_have_text("2 layers scaled back to the limit in the last step.")
+    expect(page.locator("#norms-plot canvas")).to_be_visible()
+    expect(page.locator("#norms-plot .u-legend")).to_contain_text("0.25")
+    other = make_run(run.path.parent, "hare")
+    page.locator("#run-picker option").nth(1).wait_for(state="attached")
+    page.select_option("#run-picker", other.name)
+    expect(page.locator("#card-norms")).to_be_hidden()
+
+
 def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Page, Run]) -> None:
     page, run = panel
     verdict = page.locator("#compile-verdict")
