@@ -70,7 +70,7 @@ class Config(Section):
     )
     training: TrainingSection = setting(TrainingSection, label="Training", help="Length and precision of the run.")
     timesteps: TimestepsSection = setting(
-        TimestepsSection, label="Timesteps and loss", help="Which noise levels are trained, and how much each counts."
+        TimestepsSection, label="Timesteps", help="Which noise levels are trained, and how much each counts."
     )
     loss: LossSection = setting(
         LossSection, label="Loss", help="How a prediction is held against its target, and the noise that is added."

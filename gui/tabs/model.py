@@ -10,4 +10,5 @@ def draw(widgets: Widgets) -> None:
     draw_group("model", widgets)
     panel("What was found", "model-root")
     draw_group("parts", widgets)
-    draw_group("network", widgets)
+    for key in ("network", "layers", "restraint", "earlier"):
+        draw_group(key, widgets)

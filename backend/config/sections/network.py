@@ -106,8 +106,8 @@ class NetworkSection(Section):
         lt=1,
         unit="share",
         label="Rank dropout",
-        help="Share of the LoRA's ranks left out in each step, for each picture by itself, the others scaled up. It "
-        "spreads what is learnt over all of them; 0.1 to 0.3 is common, 0 is off.",
+        help="Share of the LoRA's ranks left out in each step: 0.1 to 0.3 is common, 0 is off. It spreads what is "
+        "learnt over all of them. Drawn for each picture by itself; the others are scaled up.",
         aliases=("lora_rank_dropout",),
         advanced=True,
     )
@@ -117,8 +117,8 @@ class NetworkSection(Section):
         lt=1,
         unit="share",
         label="Module dropout",
-        help="How often a layer goes without its LoRA for a step, drawn for each layer by itself. 0.1 to 0.3 can help "
-        "small data sets not to be learnt by heart; 0 is off.",
+        help="How often a layer goes without its LoRA for a step: 0.1 to 0.3 can help small data sets not to be learnt "
+        "by heart; 0 is off. Drawn for each layer by itself.",
         aliases=("lora_module_dropout", "layer_dropout"),
         advanced=True,
     )
@@ -127,9 +127,9 @@ class NetworkSection(Section):
         gt=0,
         le=1000,
         label="Limit of weight norms",
-        help="Largest norm of what the LoRA changes in one layer: after each step, layers above it are scaled back to "
-        "it. It keeps single layers from burning in at high rates, and LoRAs easier to combine; 1 is usual. Empty sets "
-        "no limit.",
+        help="Largest norm of what the LoRA changes in one layer: 1 is usual, empty sets no limit. After each step, "
+        "layers above it are scaled back to it. It keeps single layers from burning in at high rates, and LoRAs easier "
+        "to combine.",
         aliases=("scale_weight_norm", "max_key_norm", "max_norm_regularization", "weight_norm_limit"),
         advanced=True,
     )
@@ -138,8 +138,8 @@ class NetworkSection(Section):
         gt=0,
         le=1000,
         label="LoRA+ ratio",
-        help="Learning rate of the LoRA's second matrix (B, up) as a multiple of that of the first (LoRA+). 4 to 16 "
-        "learn faster, at a somewhat lower learning rate; 1 is off. The rate that is shown is the first matrix's.",
+        help="The LoRA's second matrix (B, up) learns at this multiple of the learning rate: 4 to 16 learn faster, at "
+        "a somewhat lower learning rate; 1 is off. The rate that is shown is the first matrix's.",
         aliases=("loraplus_unet_lr_ratio", "loraplus_ratio", "lora_plus_ratio", "lora_plus_lr_ratio", "lora_plus"),
         advanced=True,
     )

@@ -60,8 +60,8 @@ class OptimizerSection(Section):
     optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
         dict,
         label="Optimizer arguments",
-        help="Further keyword arguments for the optimizer, as a table: { amsgrad = true }. Those with a field of "
-        "their own (learning rate, betas, eps, weight decay) are set there.",
+        help="Further keyword arguments for the optimizer, such as amsgrad = true; in a file as a table, "
+        "{ amsgrad = true }. Those with a field of their own (learning rate, betas, eps, weight decay) are set there.",
         aliases=("optimizer_kwargs", "optimizer_params", "optimizer_config"),
         advanced=True,
     )
