@@ -10,9 +10,10 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 
 from backend.config.schema import Config
-from backend.lora.dora import row_lengths
+from backend.lora.dora import changed_lengths, row_lengths
 from backend.lora.fused import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
+from backend.memory.formats import dequantize
 from backend.memory.quantized import quantize_layer
 from backend.models.flux.facts import FACTS
 from backend.plan.memory import _lora_shapes, _ranks
@@ -197,3 +198,34 @@ def test_the_estimate_counts_what_is_trained() -> None:
     cfg.network.network_type, cfg.network.network_dim = "dora", 4
     counted = _lora_shapes(layers, _ranks(layers, (), cfg), cfg)
     assert sorted(counted) == sorted(tuple(p.shape) for p in lora.parameters())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["none", "int8", "nf4"])
+def test_one_graph_under_autocast(kind: str, backend: str) -> None:
+    """Lengths are worked out in float32 there too, also where the frozen weight is dequantised in 16 bits."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(128, 64), nn.GELU(), nn.Linear(64, 128)).to(torch.bfloat16)
+    if kind != "none":
+        quantize_layer(model, "0", model[0].weight.detach(), kind)
+    lora = inject(model, ["0", "2"], rank=4, alpha=8.0, dropout=0.0, seed=1, kind="dora", cast=False)
+    moved(lora)
+    x = torch.randn(2, 7, 128)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    seen = []
+    for each in (model, compiled):
+        lora.magnitude("0").weight.grad = None
+        with torch.autocast("cpu", torch.bfloat16):
+            out = each(x)
+            exact = changed_lengths(lora.layers["0"], ADAPTER)
+        out.float().square().mean().backward()
+        seen.append((out.detach().float(), lora.magnitude("0").weight.grad.clone()))
+    for mine, other in zip(*seen, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0.03, atol=0.03 * float(other.abs().max()))
+    a, b = (part.detach() for part in lora.pair("0"))
+    frozen = model[0].get_base_layer()
+    weight = frozen.weight.float()
+    if kind != "none":
+        weight = dequantize(frozen.weight, frozen.scale, kind, torch.float32)
+    assert exact.dtype == torch.float32
+    torch.testing.assert_close(exact, (weight + 2 * b @ a).norm(dim=1), rtol=2e-3, atol=0)

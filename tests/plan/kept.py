@@ -117,11 +117,14 @@ def kept_bytes(
     if control:
         words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
-    # a DoRA's lengths keep nothing either way; they turn autocast off, which the meta device has not
-    lengths = patch.object(dora, "changed_lengths", lambda layer, _: dora.row_lengths(layer.get_base_layer()))
-    with lengths, CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with _meta_lengths(), CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+def _meta_lengths() -> Any:
+    """A DoRA's lengths keep nothing either way; they turn autocast off, which the meta device has not."""
+    return patch.object(dora, "changed_lengths", lambda layer, _: dora.row_lengths(layer.get_base_layer()))
 
 
 class UnetAutocast(CudaAutocast):
@@ -151,9 +154,11 @@ def empty_unet(config: dict[str, Any]) -> nn.Module:
         torch.set_default_dtype(before)
 
 
-def unet_kept_bytes(model: nn.Module, *, side: int, batch: int, rank: int, targets: Sequence[str]) -> int:
+def unet_kept_bytes(
+    model: nn.Module, *, side: int, batch: int, rank: int, targets: Sequence[str], kind: Kind = "lora"
+) -> int:
     """Bytes kept by a forward of this UNet on latents of `side`, under mixed precision, with a LoRA in `targets`."""
-    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False)
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
     weights = {p.untyped_storage()._cdata for p in model.train().parameters()}
     seen: dict[int, Tensor] = {}
 
@@ -169,6 +174,6 @@ def unet_kept_bytes(model: nn.Module, *, side: int, batch: int, rank: int, targe
         "text_embeds": torch.empty(batch, 1280, device="meta", dtype=torch.bfloat16),
         "time_ids": torch.empty(batch, 6, device="meta"),
     }
-    with UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with _meta_lengths(), UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         model(x, torch.empty(batch, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())

@@ -30,12 +30,15 @@ def of(base: Path, name: str, **network: Any) -> Estimate:
     return found
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora"])
 @pytest.mark.parametrize(("name", "layers"), [("sdxl", {16: 18, 24: 18}), ("sd15", {16: 18})])
-def test_encoders_stay_for_the_whole_run(request: pytest.FixtureRequest, name: str, layers: dict[int, int]) -> None:
+def test_encoders_stay_for_the_whole_run(
+    request: pytest.FixtureRequest, name: str, layers: dict[int, int], kind: str
+) -> None:
     base = request.getfixturevalue(f"tiny_{name}")
     parts = read_parts(family(name), Base.at(base))
     assert parts is not None
-    without, trained = of(base, name), of(base, name, train_text_encoder=True)
+    without, trained = of(base, name, network_type=kind), of(base, name, network_type=kind, train_text_encoder=True)
     assert trained.stage("encode_text") is None and without.stage("encode_text") is not None
     weights = 2 * sum(numbers(shapes.values()) for shapes in parts.texts.values())
     for stage in ("train", "sample", "decode_samples"):
@@ -43,6 +46,8 @@ def test_encoders_stay_for_the_whole_run(request: pytest.FixtureRequest, name: s
         assert found is not None and found.parts["text_encoders"] == weights
     # six layers a block: four of width w, one to 2 w and one back
     lora = sum(count // 6 * 8 * (4 * 2 * w + 2 * 3 * w) for w, count in layers.items())
+    if kind == "dora":
+        lora += sum(count // 6 * (4 * w + 2 * w + w) for w, count in layers.items())
     before, after = without.stage("train"), trained.stage("train")
     assert before is not None and after is not None
     assert after.parts["lora"] - before.parts["lora"] == 4 * lora

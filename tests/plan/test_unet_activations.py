@@ -40,20 +40,21 @@ SD15_CONFIG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("facts", "memory", "config", "side", "batch", "targets"),
+    ("facts", "memory", "config", "side", "batch", "targets", "kind"),
     [
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets),
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0")),
-        (SD15, SD15_MEMORY, SD15_CONFIG, 64, 1, SD15.default_targets),
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets, "lora"),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0"), "lora"),
+        (SD15, SD15_MEMORY, SD15_CONFIG, 64, 1, SD15.default_targets, "lora"),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "lora"),
+        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "dora"),
     ],
 )
 def test_what_is_kept_is_what_autograd_keeps(
-    facts: Any, memory: Any, config: dict[str, Any], side: int, batch: int, targets: tuple[str, ...]
+    facts: Any, memory: Any, config: dict[str, Any], side: int, batch: int, targets: tuple[str, ...], kind: str
 ) -> None:
     model = empty_unet(config)
     denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
-    real = unet_kept_bytes(model, side=side, batch=batch, rank=16, targets=targets)
+    real = unet_kept_bytes(model, side=side, batch=batch, rank=16, targets=targets, kind=kind)
     paths: dict[str, set[str]] = {}
     layers = trained_layers(denoiser, targets, ())
     for name in layers:
@@ -62,8 +63,9 @@ def test_what_is_kept_is_what_autograd_keeps(
             paths.setdefault(place[0], set()).add(place[3])
     cell = 2 ** (len(config["block_out_channels"]) - 1)
     work = Work(batch, (side // cell) ** 2, 77)
-    convolutions = convolutions_kept(denoiser, memory, dict.fromkeys(layers, 16))
-    said = training_bytes(denoiser, memory, work, 16, paths, Way(False, "off"), Format(), convolutions).kept
+    convolutions = convolutions_kept(denoiser, memory, dict.fromkeys(layers, 16), kind == "dora")
+    way = Way(False, "off")
+    said = training_bytes(denoiser, memory, work, 16, paths, way, Format(), convolutions, kind == "dora").kept
     assert said == pytest.approx(real, rel=0.12)
 
 
