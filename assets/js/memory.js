@@ -1,4 +1,4 @@
-// Whether a run will fit: bars by stage and part against the card, and the nearest change; and who holds memory now.
+// Whether a run will fit: bars by stage and part against the card, and the nearest change; and what a run takes.
 (() => {
   "use strict";
   const m = window.monotile;
@@ -133,7 +133,43 @@
   });
   m.on("desk", update);
 
-  // ---- who holds memory now, for the Run tab -------------------------------------------------------------------
+  // ---- for the Run tab: memory over the steps, and who holds it now --------------------------------------------
+  const DRAWN = {
+    vram: [
+      { label: "Allocated", key: "vram_allocated", colour: "--mt-accent", width: 2, band: true },
+      { label: "Reserved", key: "vram_reserved", colour: "--mt-blue", width: 1.6 },
+      { label: "Peak", key: "vram_peak", colour: "--mt-amber", width: 1.4, dash: [4, 4] },
+    ],
+    ram: [{ label: "RAM of the trainer", key: "ram", colour: "--mt-accent", width: 2, band: true }],
+  };
+  // A chart of the card's memory, or of RAM where a run has no card.
+  m.memoryChart = (root) => {
+    let kind = null;
+    let chart = null;
+    return {
+      kind: () => kind,
+      clear() {
+        kind = null;
+        fill(root);
+      },
+      draw(series) {
+        const found = series.vram_allocated?.mean.some((v) => v !== null) ? "vram" : "ram";
+        if (found !== kind) {
+          kind = found;
+          fill(root);
+          chart = m.chart(root, {
+            label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
+            empty: "Measured from the first step on.",
+            format: m.memory,
+            zeroBased: true,
+            powers: true,
+            series: DRAWN[kind],
+          });
+        }
+        chart.set(series.step, series);
+      },
+    };
+  };
   m.memoryNow = (place, row) => {
     const onCard = Boolean(row?.vram_total);
     const total = onCard ? row.vram_total : row?.ram_total;

@@ -134,7 +134,7 @@
         poll(true);
       },
     });
-    memoryChart = null;
+    memory = m.memoryChart(ui.memory);
     drawPicker();
     if (view.run) {
       restart();
@@ -144,8 +144,7 @@
   let lossChart = null;
   let panels = null;
   let drawNorms = null;
-  let memoryChart = null;
-  let memoryKind = null;
+  let memory = null;
   m.whenPresent("#run-root", build);
 
   // ---- which run -----------------------------------------------------------------------------------------------
@@ -160,8 +159,7 @@
     lossChart.clear();
     drawNorms(null);
     ui.resetZoom.hidden = true;
-    memoryKind = null;
-    fill(ui.memory);
+    memory.clear();
     text(ui.log, "");
     for (const node of [ui.samples, ui.validation, ui.files, ui.reasons, ui.warnings]) fill(node);
     ui.trouble.hidden = true;
@@ -266,7 +264,7 @@
       view.key = answer.key;
       view.series = answer.series;
       drawLoss();
-      drawMemory();
+      memory.draw(view.series);
       drawNorms(view.series, view.last || {});
     }
     // What is still to come is told differently once the run has ended.
@@ -359,33 +357,9 @@
     lossChart.set(view.series.step, { ...view.series, smooth: { mean: smoothed(view.series.loss.mean, share) } });
   };
 
-  const drawMemory = () => {
-    const has = (key) => view.series[key]?.mean.some((v) => v !== null);
-    const kind = has("vram_allocated") ? "vram" : "ram";
-    if (kind !== memoryKind) {
-      memoryKind = kind;
-      fill(ui.memory);
-      memoryChart = m.chart(ui.memory, {
-        label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
-        empty: "Measured from the first step on.",
-        format: m.memory,
-        zeroBased: true,
-        powers: true,
-        series:
-          kind === "vram"
-            ? [
-                { label: "Allocated", key: "vram_allocated", colour: "--mt-accent", width: 2, band: true },
-                { label: "Reserved", key: "vram_reserved", colour: "--mt-blue", width: 1.6 },
-                { label: "Peak", key: "vram_peak", colour: "--mt-amber", width: 1.4, dash: [4, 4] },
-              ]
-            : [{ label: "RAM of the trainer", key: "ram", colour: "--mt-accent", width: 2, band: true }],
-      });
-    }
-    memoryChart.set(view.series.step, view.series);
-  };
   const drawMemoryNow = () => {
     m.memoryNow(ui.memoryNow, view.last);
-    const on = memoryKind === "ram" && view.series?.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
+    const on = memory.kind() === "ram" && view.series?.step.length ? "Training on the CPU: the chart shows the trainer's RAM. " : "";
     text(ui.memoryNote, on + [m.memoryWords(view.facts?.memory), m.swapWords(view.facts?.swap, view.last)].filter(Boolean).join(" "));
   };
 
