@@ -68,7 +68,7 @@ _GROUPS = (
     Group("restraint", "model", "Dropout and limits", "Against learning a small data set by heart.", False),
     Group("earlier", "model", "Earlier LoRAs", "To go on from one, or to train on top of some.", False),
     Group("dataset", "dataset", "Images and captions", "Folders of pictures, each with a caption file beside it."),
-    Group("training", "training", "Length"),
+    Group("training", "training", "Course of the run", "How long it is, and what a step is made of."),
     Group("optimizer", "training", "Optimizer and learning rate"),
     Group("timesteps", "training", "Timesteps", "Which noise levels are practised, and how often."),
     Group("loss", "training", "Loss", "How far off a prediction was.", open=False),

@@ -77,6 +77,7 @@ class TrainingSection(Section):
         help="Files, validation and samples take the mean of the weights over the steps in place of the last ones: "
         "steadier, above all at a high learning rate. Training itself is the same.",
         aliases=("use_ema", "ema_enabled"),
+        advanced=True,
     )
     ema_decay: float = setting(
         0.999,
