@@ -243,6 +243,13 @@ def test_nothing_is_wider_than_a_telephone(chromium: Browser, server: Server) ->
             page.wait_for_selector(".run-card")
         page.wait_for_timeout(300)
         assert page.evaluate(TOO_WIDE) == [], title
+    # of a wide field's help four lines are shown, and all of it while the field is used
+    help_cut = "() => { const e = document.querySelector('#help-f-network-base_weights > span');"
+    help_cut += " return e.scrollHeight > e.clientHeight + 4; }"
+    go_to(page, "network.base_weights")
+    assert not page.evaluate(help_cut)
+    page.locator(field(page, "network.base_weights")).blur()
+    assert page.evaluate(help_cut)
     context.close()
 
 
