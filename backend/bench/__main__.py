@@ -232,8 +232,9 @@ def _told(spec: Spec, answer: dict[str, Any]) -> str:
 
 
 def _short(spec: Spec) -> str:
-    """Name of the compile cache of one variant and its settings: no two of them share kernels."""
-    told = [spec.variant, spec.checkpointing, *(getattr(spec, name) for name in SETTINGS)]
+    """Name of the compile cache of one variant and its settings: no two share kernels, recorded or not."""
+    settings = (getattr(spec, name) for name in SETTINGS if name != "cuda_graphs")
+    told = [spec.variant, spec.checkpointing, *settings]
     return f"{spec.variant.replace(':', '-')}-{zlib.crc32(repr(told).encode()):08x}"
 
 

@@ -57,7 +57,7 @@ def _seed_002(found: Sequence[Group]) -> Iterator[str]:
     for (size, checkpointing), told in {(s, c): told for s, told in SEED_002.items() for c in (True, False)}.items():
         here = [g for g in found if g.checkpointing is checkpointing and g.rows[0]["size"] == size]
         measured = _fastest([group for group in here if _offered(group)])
-        base = measured and _fastest([g for g in here if g.variant == "eager" and _work(g) == _work(measured[1])])
+        base = measured and _fastest([g for g in here if g.plain and _work(g) == _work(measured[1])])
         if measured and base:
             seconds, best = measured
             yield (

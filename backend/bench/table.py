@@ -31,8 +31,14 @@ class Group:
     @property
     def like(self) -> tuple[str, ...]:
         """What an eager run must share to be its measure: the work, not how it is compiled."""
-        names = [name for name in SETTINGS if name not in ("backend", "compile_mode", "memory_budget", "fused_lora")]
+        of_the_way = ("backend", "compile_mode", "memory_budget", "fused_lora", "cuda_graphs")
+        names = [name for name in SETTINGS if name not in of_the_way]
         return tuple(self.rows[0][name] or default_of(name) for name in names)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is what the others are held against: eager, kernel by kernel."""
+        return self.variant == "eager" and self.rows[0]["cuda_graphs"] in ("", "0")
 
     @property
     def unswapped(self) -> tuple[str, ...]:
@@ -129,7 +135,7 @@ def _compile_table(rows: list[Row]) -> str:
     found, same = groups(rows), common(rows)
     pooled: dict[tuple[bool, tuple[str, ...]], list[Row]] = {}
     for group in found:
-        if group.variant == "eager":
+        if group.plain:
             pooled.setdefault((group.checkpointing, group.like), []).extend(group.rows)
     eager = {key: Group("eager", key[0], tuple(members)).median("s_per_step") for key, members in pooled.items()}
     lines = []

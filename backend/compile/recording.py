@@ -7,6 +7,7 @@ share their memory: one step is done with it before the next begins.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -23,53 +24,58 @@ Leaves = list[Any]
 
 
 def record(denoiser: nn.Module, on_failure: Callable[[str], None] = lambda why: None) -> Recorder:
-    """Have the denoiser's training passes recorded from now on; after it is compiled and has its LoRA."""
-    recorder = Recorder(getattr(denoiser, "core", denoiser), denoiser, on_failure)
-    denoiser._monotile_recorder = recorder
-    return recorder
+    """Have the denoiser's training passes recorded from now on; called when it has its LoRA."""
+    denoiser._monotile_recorder = Recorder(denoiser, on_failure)
+    return denoiser._monotile_recorder
 
 
-def recorded(denoiser: nn.Module) -> Callable[..., Any]:
-    """What to call in place of the denoiser's core (of the denoiser, where it has none): that, or what records it."""
-    return getattr(denoiser, "_monotile_recorder", None) or getattr(denoiser, "core", denoiser)
+def recorded(denoiser: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What to call in place of `function`, the part of the denoiser's pass that is recorded where it has a recorder."""
+    recorder = getattr(denoiser, "_monotile_recorder", None)
+    return function if recorder is None else functools.partial(recorder, function)
 
 
 class Recorder:
-    """Takes the place of `function`, which computes tensors from tensors and `module`'s weights.
+    """Calls functions that compute tensors from tensors and `module`'s weights, and records what they launch.
 
     A shape's first pass runs as it is, which compiles what has to be; its second is recorded, and those after it are
     replayed. The passes before one that is recorded must be done with, their losses gone. Passes without gradients are
     never recorded. Where recording fails, the run goes on without.
 
     A weight that lies elsewhere at a later pass, since it was not changed in place, makes all recordings void.
-    on_failure: told why nothing is recorded any more, as is `failed`.
+    on_failure: told why nothing is recorded any more, as is `failed`. made: gradients of `trained`, where the backward
+    pass of every recording writes them.
     """
 
-    def __init__(self, function: Callable[..., Any], module: nn.Module, on_failure: Callable[[str], None]) -> None:
-        self.function, self.on_failure = function, on_failure
+    def __init__(self, module: nn.Module, on_failure: Callable[[str], None] = lambda why: None) -> None:
+        self.on_failure = on_failure
         self._weights = list(module.parameters())
         self.trained = [weight for weight in self._weights if weight.requires_grad]
         self.recordings: dict[Hashable, _Recording] = {}
         self.failed = ""
         self._seen: set[Hashable] = set()
         self._places: tuple[int, ...] = ()
+        self.made = [torch.zeros_like(weight) for weight in self.trained]
         self._gradients = [torch.zeros_like(weight) for weight in self.trained]
         self._pool: Any = None
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        if self.failed or not torch.is_grad_enabled():
-            return self.function(*given, **named)
+    def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        recording = self._recording(function, given, named) if torch.is_grad_enabled() and not self.failed else None
+        return function(*given, **named) if recording is None else recording(tree_flatten((given, named))[0])
+
+    def _recording(self, function: Callable[..., Any], given: Any, named: Any) -> _Recording | None:
+        """That of inputs of this shape, made where it is the second time; None for a pass that runs as it is."""
         leaves, form = tree_flatten((given, named))
         key = _key(leaves, form)
         if key is None:
-            return self.function(*given, **named)
+            return None
         self._check_places()
         if key not in self._seen:
             self._seen.add(key)
-            return self.function(*given, **named)
-        if key not in self.recordings and not self._record(key, leaves, form):
-            return self.function(*given, **named)
-        return self.recordings[key](leaves)
+            return None
+        if key not in self.recordings:
+            self._record(key, function, leaves, form)
+        return self.recordings.get(key)
 
     def _check_places(self) -> None:
         """Forget recordings of weights that have moved: they would read what lies there now."""
@@ -78,13 +84,13 @@ class Recorder:
             self.recordings.clear()
             self._places, self._pool = places, None
 
-    def _record(self, key: Hashable, leaves: Leaves, form: TreeSpec) -> bool:
+    def _record(self, key: Hashable, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         # Passes that are not done with hold what leads to the weights' gradients, on the stream that they ran on.
         gc.collect()
         try:
-            self.recordings[key] = _Recording(self, leaves, form, self._pool)
+            self.recordings[key] = _Recording(self, function, leaves, form, self._pool)
         except Exception as error:
             # Anything: each library refuses to be recorded in its own way, and the run can go on without.
             self.failed = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -92,19 +98,18 @@ class Recorder:
             torch.cuda.synchronize()
             log.warning("CUDA graphs are left out, since recording failed: %s", self.failed)
             self.on_failure(self.failed)
-            return False
-        log.info("recorded CUDA graphs of shape %d", len(self.recordings))
-        return True
+        else:
+            log.info("recorded CUDA graphs of shape %d", len(self.recordings))
 
-    def add_gradients(self, made: Sequence[Tensor | None]) -> None:
-        """Add what a backward pass made to the trained weights' gradients, as autograd would have."""
+    def add_gradients(self, reached: Sequence[bool]) -> None:
+        """Add what a backward pass made to the gradients of the weights that it reached, as autograd would have."""
         kept: tuple[list[Tensor], list[Tensor]] = ([], [])
         summed: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for weight, place, gradient in zip(self.trained, self._gradients, made, strict=True):
-            if gradient is None:
+        for weight, place, gradient, found in zip(self.trained, self._gradients, self.made, reached, strict=True):
+            if not found:
                 continue
             if weight.grad is None:
-                # Not the recording's own tensor: the next replay overwrites it.
+                # Not `made` itself: the next backward pass overwrites it.
                 weight.grad = place
                 kept[0].append(place)
                 kept[1].append(gradient)
@@ -135,7 +140,9 @@ def _key(leaves: Leaves, form: TreeSpec) -> Hashable | None:
 class _Recording:
     """The forward and the backward pass of one shape, with the tensors that they read and write."""
 
-    def __init__(self, recorder: Recorder, leaves: Leaves, form: TreeSpec, pool: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, function: Callable[..., Any], leaves: Leaves, form: TreeSpec, pool: Any
+    ) -> None:
         self.recorder = recorder
         self.inputs = [
             leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
@@ -150,7 +157,7 @@ class _Recording:
             # What autocast has cast before is not part of a recording, and what a recording casts is not for others.
             torch.clear_autocast_cache()
             given, named = tree_unflatten(self.inputs, form)
-            out = tree_flatten(recorder.function(*given, **named))
+            out = tree_flatten(function(*given, **named))
             torch.clear_autocast_cache()
             return out
 
@@ -173,9 +180,14 @@ class _Recording:
             outputs, self.form = forward()
         self.douts = [torch.empty_like(out) for out in outputs]
         with torch.cuda.graph(self.backward, **how):
-            made = backward(outputs, self.douts)
+            gradients = backward(outputs, self.douts)
+            self.made_inner, made = gradients[: len(self._inner)], gradients[len(self._inner) :]
+            self.reached = [gradient is not None for gradient in made]
+            places = [place for place, found in zip(recorder.made, self.reached, strict=True) if found]
+            torch._foreach_copy_(places, [gradient for gradient in made if gradient is not None])
+            # Gone before the next recording, which then makes its own in the same memory.
+            del gradients, made
         self.outputs = [out.detach() for out in outputs]
-        self.made_inner, self.made = made[: len(self._inner)], made[len(self._inner) :]
 
     def __call__(self, leaves: Leaves) -> Any:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -205,7 +217,7 @@ class _Replay(torch.autograd.Function):
         recording = ctx.recording
         torch._foreach_copy_(recording.douts, list(douts))
         recording.backward.replay()
-        recording.recorder.add_gradients(recording.made)
+        recording.recorder.add_gradients(recording.reached)
         inner = iter(recording.made_inner)
         passed = (next(inner) if wanted else None for wanted in ctx.inner)
         return None, None, *(None if gradient is None else gradient.clone() for gradient in passed)

@@ -68,6 +68,15 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "Turn training.gradient_checkpointing off, or leave memory.checkpointing_kind at auto with compile on and "
         "disable_linear off",
     ),
+    *(
+        Rule(
+            ("compile.cuda_graphs", f"network.{name}"),
+            lambda on, dropout: on and dropout > 0,
+            f"cuda_graphs can't be used with {name} yet: what a replayed pass drops was not held against a plain run's",
+            f"Set {name} to 0, or compile.cuda_graphs to false",
+        )
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
+    ),
     Rule(
         ("compile.compile_mode", "compile.compile_backend"),
         lambda mode, backend: mode != "default" and backend != "inductor",

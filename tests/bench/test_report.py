@@ -94,3 +94,13 @@ def test_what_seed_002_reports_stands_beside_the_families_own_eager(tmp_path: Pa
     text = render(record.rows, "compile")
     assert "static:sdpa (captions 64, 512) is 50 % faster than eager (200.0 against 300.0 ms a step)" in text
     assert "the seed says 15-30 % faster" in text and "checkpointing off" not in text and "musubi" not in text
+
+
+def test_recorded_passes_are_held_against_eager_kernel_by_kernel(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "r", "compile", [])
+    record.add(Spec("eager", size="sdxl", cuda_graphs=True), 0, answer(0.1))
+    record.add(Spec("eager", size="sdxl"), 0, answer(0.5))
+    record.add(Spec("dynamic", size="sdxl"), 0, answer(0.25))
+    text = render(record.rows, "compile")
+    assert next(line for line in text.splitlines() if line.startswith("| eager (CUDA")).split("|")[4].strip() == "5.00"
+    assert "dynamic is 100 % faster than eager (250.0 against 500.0 ms a step)" in text

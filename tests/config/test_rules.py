@@ -83,6 +83,10 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a break"),
     ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": True}, "compile.cuda_graphs", "where they lay"),
     ({"compile.compile": False, "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
+    *(
+        ({f"network.{name}": 0.1, "compile.cuda_graphs": True}, "compile.cuda_graphs", name)
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
+    ),
     ({"memory.checkpointing_kind": "block", "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
     ({"memory.blocks_to_swap": 2}, "memory.blocks_to_swap", "saves nothing"),
     ({"memory.swap_ring": 3}, "memory.swap_ring", "no blocks"),

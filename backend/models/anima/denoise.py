@@ -197,7 +197,7 @@ def predict(
         # The whole stack is compiled as one: its inputs are marked, not those of the blocks inside.
         _mark_all(mark, image, words, rope, mask, sink)
         mark = None
-    velocity = recorded(denoiser)(image, words, times, rope, mask, sink, mark).float()
+    velocity = recorded(denoiser, denoiser.core)(image, words, times, rope, mask, sink, mark).float()
     return [
         unpack_latent(velocity[i, : lengths[i]], latent.shape[1], latent.shape[2]) for i, latent in enumerate(noisy)
     ]

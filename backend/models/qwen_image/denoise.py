@@ -236,7 +236,7 @@ def predict(
         # The whole stack is compiled as one: its inputs are marked, not those of the blocks inside.
         mark((batch.image, batch.text) if still is None else (batch.image, batch.text, still), rope, batch.mask)
         mark = None
-    velocity = recorded(denoiser)(batch.image, batch.text, temb, rope, batch.mask, still, mark).float()
+    velocity = recorded(denoiser, denoiser.core)(batch.image, batch.text, temb, rope, batch.mask, still, mark).float()
     return [
         unpack_latent(velocity[i, : height * width // PATCH**2], height, width)
         for i, ((height, width), *_) in enumerate(sizes)

@@ -211,7 +211,7 @@ def predict(
         mark((batch.image, batch.text), (), batch.mask)
         mark((batch.image,), (place,), masks[1])
         mark = None
-    velocity = recorded(denoiser)(batch.image, batch.text, temb, place, masks, mark).float()
+    velocity = recorded(denoiser, denoiser.core)(batch.image, batch.text, temb, place, masks, mark).float()
     return [_unpacked(velocity[i, : batch.image_lengths[i]], height, width) for i, (height, width) in enumerate(sizes)]
 
 

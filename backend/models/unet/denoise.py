@@ -40,7 +40,6 @@ def predict(
     cell = 2 ** (len(denoiser.down_blocks) - 1)
     tokens = (x.shape[2] // cell) * (x.shape[3] // cell)
     set_scene(Scene(batch=len(noisy), image_tokens=tokens, text_tokens=words.shape[1]))
-    out = recorded(denoiser)(x, level.float(), encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[
-        0
-    ]
+    run = recorded(denoiser, denoiser)
+    out = run(x, level.float(), encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[0]
     return list(out.float())
