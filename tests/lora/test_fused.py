@@ -11,10 +11,14 @@ from backend.lora.fused import fuse, is_fused, together
 from backend.lora.inject import Lora, find_targets, inject
 from backend.models.flux.denoise import block_lists
 from backend.models.flux.facts import FACTS
+from backend.models.sdxl.facts import FACTS as SDXL
+from backend.models.unet import denoise as unet
+from backend.models.unet.blocks import block_lists as unet_blocks
 from backend.shapes.runtime import ShapeRuntime
 from tests.compile.toys import Counting
 from tests.shapes.common import assert_equal_runs, make_batch, run
 from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny_sdxl import FIRST_WIDTH, LATENT_CHANNELS, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 
 SIZES = [(6, 8), (8, 12)]
 SOME = ("attn.to_q", "attn.to_v", "proj_mlp")
@@ -75,6 +79,35 @@ def test_equal_in_bf16_with_masters() -> None:
     fuse(lora)
     batch = make_batch(SIZES)
     assert_equal_runs(run(model, batch, ShapeRuntime()), run(plain, batch, ShapeRuntime()), 3e-2)
+
+
+def test_a_unet_joins_what_starts_from_pictures_and_from_text() -> None:
+    """q, k, v of self-attention and k, v of cross-attention."""
+
+    def pass_of(fused: bool) -> tuple[list[torch.Tensor], int]:
+        model = make_tiny_unet().train()
+        lora = inject(model, find_targets(model, SDXL.default_targets), rank=4, alpha=8, dropout=0.0, seed=0)
+        torch.manual_seed(1)
+        for path in lora.layers:
+            nn.init.normal_(lora.pair(path)[1], std=0.1)
+        if fused:
+            fuse(lora)
+        text = {"prompt_embeds": torch.randn(9, FIRST_WIDTH + SECOND_WIDTH), "time_ids": torch.ones(6)}
+        text["pooled"] = torch.randn(POOLED_WIDTH)
+        given = [torch.randn(LATENT_CHANNELS, 8, 8)], torch.tensor([500.0]), [text], None, ShapeRuntime()
+        with pytest.MonkeyPatch.context() as patch:
+            seen = []
+            plain = nn.functional.linear
+            patch.setattr(nn.functional, "linear", lambda *all: seen.append(all) or plain(*all))
+            (out,) = unet.predict(model, *given)
+        out.square().mean().backward()
+        return [out, *(p.grad for p in lora.parameters())], len(seen)
+
+    (found, fused), (wanted, alone) = pass_of(True), pass_of(False)
+    blocks = sum(len(blocks) for blocks in unet_blocks(make_tiny_unet()).values())
+    assert alone - fused == 3 * blocks
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_one_graph_a_class_as_before() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.lora.fused import together
 from backend.shapes.attention import Route
 from backend.shapes.borders import own_code
 
@@ -99,15 +100,14 @@ class UnetProcessor:
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
     ) -> Tensor:
-        words = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         size = (attn.heads, -1)
-        query = attn.to_q(hidden_states).unflatten(-1, size)
-        key, value = attn.to_k(words).unflatten(-1, size), attn.to_v(words).unflatten(-1, size)
         if encoder_hidden_states is None:
-            out = self.route.attend(query, key, value, None)
+            made = together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
+            out = self.route.attend(*(part.unflatten(-1, size) for part in made), None)
         else:
+            made = (attn.to_q(hidden_states), *together(encoder_hidden_states, attn.to_k, attn.to_v))
             # Text is never padded here, and of another length, which the operators for one joint sequence don't take.
-            out = self.route.plain(query, key, value)
+            out = self.route.plain(*(part.unflatten(-1, size) for part in made))
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))
 
 
