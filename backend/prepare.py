@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,7 @@ from torch import nn
 
 from backend.asks import Asks
 from backend.checkpoint import Fingerprint, Position, latest_state, load_state
-from backend.compile import cache as compile_cache
-from backend.compile.helper import compile_model
-from backend.compile.recompute import within_graphs
-from backend.compile.recording import record
-from backend.compile.report import CompileReport
-from backend.compile.selection import Choice
-from backend.compile.telemetry import Telemetry
-from backend.config.paths import resolve
+from backend.compiling import cache_folder, compile_blocks, record_passes
 from backend.config.schema import Config
 from backend.data.controls import sample_items
 from backend.data.identity import base_weights_identity
@@ -40,7 +32,7 @@ from backend.lora import loraplus
 from backend.lora.inject import Lora
 from backend.lora.metadata import file_metadata
 from backend.lora.patterns import layers_digest
-from backend.memory import checkpointing, oom
+from backend.memory import oom
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
 from backend.plan.modes import fitting_size
@@ -83,7 +75,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     if resume and state is None:
         raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
     _seed(cfg)
-    cache = _compile_cache(cfg)
+    cache = cache_folder(cfg)
     inputs = gather(cfg, events, asks)
     events.write("phase", phase="load", done=0, total=None, eta_s=None)
     accelerator = make_accelerator(cfg, inputs)
@@ -112,28 +104,14 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
     dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
-    telemetry, report = _compile(inputs, trained, shapes, cache, stack)
-    _record(around, inputs, trained)
+    telemetry, report = compile_blocks(inputs, trained, shapes, cache, stack)
+    record_passes(inputs, trained, events)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
     watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned, trained.swap)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     return _assemble(around, inputs, trained, forward, position, fingerprint, metrics, watch)
-
-
-def _compile_cache(cfg: Config) -> Path | None:
-    """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
-    chosen = cfg.compile.compile_cache_dir
-    try:
-        return compile_cache.prepare(resolve(chosen) if chosen else None)
-    except OSError as error:
-        text = str(error).partition(";")[0]
-        if not cfg.compile.compile:
-            log.info("%s; nothing is compiled in this run", text)
-            return None
-        remedy = "Set it to a folder on this machine that you can write."
-        raise Refused(text, remedy, "compile.compile_cache_dir") from error
 
 
 def _warn(events: EventWriter, text: str) -> None:
@@ -255,66 +233,6 @@ def _seed(cfg: Config) -> None:
     if cfg.training.deterministic:
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
-
-
-def _compile(
-    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
-) -> tuple[Telemetry | None, CompileReport | None]:
-    """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
-    chosen = inputs.cfg.compile
-    if not chosen.compile or cache is None:
-        return None, None
-    telemetry = Telemetry(cache).start()
-    stack.callback(telemetry.stop)
-    recompute = within_graphs(inputs.cfg)
-    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
-    rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
-    try:
-        report = compile_model(
-            trained.denoiser,
-            inputs.code.block_lists(trained.denoiser),
-            backend=chosen.compile_backend,
-            mode=chosen.compile_mode,
-            dynamic=shapes.compile_dynamic(chosen.compile_dynamic),
-            fullgraph=chosen.compile_fullgraph,
-            cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
-            disable_linear=chosen.disable_linear,
-            swapping=trained.swap is not None,
-            scope=chosen.compile_scope,
-            selection=rows or None,
-            checkpointing=inputs.cfg.training.gradient_checkpointing,
-            recompute=recompute,
-        )
-    except ValueError as error:
-        raise Refused.from_error(error, "compile.compile") from error
-    if report.disable_linear:
-        telemetry.judge_nothing()
-        return telemetry, report
-    graphs = inputs.plan.graphs
-    planned = {*graphs.training, *graphs.validation, *graphs.sampling}
-    log.info("compile: cache %s, signature %s", cache, compile_cache.signature(compile_cache.made_of(cache), planned))
-    telemetry.warm(
-        inputs.plan.planned_graphs,
-        training=graphs.training_graphs * graphs.backends,
-        no_grad=graphs.no_grad_graphs * graphs.backends,
-    )
-    return telemetry, report
-
-
-def _record(around: Surroundings, inputs: Inputs, trained: Trained) -> None:
-    """Have training passes recorded as CUDA graphs, where that is set and there is a card."""
-    if not inputs.cfg.compile.cuda_graphs:
-        return
-    events = around.events
-    if inputs.device.type != "cuda":
-        text = f"cuda_graphs has no effect on {inputs.device.type}"
-        events.write("warning", text=text, remedy="Set compile.cuda_graphs to false.")
-        return
-    remedy = "The run goes on without. Set compile.cuda_graphs to false, or send the log with this line."
-    record(
-        trained.denoiser,
-        lambda why: events.write("warning", text=f"CUDA graphs could not be recorded: {why}", remedy=remedy),
-    )
 
 
 def _sampler(
