@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -70,7 +71,10 @@ def ways(folder: Path) -> dict[str, dict]:
     for block in deep.blocks:
         block.attn = torch.compile(block.attn, backend="eager")
     both = torch.compile(each, backend="eager")
+    # accelerate keeps what the first of a process said, such as that of a run in a test before
+    AcceleratorState._reset_state(reset_partial_state=True)
     prepared = Accelerator(cpu=True, dynamo_backend="eager").prepare(Model())
+    AcceleratorState._reset_state(reset_partial_state=True)
     return {
         "whole": whole.state_dict(),
         "each block": each.state_dict(),
