@@ -32,14 +32,15 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **given)
 
 
-@pytest.mark.parametrize("weights", ["fp32", "bf16"])
 def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path, weights: str
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
+    """In bf16, where the state has the masters and float32 lengths."""
+
     def cfg(steps: int) -> Config:
         return settings(
             tiny_flux, image_folder, tmp_path,
-            network={"lora_weight_dtype": weights},
+            network={"lora_weight_dtype": "bf16"},
             compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
             training={"max_train_steps": steps},
         )  # fmt: skip
@@ -92,16 +93,14 @@ def test_memory_changes_nothing(tiny_flux: Path, image_folder: Path, tmp_path: P
         assert other_losses == losses and same(other_trained, trained) and (other_drawn == drawn).all()
 
 
-@pytest.mark.parametrize("kind", ["int8", "nf4"])
-def test_a_quantised_base_starts_as_with_a_lora_and_trains(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_quantised_base_starts_as_with_a_lora_and_trains(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    """The lengths of each format's weights are held in test_dora.py."""
     found = {}
     for network in ("lora", "dora"):
         cfg = settings(
             tiny_flux, image_folder, tmp_path,
             network={"network_type": network, "lora_fused": True},
-            memory={"base_quantization": kind},
+            memory={"base_quantization": "int8"},
             compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
         )  # fmt: skip
         run, code = train_here(cfg)
