@@ -48,9 +48,8 @@ def measure(spec: Spec) -> dict[str, Any]:
     report = _compile(spec, chosen, model, shapes)
     if spec.cuda_graphs:
         record(model)
-    autocast = spec.autocast and SIZES[spec.size].dtype != "fp32"
-    context = torch.autocast(device.type, DTYPES["bf16"], enabled=autocast)
-    step = _Step(model, optimizer, shapes, context, lora.collect_gradients)
+    autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
+    step = _Step(model, optimizer, shapes, autocast, lora.collect_gradients)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()

@@ -47,7 +47,7 @@ class Recorder:
     pass of every recording writes them.
     """
 
-    def __init__(self, module: nn.Module, on_failure: Callable[[str], None] = lambda why: None) -> None:
+    def __init__(self, module: nn.Module, on_failure: Callable[[str], None]) -> None:
         self.on_failure = on_failure
         self._weights = list(module.parameters())
         self.trained = [weight for weight in self._weights if weight.requires_grad]
@@ -60,12 +60,14 @@ class Recorder:
         self._pool: Any = None
 
     def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        recording = self._recording(function, given, named) if torch.is_grad_enabled() and not self.failed else None
-        return function(*given, **named) if recording is None else recording(tree_flatten((given, named))[0])
-
-    def _recording(self, function: Callable[..., Any], given: Any, named: Any) -> _Recording | None:
-        """That of inputs of this shape, made where it is the second time; None for a pass that runs as it is."""
+        if not torch.is_grad_enabled() or self.failed:
+            return function(*given, **named)
         leaves, form = tree_flatten((given, named))
+        recording = self._recording(function, leaves, form)
+        return function(*given, **named) if recording is None else recording(leaves)
+
+    def _recording(self, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> _Recording | None:
+        """That of inputs of this shape, made where it is the second time; None for a pass that runs as it is."""
         key = _key(leaves, form)
         if key is None:
             return None

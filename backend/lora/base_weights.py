@@ -19,6 +19,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem
 from backend.config.sections.network import NetworkSection
 from backend.lora.contents import TITLES, inspect_lora
+from backend.lora.dora import lengths_of
 from backend.lora.factor_files import own_rows
 from backend.lora.keys import Names
 from backend.lora.load import LoraFile, read_lora
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 SETTING = "network.base_weights"
 
 _CLIP_LAYER = re.compile(r"(?:text_model\.)?(encoder\.layers\.\d+\.(?:self_attn\.\w+_proj|mlp\.fc[12]))\.weight")
-_SHORTEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class _Merged:
             added = file.scales[self.layer] * difference(file, self.layer, weight)
             if self.layer in file.lengths:
                 whole = weight + added
-                shorter = whole.square().sum(1, keepdim=True).clamp(min=_SHORTEST).sqrt()
-                added = file.lengths[self.layer].to(weight) * whole / shorter - weight
+                lengths = lengths_of(whole.square().sum(1, keepdim=True))
+                added = file.lengths[self.layer].to(weight) * whole / lengths - weight
             weight = weight + times * added
         return weight.reshape(self.shape)
 

@@ -41,7 +41,7 @@ class Magnitude(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.register_buffer("squares", squares, persistent=False)
-        start = _lengths(squares)[:, None].to(device=device or squares.device, copy=True)
+        start = lengths_of(squares)[:, None].to(device=device or squares.device, copy=True)
         self.weight = nn.Parameter(start)
         self.strength = torch.ones((), device=start.device)
 
@@ -107,7 +107,7 @@ def changed_lengths(layer: Any, adapter: str) -> Tensor:
         # a swapped block's weights lie elsewhere until swapping begins
         beside = _product(a.to(frozen.weight.device), frozen, computed).to(b.device, torch.float32).t()
         change = 2 * (b * beside).sum(1) + scale * (b * (b @ (a @ a.t()))).sum(1)
-        return _lengths(layer.lora_magnitude_vector[adapter].squares.to(b.device) + scale * change)
+        return lengths_of(layer.lora_magnitude_vector[adapter].squares.to(b.device) + scale * change)
 
 
 @torch.no_grad()
@@ -126,7 +126,8 @@ def lengths_beside(model: nn.Module, targets: Collection[str], names: Names) -> 
     return {path: row_lengths(model.get_submodule(path))[:, None].cpu() for path in frozen}
 
 
-def _lengths(squares: Tensor) -> Tensor:
+def lengths_of(squares: Tensor) -> Tensor:
+    """Lengths of rows by their squares; a row of zeros, which nothing can be divided by, is a little longer."""
     return squares.clamp(min=_SHORTEST).sqrt()
 
 

@@ -227,12 +227,9 @@ def inject(
     if kind in FACTORED:
         changed = {path: _factored(model, path, kind, size, factor, seed) for path, size in given.items()}
         for layer in changed.values():
-            frozen = next(layer.base_layer.parameters()).device
-            layer.factors.to(device=device or frozen)
-            layer.cast = cast
-            if dropout > 0:
-                layer.dropout = TrainingDropout(dropout)
-            layer.module_dropout = module_dropout
+            layer.factors.to(device=device or next(layer.base_layer.parameters()).device)
+            layer.cast, layer.module_dropout = cast, module_dropout
+            layer.dropout = TrainingDropout(dropout) if dropout > 0 else layer.dropout
         return Lora(changed, rank, alpha).in_format(weight_dtype)
     layers = _peft_layers(model, targets, rank, alpha, dropout, sizes or {})
     lora = Lora(layers, rank, alpha)

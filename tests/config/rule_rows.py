@@ -1,0 +1,323 @@
+"""Settings that break each rule between settings, and settings that keep them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Values = Mapping[str, Any]
+
+FOLDERS = {"dataset.folders": [{"path": "a"}]}
+PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
+SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
+TEXT = {"network.train_text_encoder": True}
+TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
+
+UNPAIRED = {
+    "model.family": "qwen_image_edit",
+    "dataset.folders": [{"path": "a", "control_path": "b"}, {"path": "c"}],
+    "validation.validation_folders": [{"path": "v", "name": "v"}],
+    **PROMPT,
+}
+
+# (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
+BROKEN: list[tuple[Values, str, str]] = [
+    ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
+    ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control pictures"),
+    (
+        {
+            "model.family": "flux_kontext",
+            "sampling.prompts": [{"prompt": "a", "control_image": "b", "control_image_2": "c"}],
+        },
+        "sampling.prompts[0].control_image_2",
+        "fewer control pictures",
+    ),
+    ({"model.zero_cond_t": "on"}, "model.zero_cond_t", "does not have it"),
+    ({"dataset.control_resolution": 512}, "dataset.control_resolution", "does not have it"),
+    ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
+    ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
+    ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),
+    ({**SDXL, "optimizer.text_encoder_lr": 1e-5}, "optimizer.text_encoder_lr", "not trained"),
+    ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
+    ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
+    ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
+    ({"training.ema": True, "optimizer.optimizer": "schedulefree.SGDScheduleFree"}, "training.ema", "itself"),
+    ({"training.ema_decay": 0.99}, "training.ema_decay", "no mean"),
+    (
+        {"network.lora_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
+        "network.lora_weight_dtype",
+        "two different",
+    ),
+    ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "an input of its own"),
+    ({"network.lora_fused": True, "network.rank_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
+    ({"network.lora_fused": True, "network.module_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
+    ({"network.network_type": "lokr", "network.rank_dropout": 0.1}, "network.rank_dropout", "have none of these"),
+    ({"loss.huber_c": 0.2}, "loss.huber_c", "no width"),
+    ({"loss.huber_schedule": "constant"}, "loss.huber_schedule", "no width"),
+    ({**SDXL, "loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "no layers"),
+    (
+        {**SDXL, "loss.debiased_estimation": True, "loss.min_snr_gamma": 5.0},
+        "loss.debiased_estimation",
+        "multiply",
+    ),
+    (
+        {**SDXL, "loss.zero_terminal_snr": True, "loss.prediction_type": "epsilon"},
+        "loss.zero_terminal_snr",
+        "needs v-pred",
+    ),
+    ({"model.family": "sdxl"}, "compile.shape_mode", "convolutions"),
+    ({"model.family": "sd15"}, "compile.shape_mode", "convolutions"),
+    ({**SDXL, "compile.caption_buckets": [64, 77]}, "compile.caption_buckets", "one length"),
+    ({**SDXL, **PROMPT}, "sampling.prompts[0].true_cfg_scale", "blurred"),
+    (
+        {"memory.blocks_to_swap": 3, "compile.compile_scope": "model", "training.gradient_checkpointing": False},
+        "memory.blocks_to_swap",
+        "within one graph",
+    ),
+    ({"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a break"),
+    ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": True}, "compile.cuda_graphs", "where they lay"),
+    ({"compile.compile": False, "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
+    *(
+        ({f"network.{name}": 0.1, "compile.cuda_graphs": True}, "compile.cuda_graphs", name)
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
+    ),
+    ({"memory.checkpointing_kind": "block", "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
+    ({"memory.blocks_to_swap": 2}, "memory.blocks_to_swap", "saves nothing"),
+    ({"memory.swap_ring": 3}, "memory.swap_ring", "no blocks"),
+    ({"memory.swap_pinned_limit_gb": 4.0}, "memory.swap_pinned_limit_gb", "no blocks"),
+    ({"saving.save_every_n_steps": 2000}, "saving.save_every_n_steps", "longer"),
+    ({"saving.save_every_n_epochs": 5, "training.max_train_epochs": 4}, "saving.save_every_n_epochs", "longer"),
+    ({"sampling.sample_every_n_steps": 2000, **PROMPT}, "sampling.sample_every_n_steps", "longer"),
+    (
+        {"sampling.sample_every_n_epochs": 5, "training.max_train_epochs": 4, **PROMPT},
+        "sampling.sample_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"validation.validate_every_n_steps": 2000, "dataset.validation_split": 0.1},
+        "validation.validate_every_n_steps",
+        "longer",
+    ),
+    (
+        {
+            "validation.validate_every_n_epochs": 5,
+            "training.max_train_epochs": 4,
+            "dataset.validation_split": 0.1,
+        },
+        "validation.validate_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"dataset.caption_dropout_every_n_epochs": 9, "training.max_train_epochs": 4},
+        "dataset.caption_dropout_every_n_epochs",
+        "longer",
+    ),
+    (
+        {"dataset.min_bucket_size": 1024, "dataset.max_bucket_size": 1000, "dataset.resolution": 1000},
+        "dataset.min_bucket_size",
+        "above",
+    ),
+    ({"dataset.resolution": 128}, "dataset.resolution", "smallest side"),
+    ({"dataset.resolution": 4096}, "dataset.resolution", "longest side"),
+    ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
+    ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
+    ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
+    ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is learnt"),
+    ({"optimizer.optimizer_args": {"lr": 1.0}}, "optimizer.optimizer_args", "field of its own"),
+    ({"optimizer.lr_scheduler_num_cycles": 3}, "optimizer.lr_scheduler_num_cycles", "no effect"),
+    ({"optimizer.lr_scheduler_power": 2.0}, "optimizer.lr_scheduler_power", "no effect"),
+    (
+        {"optimizer.lr_scheduler": "constant", "optimizer.lr_scheduler_min_lr_ratio": 0.1},
+        "optimizer.lr_scheduler_min_lr_ratio",
+        "no effect",
+    ),
+    ({"training.mixed_precision": "bf16", "model.weight_dtype": "fp16"}, "training.mixed_precision", "two different"),
+    ({"training.mixed_precision": "no", "model.weight_dtype": "fp16"}, "training.mixed_precision", "overflow"),
+    ({"timesteps.min_timestep": 500.0, "timesteps.max_timestep": 500.0}, "timesteps.min_timestep", "between"),
+    (
+        {"timesteps.discrete_flow_shift": 2.0, "timesteps.timestep_sampling": "flux_shift"},
+        "timesteps.discrete_flow_shift",
+        "no effect",
+    ),
+    (
+        {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "uniform"},
+        "timesteps.sigmoid_scale",
+        "no effect",
+    ),
+    ({"timesteps.logit_mean": 1.0}, "timesteps.logit_mean", "no effect"),
+    ({"timesteps.logit_std": 2.0}, "timesteps.logit_std", "no effect"),
+    ({"timesteps.mode_scale": 1.0}, "timesteps.mode_scale", "no effect"),
+    (
+        {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 2},
+        "compile.compile_mode",
+        "overwrites",
+    ),
+    ({"compile.compile_mode": "max-autotune"}, "compile.compile_mode", "not proven safe"),
+    (
+        {"compile.compile_mode": "max-autotune-no-cudagraphs", "compile.compile_backend": "aot_eager"},
+        "compile.compile_mode",
+        "no effect",
+    ),
+    ({"compile.compile_scope": "model"}, "compile.compile_scope", "nothing would be compiled"),
+    ({"compile.compile_cache_dir": "my kernels"}, "compile.compile_cache_dir", "stumble over paths with spaces"),
+    (
+        {"memory.checkpointing_kind": "offload", "training.gradient_checkpointing": False},
+        "memory.checkpointing_kind",
+        "is off",
+    ),
+    (
+        {
+            "memory.activation_memory_budget": 0.5,
+            "compile.compile": False,
+            "training.gradient_checkpointing": False,
+        },
+        "memory.activation_memory_budget",
+        "needs compile",
+    ),
+    (
+        {"memory.activation_memory_budget": 0.5, "memory.checkpointing_kind": "block"},
+        "memory.activation_memory_budget",
+        "next to nothing",
+    ),
+    *(
+        (
+            {
+                "memory.activation_memory_budget": 0.5,
+                f"network.{name}": 0.1,
+                "training.gradient_checkpointing": False,
+            },
+            "memory.activation_memory_budget",
+            f"with {name}: torch's compiler may draw the dropout anew",
+        )
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
+    ),
+    (
+        {
+            "memory.activation_memory_budget": 0.5,
+            "compile.compile_backend": "aot_eager",
+            "training.gradient_checkpointing": False,
+        },
+        "memory.activation_memory_budget",
+        "no effect",
+    ),
+    (
+        {
+            "compile.compile_scope": "model",
+            "training.gradient_checkpointing": False,
+            "compile.compile_blocks": [{"blocks": "double"}],
+        },
+        "compile.compile_blocks",
+        "no effect",
+    ),
+    (
+        {"compile.compile_blocks": [{"blocks": "double:0-3"}, {"blocks": "middle:1"}]},
+        "compile.compile_blocks[1].blocks",
+        "no blocks",
+    ),
+    ({"network.lokr_factor": 4}, "network.lokr_factor", "no LoKr"),
+    (
+        {"network.base_weights": ["a", "b"], "network.base_weights_multiplier": [1.0]},
+        "network.base_weights_multiplier",
+        "not as many",
+    ),
+    ({"network.base_weights_multiplier": [1.0]}, "network.base_weights_multiplier", "nothing is merged"),
+    ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "no layout for loha"),
+    ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "joins the layers"),
+    ({"network.network_type": "lokr", "network.conv_dim": 4, **SDXL}, "network.conv_dim", "this run trains lokr"),
+    ({"network.network_type": "lokr", "network.loraplus_lr_ratio": 4.0}, "network.loraplus_lr_ratio", "two matrices"),
+    (
+        {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0, "network.loraplus_lr_ratio": 4.0},
+        "network.loraplus_lr_ratio",
+        "finds one rate",
+    ),
+    (
+        {"optimizer.optimizer": "prodigyplus.ProdigyPlusScheduleFree", "network.loraplus_lr_ratio": 4.0},
+        "network.loraplus_lr_ratio",
+        "finds one rate",
+    ),
+    ({**SDXL, **TEXT, **TEXT_RATIO, "network.network_type": "loha"}, *TEXT_RATIO, "two matrices"),
+    (
+        {**SDXL, **TEXT, **TEXT_RATIO, "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0},
+        *TEXT_RATIO,
+        "finds one rate",
+    ),
+    ({**SDXL, **TEXT_RATIO}, *TEXT_RATIO, "not trained"),
+    ({"network.network_type": "loha", "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "trains loha"),
+    ({"network.network_type": "dora", "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "trains dora"),
+    *(
+        (
+            {"optimizer.optimizer": name, "optimizer.lr_scheduler": "constant", "network.scale_weight_norms": 1.0},
+            "network.scale_weight_norms",
+            "averages of its own",
+        )
+        for name in ("AdamWScheduleFree", "schedulefree.SGDScheduleFree")
+    ),
+    ({"network.conv_alpha": 4.0, **SDXL}, "network.conv_alpha", "conv_dim is not set"),
+    ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
+    ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
+    ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
+    ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "kept as int8"),
+    (
+        {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
+        "sampling.prompts[1].negative_prompt",
+        "no effect",
+    ),
+    ({"sampling.sample_every_n_steps": 10}, "sampling.sample_every_n_steps", "no sample prompts"),
+    ({"sampling.sample_every_n_epochs": 10}, "sampling.sample_every_n_epochs", "no sample prompts"),
+    ({"sampling.sample_at_start": True}, "sampling.sample_at_start", "no sample prompts"),
+    ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation pictures"),
+    ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation pictures"),
+    ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation pictures"),
+    ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation pictures"),
+    ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation pictures"),
+    ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation pictures"),
+    (
+        {"validation.validation_folders": [{"path": "x", "name": "A"}, {"path": "y", "name": "a"}]},
+        "validation.validation_folders[1].name",
+        "this name",
+    ),
+    (
+        {"validation.validation_folders": [{"path": "a", "name": "x"}], **FOLDERS},
+        "validation.validation_folders[0].path",
+        "trained on too",
+    ),
+    ({"saving.save_last_n": 3}, "saving.save_last_n", "no effect"),
+]
+
+KEPT: list[Values] = [
+    {"compile.cuda_graphs": True},
+    {"compile.cuda_graphs": True, "compile.compile": False, "training.gradient_checkpointing": False},
+    {},
+    {"training.max_train_epochs": 5},
+    {"training.max_train_steps": 5},
+    {"optimizer.lr_warmup": 100.0, "training.max_train_epochs": 2},
+    {"optimizer.lr_warmup": 0.0},
+    {"network.loraplus_lr_ratio": 16.0, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1e-3}]},
+    {**SDXL, **TEXT, **TEXT_RATIO, "network.loraplus_lr_ratio": 16.0},
+    {"network.rank_dropout": 0.1, "network.module_dropout": 0.1, "network.network_dropout": 0.1},
+    {"network.module_dropout": 0.1, "network.network_type": "loha"},
+    {"network.scale_weight_norms": 1.0, "network.conv_dim": 4, **SDXL},
+    {"network.network_type": "dora", "network.lora_fused": True, "saving.save_layout": "diffusers"},
+    {"network.network_type": "dora", "network.conv_dim": 4, "network.loraplus_lr_ratio": 4.0, **SDXL},
+    {"network.network_type": "dora", "network.rank_dropout": 0.1, "network.module_dropout": 0.1},
+    {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
+    {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
+    {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},
+    {"training.mixed_precision": "auto", "model.weight_dtype": "fp16"},
+    {"compile.compile_mode": "max-autotune-no-cudagraphs", "training.gradient_accumulation_steps": 4},
+    {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 4, "compile.compile": False},
+    {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
+    {"compile.compile_scope": "model", "compile.compile": False},
+    {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
+    {"memory.base_compute": "fp8"},
+    {"memory.base_compute": "int8", "memory.base_quantization": "int8"},
+    {"sampling.prompts": [{"prompt": "y", "negative_prompt": "z", "true_cfg_scale": 3.0}]},
+    {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},
+    {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},
+    {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
+    {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
+    {"training.ema": True, "training.ema_decay": 0.99},
+    {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},
+    {"timesteps.mode_scale": 1.0, "timesteps.timestep_sampling": "mode"},
+]
