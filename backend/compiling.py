@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from backend.compile import cache as compile_cache
 from backend.compile.helper import compile_model
-from backend.compile.recompute import within_graphs
-from backend.compile.recording import record
+from backend.compile.recompute import checkpointing_of, within_graphs
+from backend.compile.recording import Recorder, record
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
+from backend.compile.worth import Trial
 from backend.config.paths import resolve
 from backend.config.schema import Config
 from backend.inputs import Inputs
@@ -83,16 +85,47 @@ def compile_blocks(
     return telemetry, report
 
 
-def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> None:
-    """Have training passes recorded as CUDA graphs, where that is set and there is a card."""
-    if not inputs.cfg.compile.cuda_graphs:
-        return
+def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Recorder | None:
+    """Have training passes recorded as CUDA graphs, where that is set and there is a card; else None.
+
+    Left to itself (auto), first asks whether this run's passes can be recorded and whether it pays.
+    """
+    chosen = inputs.cfg.compile.cuda_graphs
+    if chosen == "off":
+        return None
     if inputs.device.type != "cuda":
-        text = f"cuda_graphs has no effect on {inputs.device.type}"
-        events.write("warning", text=text, remedy="Set compile.cuda_graphs to false.")
-        return
-    remedy = "The run goes on without. Set compile.cuda_graphs to false, or send the log with this line."
-    record(
-        trained.denoiser,
-        lambda why: events.write("warning", text=f"CUDA graphs could not be recorded: {why}", remedy=remedy),
-    )
+        if chosen == "on":
+            text = f"cuda_graphs has no effect on {inputs.device.type}"
+            events.write("warning", text=text, remedy="Set compile.cuda_graphs to auto or off.")
+        return None
+    if chosen == "auto" and (why := _unrecordable(inputs.cfg)):
+        events.write("cuda_graphs", state="left out", reason=why)
+        log.info("CUDA graphs: %s", why)
+        return None
+    return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
+
+
+def _unrecordable(cfg: Config) -> str:
+    """Why the passes of a run can't be recorded, whatever its card; "" where they can."""
+    if cfg.memory.blocks_to_swap:
+        return "blocks are swapped, and a recorded pass reads weights where they lay"
+    checkpointed = checkpointing_of(cfg)
+    if checkpointed == "offload":
+        return "what checkpointing sends to the host can't be recorded"
+    if checkpointed != "off" and cfg.network.drops:
+        return "dropout that a second forward pass draws again can't be recorded"
+    return ""
+
+
+def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
+    """An event for what a recorder has done or found; a warning where it gave up what was asked for."""
+    if recorder.failed:
+        remedy = "The run goes on without. Set compile.cuda_graphs to off, or send the log with this line."
+        if chosen == "on":
+            events.write("warning", text=f"CUDA graphs could not be recorded: {recorder.failed}", remedy=remedy)
+        events.write("cuda_graphs", state="failed", reason=recorder.failed)
+    elif recorder.trial is not None and recorder.trial.against:
+        events.write("cuda_graphs", state="left out", reason=recorder.trial.against)
+    elif recorder.recordings:
+        shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
+        events.write("cuda_graphs", state="recorded", shapes=shapes, seconds=seconds, kept=recorder.kept)

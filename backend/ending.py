@@ -31,7 +31,7 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
             raise
         raise oom.told(error, events, job.expected, job.shape_words(), partial(_kept_whole, job, error)) from error
     finally:
-        memory = hold_against_peak(events, job.expected, job.accelerator.device)
+        memory = hold_against_peak(events, job.expected, job.watch.meter)
     job.count_time()
     position = job.position
     if ending == "stopped":

@@ -105,11 +105,12 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
     telemetry, report = compile_blocks(inputs, trained, shapes, cache, stack)
-    record_passes(inputs, trained, events)
+    recorder = record_passes(inputs, trained, events)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
     total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
-    watch = Watch(events, position, total, Meter(inputs.device), telemetry, report, planned, trained.swap)
+    meter = Meter(inputs.device, recorder)
+    watch = Watch(events, position, total, meter, telemetry, report, planned, trained.swap, recorder)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     return _assemble(around, inputs, trained, forward, position, fingerprint, metrics, watch)
 

@@ -74,7 +74,7 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
     names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
     lora = _inject(inputs, denoiser, encoders, names, events)
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
-    checkpointing.apply(denoiser, kind)
+    checkpointing.apply(denoiser, kind, cfg.network.drops)
     if kind == "offload" and inputs.device.type == "cpu":
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
         events.write("warning", text=text, remedy="Set memory.checkpointing_kind to auto.")

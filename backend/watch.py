@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from backend.checkpoint import Position
 from backend.compile import share
+from backend.compile.recording import Recorder
 from backend.compile.report import CompileReport
 from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
@@ -25,7 +26,8 @@ _SHARE_STEP = 2
 class Watch:
     """What happens beside a step's arithmetic.
 
-    telemetry and report (what `compile_model` did) are None when compile is off. planned: graphs of the shape plan.
+    telemetry and report (what `compile_model` did) are None when compile is off, recorder where passes aren't recorded.
+    planned: graphs of the shape plan.
     """
 
     def __init__(
@@ -38,11 +40,12 @@ class Watch:
         report: CompileReport | None,
         planned: int,
         swap: Swap | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._events = events
         self._position = position
         self._total = total_steps
-        self._meter = meter
+        self.meter = meter
         self._telemetry = telemetry
         self._report = report
         self._resumed = position.step > 0
@@ -50,6 +53,7 @@ class Watch:
         self._told: str | None = None
         self._first = True
         self._swap = swap
+        self._recorder = recorder
         self._steps = 0
         self._syncs = SyncSampler(meter.device)
 
@@ -58,7 +62,7 @@ class Watch:
         if self._swap is not None:
             self._swap.take_waits()
         if self._steps == _SHARE_STEP and self._report is not None and self._report.disable_linear:
-            share.begin(self._meter.device)
+            share.begin(self.meter.device)
         self._syncs.begin()
 
     def begin(self) -> None:
@@ -68,19 +72,23 @@ class Watch:
         self._phase("compile" if compiling else "train")
 
     def measure(self) -> Mapping[str, Measure]:
-        """Columns of a step's row that the host knows: memory, the counts of compiling so far, the wait for swap."""
-        row: dict[str, Measure] = {**self._meter.read(), "syncs": self._syncs.end()}
+        """Columns of a step's row that the host knows: memory, the counts of compiling so far, the wait for swap.
+
+        Seconds spent recording passes count as compiling: they come once a shape, and are no part of a step's time.
+        """
+        row: dict[str, Measure] = {**self.meter.read(), "syncs": self._syncs.end()}
         if self._swap is not None:
             row["swap_wait"] = self._swap.take_waits()
+        recording = 0.0 if self._recorder is None else self._recorder.seconds
         if self._telemetry is None:
-            return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": 0.0}
+            return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": recording}
         stats = self._telemetry.poll()
         return row | {
             "graphs": stats.graphs,
             # without linear layers a block is many pieces, and nothing says how many there should be
             "recompiles": None if self._report is not None and self._report.disable_linear else stats.recompiles,
             "breaks": stats.breaks,
-            "compile_seconds": stats.seconds,
+            "compile_seconds": stats.seconds + recording,
             "cache_hits": stats.cache_hits,
             "cache_misses": stats.cache_misses,
             "limit_hits": stats.limit_hits,

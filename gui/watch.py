@@ -67,6 +67,8 @@ class RunWatch:
             facts["validation"] = [*facts["validation"], _without_frame(event)][-_MOST:]
         elif kind == "compile":
             facts["compile"] = facts["compile"] | _compile(event, facts["compile"])
+        elif kind == "cuda_graphs":
+            facts["recorded"] = _without_frame(event)
         elif kind == "recompile":
             facts["recompiles"] = [*facts["recompiles"], _without_frame(event)][-_MOST:]
         elif kind == "graph_break":
@@ -87,7 +89,7 @@ class RunWatch:
             facts["result"] = _without_frame(event)
         elif kind == "resumed":
             # A new process compiles anew: what the old one said about it is no longer so.
-            facts["compile"], facts["recompiles"], facts["breaks"] = {}, [], []
+            facts["compile"], facts["recompiles"], facts["breaks"], facts["recorded"] = {}, [], [], None
 
     def _once(self, kind: str, folder: Path, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """A listing, made anew only when an event spoke of it or its folder changed: it reads all events each time."""
@@ -138,6 +140,7 @@ def _empty() -> dict[str, Any]:
         "compile": {},
         "recompiles": [],
         "breaks": [],
+        "recorded": None,
         "warnings": [],
         "result": None,
         "memory": None,

@@ -5,7 +5,7 @@
   const { el, fill, text } = m;
   const KEY = "monotile-card-gb";
   // What one part is called and coloured is the same in every bar.
-  const PARTS = ["weights", "swap_ring", "text_encoders", "lora", "gradients", "optimizer", "activations", "vae", "pictures", "workspace", "outside"];
+  const PARTS = ["weights", "swap_ring", "text_encoders", "lora", "gradients", "optimizer", "activations", "recordings", "vae", "pictures", "workspace", "outside"];
   const TONES = { fits: "good", tight: "warn", does_not_fit: "bad", unknown: "calm" };
 
   const segments = (stage) => [...stage.parts, stage.outside ? { name: "outside", title: "CUDA itself, slack", bytes: stage.outside } : null].filter(Boolean);

@@ -36,7 +36,7 @@
       const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
       ui.compile.className = `verdict ${tone}`;
       const share = c.share === null || c.share === undefined ? "" : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
-      text(ui.compile, words + share);
+      text(ui.compile, words + share + recorded(facts.recorded));
       payback(status);
       const list = together([
         ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
@@ -134,6 +134,13 @@
       if (graphs > 0) return ["good", `Compiled once, no recompile since.${missing}`];
       if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
       return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
+    };
+
+    // Passes that are replayed as CUDA graphs: how many shapes, or why none.
+    const recorded = (told) => {
+      if (!told) return "";
+      if (told.state === "recorded") return ` CUDA graphs: the passes of ${m.count(told.shapes, "shape")} are replayed, which keeps ${m.bytes(told.kept)}.`;
+      return ` CUDA graphs are left out: ${told.reason}.`;
     };
 
     // A graph beyond the plan is an alarm: it stands on top, with what ends it.

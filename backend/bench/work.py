@@ -62,7 +62,7 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     )
     if spec.fused_lora:
         fuse(lora)
-    checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off")
+    checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off", random=False)
     return model.train(), lora
 
 

@@ -47,7 +47,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     telemetry = Telemetry(folder).start()
     report = _compile(spec, chosen, model, shapes)
     if spec.cuda_graphs:
-        record(model)
+        meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
     step = _Step(model, optimizer, shapes, autocast, lora.collect_gradients)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
@@ -278,14 +278,14 @@ def _validate(stream: Any, forward: Callable[[Any], Any]) -> float:
 class _Meter:
     """Device memory: the allocator's peak in the timed steps, and what graphs take outside of the allocator.
 
-    With swap also what a timed step waited for weights, and what the transfers alone would take.
+    What recorded passes keep counts with the peak. With swap also what a timed step waited for weights, and what the
+    transfers alone would take.
     """
 
     def __init__(self, device: Any, swap: Any = None) -> None:
         import torch
 
-        self.swap = swap
-
+        self.swap, self.recorder = swap, None
         self.torch, self.device, self.cuda = torch, device, device.type == "cuda"
         self.outside_before = self._outside() if self.cuda else 0
 
@@ -310,10 +310,14 @@ class _Meter:
             return {"peak_gb": None, "graph_gb": None, "device": "cpu", **self._swapped(steps)}
         return {
             **self._swapped(steps),
-            "peak_gb": self.torch.cuda.max_memory_allocated(self.device) / 1e9,
+            "peak_gb": (self.torch.cuda.max_memory_allocated(self.device) + self._kept()) / 1e9,
             "graph_gb": (self._outside() - self.outside_before) / 1e9,
             "device": self.torch.cuda.get_device_name(self.device),
         }
+
+    def _kept(self) -> int:
+        """Bytes that recorded passes keep, which the allocator does not count."""
+        return 0 if self.recorder is None else self.recorder.kept
 
     def _swapped(self, steps: int) -> dict[str, float]:
         if self.swap is None:

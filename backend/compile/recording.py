@@ -2,7 +2,8 @@
 
 A LoRA's step launches thousands of small kernels, which on a fast card takes several times as long as running them. The
 forward and the backward pass of each shape of inputs are recorded as they run, compiled blocks included. All recordings
-share their memory: one step is done with it before the next begins.
+share their memory: one step is done with it before the next begins. A recording serves only once its first replay has
+given what the plain pass gave.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,14 +22,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from backend.compile.worth import Trial
+
 log = logging.getLogger(__name__)
 
 Leaves = list[Any]
+Tell = Callable[["Recorder"], object]
+
+_APART = 0.02
+"""Most that a replay may differ from the plain pass, as a share of its length: flash attention's backward pass adds in
+another order each time, which in bf16 is a thousandth; what a recording gets wrong is wrong altogether."""
 
 
-def record(denoiser: nn.Module, on_failure: Callable[[str], None] = lambda why: None) -> Recorder:
+def record(denoiser: nn.Module, tell: Tell = lambda recorder: None, trial: Trial | None = None) -> Recorder:
     """Have the denoiser's training passes recorded from now on; called when it has its LoRA."""
-    denoiser._monotile_recorder = Recorder(denoiser, on_failure)
+    denoiser._monotile_recorder = Recorder(denoiser, tell, trial)
     return denoiser._monotile_recorder
 
 
@@ -40,68 +51,97 @@ class Recorder:
 
     A shape's first pass runs as it is, which compiles what has to be; its second is recorded, and those after it are
     replayed. The passes before one that is recorded must be done with, their losses gone. Passes without gradients are
-    never recorded. Where recording fails, the run goes on without.
+    never recorded. Where recording fails, or gives something else than the plain pass, the run goes on without.
 
     A weight that lies elsewhere at a later pass, since it was not changed in place, makes all recordings void.
-    on_failure: told why nothing is recorded any more, as is `failed`. made: gradients of `trained`, where the backward
-    pass of every recording writes them.
+    tell: called whenever something below has changed. trial: what finds out first whether recording pays.
+    failed: why nothing is recorded any more. seconds: spent recording. kept: bytes of the device that only recordings
+    use. made: gradients of `trained`, where the backward pass of every recording writes them.
     """
 
-    def __init__(self, module: nn.Module, on_failure: Callable[[str], None]) -> None:
-        self.on_failure = on_failure
+    def __init__(self, module: nn.Module, tell: Tell, trial: Trial | None = None) -> None:
+        self.tell = tell
+        self.trial = trial
         self._weights = list(module.parameters())
         self.trained = [weight for weight in self._weights if weight.requires_grad]
         self.recordings: dict[Hashable, _Recording] = {}
         self.failed = ""
+        self.seconds = 0.0
+        self.kept = 0
         self._seen: set[Hashable] = set()
         self._places: tuple[int, ...] = ()
-        self.made = [torch.zeros_like(weight) for weight in self.trained]
-        self._gradients = [torch.zeros_like(weight) for weight in self.trained]
+        self.made: list[Tensor] = []
+        self._gradients: list[Tensor] = []
         self._pool: Any = None
 
     def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        if not torch.is_grad_enabled() or self.failed:
+        if not torch.is_grad_enabled() or self.failed or (self.trial is not None and self.trial.against):
             return function(*given, **named)
         leaves, form = tree_flatten((given, named))
-        recording = self._recording(function, leaves, form)
-        return function(*given, **named) if recording is None else recording(leaves)
-
-    def _recording(self, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> _Recording | None:
-        """That of inputs of this shape, made where it is the second time; None for a pass that runs as it is."""
         key = _key(leaves, form)
         if key is None:
-            return None
+            return function(*given, **named)
         self._check_places()
         if key not in self._seen:
             self._seen.add(key)
-            return None
+            return function(*given, **named)
+        if self.trial is not None and not self.trial.decided:
+            return self._try(self.trial, function, *given, **named)
         if key not in self.recordings:
             self._record(key, function, leaves, form)
-        return self.recordings.get(key)
+        recording = self.recordings.get(key)
+        return function(*given, **named) if recording is None else recording(leaves)
 
     def _check_places(self) -> None:
         """Forget recordings of weights that have moved: they would read what lies there now."""
         places = tuple(weight.data_ptr() for weight in self._weights)
         if places != self._places:
-            self.recordings.clear()
-            self._places, self._pool = places, None
+            self._forget()
+            self._places = places
+
+    def _forget(self) -> None:
+        self.recordings.clear()
+        self._pool, self.kept = None, 0
+
+    def _try(self, trial: Trial, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        out = trial(function, *given, **named)
+        self.seconds += time.perf_counter() - started
+        if trial.decided:
+            log.info("CUDA graphs: %s", trial.words)
+            self.tell(self)
+        return out
 
     def _record(self, key: Hashable, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        self._make_places()
         # Passes that are not done with hold what leads to the weights' gradients, on the stream that they ran on.
         gc.collect()
+        started, state = time.perf_counter(), torch.cuda.get_rng_state()
         try:
             self.recordings[key] = _Recording(self, function, leaves, form, self._pool)
         except Exception as error:
             # Anything: each library refuses to be recorded in its own way, and the run can go on without.
             self.failed = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            self.recordings.clear()
-            torch.cuda.synchronize()
             log.warning("CUDA graphs are left out, since recording failed: %s", self.failed)
-            self.on_failure(self.failed)
+        # What this pass drops is what it would have dropped without a recording.
+        torch.cuda.set_rng_state(state)
+        if self.failed:
+            self._forget()
+            self.made, self._gradients = [], []
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         else:
+            self.kept = _kept(self._pool)
             log.info("recorded CUDA graphs of shape %d", len(self.recordings))
+        self.seconds += time.perf_counter() - started
+        self.tell(self)
+
+    def _make_places(self) -> None:
+        if not self.made:
+            self.made = [torch.zeros_like(weight) for weight in self.trained]
+            self._gradients = [torch.zeros_like(weight) for weight in self.trained]
 
     def add_gradients(self, reached: Sequence[bool]) -> None:
         """Add what a backward pass made to the gradients of the weights that it reached, as autograd would have."""
@@ -124,6 +164,22 @@ class Recorder:
             torch._foreach_add_(*summed)
 
 
+@contextmanager
+def _casting_anew() -> Iterator[None]:
+    """What autocast has cast before is no part of a recording, and what a recording casts is not for others."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+def _kept(pool: Any) -> int:
+    """Bytes of the device that a pool of recordings keeps, less what torch counts as allocated there."""
+    segments = torch.cuda.memory_snapshot(pool, include_traces=False)
+    return sum(segment["total_size"] - segment["allocated_size"] for segment in segments)
+
+
 def _key(leaves: Leaves, form: TreeSpec) -> Hashable | None:
     """What tells two shapes apart; None for inputs that can't be recorded: not on a card, or not plain values."""
     facts: list[Hashable] = [str(form)]
@@ -137,6 +193,20 @@ def _key(leaves: Leaves, form: TreeSpec) -> Hashable | None:
         else:
             return None
     return tuple(facts)
+
+
+def _compare(what: str, found: list[Tensor], plain: list[Tensor]) -> None:
+    """RuntimeError where a replay's tensors are not those of the plain pass."""
+    apart = _length([got.double() - want.double() for got, want in zip(found, plain, strict=True)])
+    size = _length(plain)
+    # Where the plain pass overflowed, as fp16 does at its first steps, there is nothing to hold it against.
+    if math.isfinite(size) and not apart <= _APART * size:
+        raise RuntimeError(f"replayed {what} are not those of the plain pass, but {apart:.2g} of {size:.2g} apart")
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    """Euclidean norm of all of them together."""
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
 class _Recording:
@@ -156,22 +226,23 @@ class _Recording:
         wanted = [*self._inner, *recorder.trained]
 
         def forward() -> tuple[Leaves, TreeSpec]:
-            # What autocast has cast before is not part of a recording, and what a recording casts is not for others.
-            torch.clear_autocast_cache()
             given, named = tree_unflatten(self.inputs, form)
-            out = tree_flatten(function(*given, **named))
-            torch.clear_autocast_cache()
-            return out
+            with _casting_anew():
+                return tree_flatten(function(*given, **named))
 
         def backward(outputs: Leaves, gradients: Leaves) -> tuple[Tensor | None, ...]:
-            return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+            # Blocks that are computed a second time cast again.
+            with _casting_anew():
+                return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
 
         # Libraries make what they need on a stream at their first call there, which can't be recorded.
-        stream = torch.cuda.Stream()
+        stream, state = torch.cuda.Stream(), torch.cuda.get_rng_state()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             outputs, _ = forward()
-            backward(outputs, [torch.zeros_like(out) for out in outputs])
+            # Any gradients do for a comparison, and these are of the size that they ought to be.
+            plain = [out.detach().clone() for out in outputs]
+            plain += [found for found in backward(outputs, list(plain)) if found is not None]
             del outputs
         torch.cuda.current_stream().wait_stream(stream)
 
@@ -190,6 +261,19 @@ class _Recording:
             # Gone before the next recording, which then makes its own in the same memory.
             del gradients, made
         self.outputs = [out.detach() for out in outputs]
+        torch.cuda.set_rng_state(state)
+        self._check(plain, places)
+
+    def _check(self, plain: list[Tensor], places: list[Tensor]) -> None:
+        """Replay once on the inputs of the plain pass. RuntimeError where it does not give the same."""
+        count = len(self.outputs)
+        self.forward.replay()
+        torch._foreach_copy_(self.douts, plain[:count])
+        found = [out.clone() for out in self.outputs]
+        self.backward.replay()
+        found += [inner for inner in self.made_inner if inner is not None] + places
+        _compare("outputs", found[:count], plain[:count])
+        _compare("gradients", found[count:], plain[count:])
 
     def __call__(self, leaves: Leaves) -> Any:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]

@@ -70,12 +70,13 @@ def _float(_: Setting, value: Any) -> Any:
 
 def _choice(setting: Setting, value: Any) -> Any:
     known = setting.choices or setting.suggestions
-    if isinstance(value, bool):
+    word = value.strip() if isinstance(value, str) else ""
+    if isinstance(value, bool) or word.lower() in ("true", "false"):
+        truth = value if isinstance(value, bool) else word.lower() == "true"
         for yes, no in (("true", "false"), ("on", "off")):
             if yes in known and no in known:
-                return yes if value else no
+                return yes if truth else no
     if isinstance(value, str):
-        word = value.strip()
         return next((name for name in known if name.lower() == word.lower()), word)
     return value
 

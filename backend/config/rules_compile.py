@@ -50,30 +50,24 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("compile.cuda_graphs", "memory.blocks_to_swap"),
-        lambda on, count: on and count > 0,
+        lambda chosen, count: chosen == "on" and count > 0,
         "cuda_graphs can't be used with block swap ({blocks_to_swap} blocks): a recorded pass reads weights where they "
         "lay",
-        "Set memory.blocks_to_swap to 0, or compile.cuda_graphs to false",
+        "Set memory.blocks_to_swap to 0, or compile.cuda_graphs to auto",
     ),
     Rule(
-        (
-            "compile.cuda_graphs",
-            "training.gradient_checkpointing",
-            "memory.checkpointing_kind",
-            "compile.compile",
-            "compile.disable_linear",
-        ),
-        lambda on, saves, kind, compiled, linear: on and saves and (kind != "auto" or not compiled or linear == "on"),
-        "cuda_graphs can't be used with gradient checkpointing outside of compiled graphs, which can't be recorded",
-        "Turn training.gradient_checkpointing off, or leave memory.checkpointing_kind at auto with compile on and "
-        "disable_linear off",
+        ("compile.cuda_graphs", "training.gradient_checkpointing", "memory.checkpointing_kind"),
+        lambda chosen, saves, kind: chosen == "on" and saves and kind == "offload",
+        "cuda_graphs can't be used with checkpointing_kind offload: what goes to the host and back can't be recorded",
+        "Set memory.checkpointing_kind to auto, or compile.cuda_graphs to auto",
     ),
     *(
         Rule(
-            ("compile.cuda_graphs", f"network.{name}"),
-            lambda on, dropout: on and dropout > 0,
-            f"cuda_graphs can't be used with {name} yet: what a replayed pass drops was not held against a plain run's",
-            f"Set {name} to 0, or compile.cuda_graphs to false",
+            ("compile.cuda_graphs", "training.gradient_checkpointing", f"network.{name}"),
+            lambda chosen, saves, dropout: chosen == "on" and saves and dropout > 0,
+            f"cuda_graphs can't be used with gradient checkpointing and {name}: what the second forward pass draws "
+            "again can't be recorded",
+            f"Set {name} to 0, turn training.gradient_checkpointing off, or set compile.cuda_graphs to auto",
         )
         for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),

@@ -36,13 +36,14 @@ KINDS = ("auto", "block", "offload", "selective")
 Hook = Callable[..., Any]
 
 
-def apply(denoiser: nn.Module, kind: str) -> Offload | None:
+def apply(denoiser: nn.Module, kind: str, random: bool = True) -> Offload | None:
     """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
 
     block: every block is recomputed from its input. auto: as block, but compiled blocks do it in their backward graphs
     where they can (`backend.compile.recompute`). offload: as block, with the inputs on the host. selective: every
-    second block is recomputed, the others keep their insides: half of the saving for half of the time. ValueError for
-    an unknown kind, and for a model that has no checkpointing.
+    second block is recomputed, the others keep their insides: half of the saving for half of the time. random: blocks
+    draw random numbers (LoRA dropout), which a second forward must draw again. ValueError for an unknown kind, and for
+    a model that has no checkpointing.
     """
     if kind not in ("off", *KINDS):
         raise ValueError(f"checkpointing kind {kind!r} is unknown; known: off, {', '.join(KINDS)}")
@@ -50,25 +51,36 @@ def apply(denoiser: nn.Module, kind: str) -> Offload | None:
         denoiser.disable_gradient_checkpointing()
         return None
     offload = Offload() if kind == "offload" else None
-    hook: Hook = {"auto": within, "block": recomputed, "selective": Selective()}.get(kind) or offload
-    denoiser.enable_gradient_checkpointing(hook)
+    hooks = {"auto": Within, "block": Recompute, "selective": Selective}
+    denoiser.enable_gradient_checkpointing(offload or hooks[kind](random))
     return offload
 
 
-def recomputed(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """`function` of its arguments, of which only these are kept; the rest is computed again in the backward pass."""
-    return checkpoint(function, *arguments, use_reentrant=False, **named)
+class Recompute:
+    """Calls a function and keeps only its arguments; the rest is computed again in the backward pass.
+
+    random: as in `apply`. Without it nothing is asked of the generators, which a pass that is being recorded
+    (`backend.compile.recording`) could not answer.
+    """
+
+    def __init__(self, random: bool = True) -> None:
+        self._random = random
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=self._random, **named)
 
 
-def within(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """As `recomputed`, but a block whose compiled backward recomputes by itself is called plainly.
+class Within(Recompute):
+    """As `Recompute`, but a block whose compiled backward recomputes by itself is called plainly.
 
     Asked at every call: a block that fails to compile, or was never compiled, is recomputed from outside.
     """
-    block = _block(function, arguments)
-    if block is not None and getattr(block.forward, "recomputes", False):
-        return function(*arguments, **named)
-    return recomputed(function, *arguments, **named)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        block = _block(function, arguments)
+        if block is not None and getattr(block.forward, "recomputes", False):
+            return function(*arguments, **named)
+        return super().__call__(function, *arguments, **named)
 
 
 def _block(function: Callable[..., Any], arguments: tuple[Any, ...]) -> nn.Module | None:
@@ -76,14 +88,15 @@ def _block(function: Callable[..., Any], arguments: tuple[Any, ...]) -> nn.Modul
     return next((each for each in (function, *arguments) if isinstance(each, nn.Module)), None)
 
 
-class Selective:
+class Selective(Recompute):
     """Recomputes the blocks with an even number and leaves the others alone.
 
     Operators inside of a compiled block can't be chosen from outside of it (that is the activation budget's work), so
     the choice is between blocks, which works eager and compiled, and makes no difference to any graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, random: bool = True) -> None:
+        super().__init__(random)
         self._numbers: dict[int, int] = {}
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -91,7 +104,7 @@ class Selective:
         key = id(_block(function, arguments) or function)
         if self._numbers.setdefault(key, len(self._numbers)) % 2:
             return function(*arguments, **named)
-        return recomputed(function, *arguments, **named)
+        return super().__call__(function, *arguments, **named)
 
 
 def set_activation_budget(share: float | None, recompute: bool = False) -> None:

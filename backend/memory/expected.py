@@ -12,6 +12,7 @@ import torch
 
 from backend.config.problems import Problem
 from backend.config.schema import Config
+from backend.memory.meter import Meter
 from backend.plan.estimate import OUTSIDE, Estimate
 from backend.plan.machine import Card, ram
 from backend.plan.memory_report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words
@@ -123,17 +124,20 @@ def peak_ram() -> int:
     return int(most if sys.platform == "darwin" else most * 1024)
 
 
-def hold_against_peak(events: EventWriter, expected: Expected | None, device: torch.device) -> dict[str, Any]:
+def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Meter) -> dict[str, Any]:
     """Tell what was used beside what was estimated: event `memory_peak`, log, run folder; returns the fields."""
     told: dict[str, Any] = {"ram_peak": peak_ram()}
-    if device.type == "cuda":
-        told["vram_peak"] = torch.cuda.max_memory_allocated(device)
-        told["vram_reserved_peak"] = torch.cuda.max_memory_reserved(device)
+    if meter.device.type == "cuda":
+        told["vram_peak"] = meter.vram_peak()
+        told["vram_reserved_peak"] = torch.cuda.max_memory_reserved(meter.device)
     if expected is not None:
         told["ram_estimated"] = expected.estimate.ram_total
         if "vram_peak" in told:
             told["vram_estimated"] = max(stage.allocated for stage in expected.estimate.stages)
-            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"])
+            kept = meter.kept
+            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"] - kept)
+            if kept:
+                told["words"] += f"; beside it recorded passes keep {gigabytes(kept)}"
             log.info("Video memory: %s", told["words"])
         log.info("RAM: %s", against_peak(told["ram_estimated"], told["ram_peak"]))
     events.write("memory_peak", **told)

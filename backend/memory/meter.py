@@ -6,10 +6,13 @@ import logging
 import os
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
+
+if TYPE_CHECKING:
+    from backend.compile.recording import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +23,10 @@ _EVERY_S = 1.0
 class Meter:
     """Reads memory in bytes, named as the columns of a step's row; on a CPU the RAM alone."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, recorder: Recorder | None = None) -> None:
+        """recorder: keeps memory for its recordings that torch does not count as allocated."""
         self._device = device
+        self._recorder = recorder
         self._process = psutil.Process()
         self._driver = Driver.of(device) if device.type == "cuda" else None
 
@@ -30,11 +35,20 @@ class Meter:
         """The device whose memory is read."""
         return self._device
 
+    @property
+    def kept(self) -> int:
+        """Bytes that recorded passes keep for themselves and torch does not count as allocated."""
+        return 0 if self._recorder is None else self._recorder.kept
+
+    def vram_peak(self) -> int:
+        """The most bytes of a CUDA device allocated since the start, and what recorded passes keep beside that."""
+        return torch.cuda.max_memory_allocated(self._device) + self.kept
+
     def read(self) -> dict[str, int]:
         """``ram`` = resident memory of this process, ``ram_available`` and ``ram_total`` of the machine.
 
-        On CUDA also ``vram_allocated`` and ``vram_reserved`` by torch, ``vram_peak`` = the most allocated since the
-        start, ``vram_total`` and ``vram_free`` of the card, all programs counted, and ``vram_others`` = what other
+        On CUDA also ``vram_allocated`` and ``vram_reserved`` by torch, ``vram_peak`` = `vram_peak`,
+        ``vram_total`` and ``vram_free`` of the card, all programs counted, and ``vram_others`` = what other
         programs hold, where the driver tells (it does not in some containers and on WSL).
         """
         machine = psutil.virtual_memory()
@@ -48,7 +62,7 @@ class Meter:
             row |= {
                 "vram_allocated": torch.cuda.memory_allocated(self._device),
                 "vram_reserved": torch.cuda.memory_reserved(self._device),
-                "vram_peak": torch.cuda.max_memory_allocated(self._device),
+                "vram_peak": self.vram_peak(),
                 "vram_total": total,
                 "vram_free": free,
             }

@@ -37,6 +37,12 @@ def _turns(cfg: Config, parts: Parts | None) -> Iterator[Change]:
         yield Change({"memory.offload_by_turns": value}, "let the denoiser wait while samples are decoded", "seconds")
 
 
+def _recordings(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.compile.cuda_graphs == "on":
+        words = "record CUDA graphs only where there is memory for them"
+        yield Change({"compile.cuda_graphs": "auto"}, words, "what they would have saved of a step")
+
+
 def _tiles(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     for value in _stronger(cfg.memory.vae_tiling):
         yield Change({"memory.vae_tiling": value}, "let the VAE work in tiles", "nothing that can be seen")
@@ -136,6 +142,7 @@ def _no_turns(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 LESS_VRAM: tuple[Maker, ...] = (
     _turns,
+    _recordings,
     _tiles,
     _optimizer,
     _checkpointing,

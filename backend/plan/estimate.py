@@ -10,7 +10,7 @@ from backend.config.problems import Problem
 from backend.plan.machine import Card
 from backend.plan.memory_settings import Chosen
 
-_NOT_SURE = ("activations", "pictures", "workspace")
+_NOT_SURE = ("activations", "recordings", "pictures", "workspace")
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 

@@ -107,7 +107,18 @@ def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunW
         beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
         found += [drawing, Stage("decode_samples", beside | decode | kept)]
+    if given.recorded:
+        recordings = _recordings(found[2], trained)
+        found[2:] = [replace(stage, parts={**stage.parts, "recordings": recordings}) for stage in found[2:]]
     return [stage for stage in found if stage.allocated]
+
+
+def _recordings(training: Stage, trained: Trained) -> int:
+    """Bytes that recorded passes keep: what a pass holds, and the gradients that it writes and that are summed up.
+
+    Kept beside it: a shape's first pass is a plain one, and so are validation and samples.
+    """
+    return training.parts["activations"] + 2 * trained.bytes["gradients"]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ PARTS = {
     "optimizer": "optimizer",
     "ema": "mean of the LoRA",
     "activations": "activations",
+    "recordings": "recorded passes",
     "vae": "VAE weights",
     "pictures": "VAE's pictures",
     "workspace": "workspace",

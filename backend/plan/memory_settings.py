@@ -25,7 +25,8 @@ class Chosen:
     """What of a config decides over memory, with auto resolved.
 
     weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
-    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to.
+    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to. recorded: passes are
+    replayed as CUDA graphs.
     """
 
     weight_width: int
@@ -43,6 +44,7 @@ class Chosen:
     tiled_encode: bool = False
     tiled_decode: bool = False
     turns: bool = False
+    recorded: bool = False
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""
@@ -91,6 +93,8 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
+        # auto records only where a run finds the memory for it.
+        recorded=cfg.compile.cuda_graphs == "on",
     )
 
 

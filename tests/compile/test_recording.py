@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import record
+from backend.compile.recording import Recorder, _compare, record
+from backend.compile.worth import Trial, verdict
 from backend.models.flux.denoise import block_lists, predict
 from backend.models.unet import denoise as unet
 from backend.shapes.runtime import ShapeRuntime
@@ -53,6 +54,7 @@ def test_gradients_are_summed_and_are_not_a_recordings_own() -> None:
     """The next replay overwrites what the last one made."""
     weight = nn.Linear(2, 1, bias=False)
     recorder = record(weight)
+    recorder._make_places()
     recorder.made[0].fill_(1.0)
     recorder.add_gradients([True])
     recorder.add_gradients([True])
@@ -66,16 +68,15 @@ def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_f
     plain, recorded = (
         train_here(
             config(
-                tiny_flux, image_folder, tmp_path, compile={"compile": False, "cuda_graphs": on},
+                tiny_flux, image_folder, tmp_path, compile={"compile": False, "cuda_graphs": how},
                 training={"gradient_checkpointing": False, "max_train_steps": 3},
             )
         )[0]
-        for on in (False, True)
+        for how in ("auto", "on")
     )  # fmt: skip
     if not torch.cuda.is_available():
-        assert [e["text"] for e in events(recorded, "warning") if "cuda_graphs" in e["text"]] == [
-            "cuda_graphs has no effect on cpu"
-        ]
+        told = [[e["text"] for e in events(run, "warning") if "cuda_graphs" in e["text"]] for run in (plain, recorded)]
+        assert told == [[], ["cuda_graphs has no effect on cpu"]], "auto has nothing to say of a CPU"
     assert [row["loss"] for row in rows(recorded)] == [row["loss"] for row in rows(plain)]
 
 
@@ -90,13 +91,10 @@ def test_a_denoisers_pass_goes_through_its_recorder(family: str, monkeypatch: py
         width = FIRST_WIDTH + SECOND_WIDTH
         text = {"prompt_embeds": torch.randn(77, width), "pooled": torch.randn(POOLED_WIDTH), "time_ids": torch.ones(6)}
         given = ([torch.randn(4, 8, 8)], torch.tensor([500.0]), [text])
-    recorder, passed = record(model), []
-    usual = recorder._recording
-    monkeypatch.setattr(recorder, "_recording", lambda *all: passed.append(all[0]) or usual(*all))
+    recorder, passed, usual = record(model), [], Recorder.__call__
+    monkeypatch.setattr(Recorder, "__call__", lambda self, *all, **n: passed.append(all[0]) or usual(self, *all, **n))
     found, wanted = (code(each, *given, 1.0, ShapeRuntime("off"))[0] for each in (model, plain))
     assert torch.equal(found, wanted)
-    with torch.no_grad():
-        code(model, *given, 1.0, ShapeRuntime("off"))
     assert passed == [model.core if family == "flux" else model] and not recorder.recordings
 
 
@@ -144,7 +142,67 @@ def test_a_pass_that_cannot_be_recorded_runs_plainly() -> None:
     model.core = reads
     recorder = record(model, told.append)
     assert_same(losses(model, turns()), losses(plain, turns()))
-    assert recorder.failed and told == [recorder.failed] and not recorder.recordings
+    assert recorder.failed and told == [recorder] and not recorder.recordings
+
+
+@pytest.mark.parametrize(
+    ("share", "free", "against"),
+    [(0.95, 24e9, ""), (0.5, 24e9, "does not wait"), (0.95, 22e9, "23.0 GB of the card must be free")],
+)
+def test_auto_records_where_launching_is_most_of_a_pass_and_memory_is_left(
+    share: float, free: float, against: str
+) -> None:
+    words, reason = verdict(share, int(10e9), int(free))
+    assert f"{share:.0%} of a forward pass" in words and against in reason and bool(against) == bool(reason)
+
+
+def test_a_replay_is_held_against_the_plain_pass() -> None:
+    plain = [torch.randn(8), torch.randn(3, 3)]
+    _compare("gradients", [value * 1.001 for value in plain], plain)
+    _compare("gradients", [torch.full((8,), torch.nan), plain[1]], [torch.full((8,), torch.inf), plain[1]])
+    for wrong in (plain[0].roll(1), torch.zeros(8), torch.full((8,), torch.nan)):
+        with pytest.raises(RuntimeError, match="replayed gradients are not those of the plain pass"):
+            _compare("gradients", [wrong, plain[1]], plain)
+
+
+@pytest.mark.gpu
+def test_a_recording_that_gives_something_else_is_not_used() -> None:
+    """A number of the host's is what it was when it was recorded."""
+    model, plain, told = denoiser_with_lora().to("cuda", torch.bfloat16), denoiser_with_lora(), []
+    plain.to("cuda", torch.bfloat16)
+    block_lists(model)
+    core, calls = model.core, []
+
+    def counts(*given: Any) -> Tensor:
+        calls.append(1)
+        return core(*given) * len(calls)
+
+    model.core = counts
+    recorder = record(model, told.append)
+    losses(model, turns()[:3])
+    assert "not those of the plain pass" in recorder.failed and told == [recorder] and not recorder.recordings
+
+
+@pytest.mark.gpu
+def test_auto_times_three_passes_then_records_or_says_why_not() -> None:
+    model, told = denoiser_with_lora().to("cuda", torch.bfloat16), []
+    recorder = record(model, told.append, Trial())
+    losses(model, turns())
+    # Two shapes come first, three passes are timed, three of eight are left.
+    assert recorder.trial.decided and recorder.seconds > 0
+    assert not recorder.trial.against and len(recorder.recordings) == 2 and recorder.kept > 0, recorder.trial.words
+    assert len(told) == 3
+
+    class Never(Trial):
+        def _decide(self, held: int) -> None:
+            self.words, self.against = verdict(0.1, held, 1 << 40)
+
+    recorder = record(model, told.append, Never())
+    losses(model, turns())
+    assert "does not wait" in recorder.trial.against and not recorder.recordings and not recorder.made
+
+
+DROPOUT = {"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2}
 
 
 @pytest.mark.gpu
@@ -155,8 +213,14 @@ def test_a_pass_that_cannot_be_recorded_runs_plainly() -> None:
         {"compile": {"compile": True}, "training": {"gradient_checkpointing": True}},
         {"compile": {"compile": True}, "training": {"gradient_checkpointing": False, "gradient_accumulation_steps": 2}},
         {"compile": {"compile": False}, "training": {"gradient_checkpointing": False, "mixed_precision": "fp16"}},
+        {
+            "compile": {"compile": False},
+            "memory": {"checkpointing_kind": "block"},
+            "training": {"gradient_checkpointing": True},
+        },
+        {"compile": {"compile": True}, "training": {"gradient_checkpointing": False}, "network": DROPOUT},
     ],
-    ids=["eager", "checkpointed", "accumulated", "fp16"],
+    ids=["eager", "checkpointed", "accumulated", "fp16", "recomputed", "dropout"],
 )  # fmt: skip
 def test_a_run_with_recorded_passes_is_the_plain_run(
     more: dict[str, Any], tiny_flux: Path, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -165,8 +229,8 @@ def test_a_run_with_recorded_passes_is_the_plain_run(
     caplog.set_level(logging.INFO, "backend.compile.recording")
     runs = []
     prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
-    for on in (False, True):
-        settings = {**more, "compile": {**more["compile"], "cuda_graphs": on}}
+    for how in ("off", "on"):
+        settings = {**more, "compile": {**more["compile"], "cuda_graphs": how}}
         settings["training"] = {"max_train_steps": 12, **more["training"]}
         cfg = config(
             tiny_flux, image_folder, tmp_path, dataset={"validation_split": 0.25}, **settings,
@@ -179,3 +243,8 @@ def test_a_run_with_recorded_passes_is_the_plain_run(
     plain, recorded = runs
     assert [row["loss"] for row in rows(recorded)] == pytest.approx([row["loss"] for row in rows(plain)], rel=1e-3)
     assert "recorded CUDA graphs of shape 1" in caplog.text
+    told = list(events(recorded, "cuda_graphs"))
+    assert told[-1]["state"] == "recorded" and told[-1]["shapes"] == len(told) and told[-1]["kept"] > 0
+    if not more["compile"]["compile"]:
+        untimed = [row["step"] for row in rows(recorded) if row["s_per_step"] is None]
+        assert len(untimed) == len(told), "a step in which a shape is recorded is not timed"

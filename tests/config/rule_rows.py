@@ -75,13 +75,12 @@ BROKEN: list[tuple[Values, str, str]] = [
         "within one graph",
     ),
     ({"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a break"),
-    ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": True}, "compile.cuda_graphs", "where they lay"),
-    ({"compile.compile": False, "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
+    ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "where they lay"),
     *(
-        ({f"network.{name}": 0.1, "compile.cuda_graphs": True}, "compile.cuda_graphs", name)
+        ({f"network.{name}": 0.1, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", name)
         for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),
-    ({"memory.checkpointing_kind": "block", "compile.cuda_graphs": True}, "compile.cuda_graphs", "outside of compiled"),
+    ({"memory.checkpointing_kind": "offload", "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "to the host"),
     ({"memory.blocks_to_swap": 2}, "memory.blocks_to_swap", "saves nothing"),
     ({"memory.swap_ring": 3}, "memory.swap_ring", "no blocks"),
     ({"memory.swap_pinned_limit_gb": 4.0}, "memory.swap_pinned_limit_gb", "no blocks"),
@@ -286,8 +285,10 @@ BROKEN: list[tuple[Values, str, str]] = [
 ]
 
 KEPT: list[Values] = [
-    {"compile.cuda_graphs": True},
-    {"compile.cuda_graphs": True, "compile.compile": False, "training.gradient_checkpointing": False},
+    {"compile.cuda_graphs": "on"},
+    {"compile.cuda_graphs": "on", "memory.checkpointing_kind": "block", "compile.compile": False},
+    {"compile.cuda_graphs": "on", "network.network_dropout": 0.1, "training.gradient_checkpointing": False},
+    {"memory.blocks_to_swap": 3, "network.network_dropout": 0.1},
     {},
     {"training.max_train_epochs": 5},
     {"training.max_train_steps": 5},

@@ -84,8 +84,8 @@ def test_a_lora_that_has_not_begun_is_left_as_it_is() -> None:
 
 @pytest.mark.gpu
 def test_nothing_waits_for_the_device() -> None:
-    model, _ = trained()
-    lora = inject(model.cuda(), ["x_embedder", "proj_out"], rank=2, alpha=2.0, dropout=0.0, seed=1)
+    model, lora = trained()
+    model.cuda()
     norms = NormLimit(lora, 1e-3)
     torch.cuda.set_sync_debug_mode("error")
     try:

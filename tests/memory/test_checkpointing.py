@@ -253,7 +253,7 @@ class Toy(nn.Module):
 def test_inputs_leave_the_device_and_come_back_from_the_host() -> None:
     """After the forward only the last inputs are alive; what the backward uses is what lies on the host."""
     offload = Offload(smallest=0)
-    toy, plain = Toy(offload), Toy(checkpointing.recomputed)
+    toy, plain = Toy(offload), Toy(checkpointing.Recompute())
     shared = torch.randn(1, 5, 16)
 
     def start() -> Tensor:
@@ -315,7 +315,7 @@ def test_unknown_kinds_are_refused() -> None:
 def test_offload_on_the_card_is_exact_and_smaller() -> None:
     """Real streams: equal gradients over several steps, and a peak below that of plain checkpointing."""
     peaks, grads = [], []
-    for hook in (checkpointing.recomputed, Offload()):
+    for hook in (checkpointing.Recompute(), Offload()):
         toy = Toy(hook, blocks=24, device="cuda")
         shared = torch.zeros(1, 1, 16, device="cuda")
         for _ in range(3):

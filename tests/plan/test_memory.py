@@ -73,6 +73,20 @@ def test_a_mean_of_the_weights_is_counted_with_what_it_takes_the_place_of() -> N
     assert not any("mean of the LoRA" in line for line in memory_lines(plain, None))
 
 
+def test_recorded_passes_keep_what_a_pass_holds_and_two_sets_of_gradients() -> None:
+    """In all stages that come after; left to itself a run records only what there is memory for."""
+    on, auto = (of(settings(compile={"cuda_graphs": how}), 80) for how in ("on", "auto"))
+    training = auto.stage("train").parts
+    kept = training["activations"] + 2 * training["gradients"]
+    assert {stage.name: stage.parts.get("recordings", 0) for stage in on.stages} == {
+        "encode_text": 0, "encode_pictures": 0, "train": kept, "sample": kept, "decode_samples": kept
+    }  # fmt: skip
+    assert not any("recordings" in stage.parts for stage in auto.stages)
+    size = (on.peak.total - 1) / GB
+    small = Search(settings(compile={"cuda_graphs": "on"}), WORK, named_card(size), flux_dev()).nearest()
+    assert small.fits and small.values == {"compile.cuda_graphs": "auto"}
+
+
 @pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])
 def test_the_verdict_is_held_against_the_card(gigabytes: float, verdict: str) -> None:
     found = of(settings(), gigabytes)
