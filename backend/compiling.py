@@ -122,10 +122,11 @@ def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
     if recorder.failed:
         remedy = "The run goes on without. Set compile.cuda_graphs to off, or send the log with this line."
         if chosen == "on":
-            events.write("warning", text=f"CUDA graphs could not be recorded: {recorder.failed}", remedy=remedy)
+            events.write("warning", text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy)
         events.write("cuda_graphs", state="failed", reason=recorder.failed)
     elif recorder.trial is not None and recorder.trial.against:
         events.write("cuda_graphs", state="left out", reason=recorder.trial.against)
     elif recorder.recordings:
         shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
-        events.write("cuda_graphs", state="recorded", shapes=shapes, seconds=seconds, kept=recorder.kept)
+        facts = {"shapes": shapes, "seconds": seconds, "kept": recorder.kept, "reason": recorder.full}
+        events.write("cuda_graphs", state="recorded", **facts)

@@ -139,7 +139,8 @@
     // Passes that are replayed as CUDA graphs: how many shapes, or why none.
     const recorded = (told) => {
       if (!told) return "";
-      if (told.state === "recorded") return ` CUDA graphs: the passes of ${m.count(told.shapes, "shape")} are replayed, which keeps ${m.bytes(told.kept)}.`;
+      const others = told.reason ? ` Others run as they are: ${told.reason}.` : "";
+      if (told.state === "recorded") return ` CUDA graphs: the passes of ${m.count(told.shapes, "shape")} are replayed, which keeps ${m.bytes(told.kept)}.${others}`;
       return ` CUDA graphs are left out: ${told.reason}.`;
     };
 

@@ -22,13 +22,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from backend.compile.worth import Trial
+from backend.compile.worth import Trial, free_bytes
 
 log = logging.getLogger(__name__)
 
 Leaves = list[Any]
 Tell = Callable[["Recorder"], object]
 
+_ROOM = 1.3
+"""Free memory that a further recording needs, in what those before keep: its shape's plain passes run beside them."""
 _APART = 0.02
 """Most that a replay may differ from the plain pass, as a share of its length: flash attention's backward pass adds in
 another order each time, which in bf16 is a thousandth; what a recording gets wrong is wrong altogether."""
@@ -55,8 +57,9 @@ class Recorder:
 
     A weight that lies elsewhere at a later pass, since it was not changed in place, makes all recordings void.
     tell: called whenever something below has changed. trial: what finds out first whether recording pays.
-    failed: why nothing is recorded any more. seconds: spent recording. kept: bytes of the device that only recordings
-    use. made: gradients of `trained`, where the backward pass of every recording writes them.
+    failed: why nothing is recorded any more, nor replayed. full: why further shapes are not recorded. seconds: spent
+    recording. kept: bytes of the device that only recordings use. made: gradients of `trained`, where the backward pass
+    of every recording writes them.
     """
 
     def __init__(self, module: nn.Module, tell: Tell, trial: Trial | None = None) -> None:
@@ -66,6 +69,7 @@ class Recorder:
         self.trained = [weight for weight in self._weights if weight.requires_grad]
         self.recordings: dict[Hashable, _Recording] = {}
         self.failed = ""
+        self.full = ""
         self.seconds = 0.0
         self.kept = 0
         self._seen: set[Hashable] = set()
@@ -82,15 +86,25 @@ class Recorder:
         if key is None:
             return function(*given, **named)
         self._check_places()
-        if key not in self._seen:
+        if key not in self._seen or (self.full and key not in self.recordings):
             self._seen.add(key)
-            return function(*given, **named)
+            return self._plain(function, *given, **named)
         if self.trial is not None and not self.trial.decided:
             return self._try(self.trial, function, *given, **named)
         if key not in self.recordings:
             self._record(key, function, leaves, form)
         recording = self.recordings.get(key)
-        return function(*given, **named) if recording is None else recording(leaves)
+        return self._plain(function, *given, **named) if recording is None else recording(leaves)
+
+    def _plain(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """A pass as it is; where memory runs out beside the recordings, they go first."""
+        try:
+            return function(*given, **named)
+        except torch.OutOfMemoryError:
+            if not self.recordings:
+                raise
+        self._give_up("memory ran out beside them")
+        return function(*given, **named)
 
     def _check_places(self) -> None:
         """Forget recordings of weights that have moved: they would read what lies there now."""
@@ -115,6 +129,13 @@ class Recorder:
     def _record(self, key: Hashable, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        # What recordings keep is free for no other, although torch counts it so.
+        free = free_bytes() - self.kept
+        if free < _ROOM * self.kept:
+            self.full = f"{free / 1e9:.1f} GB of the card are free beside {len(self.recordings)} recorded shapes"
+            log.info("CUDA graphs: further shapes run as they are: %s", self.full)
+            self.tell(self)
+            return
         self._make_places()
         # Passes that are not done with hold what leads to the weights' gradients, on the stream that they ran on.
         gc.collect()
@@ -123,19 +144,26 @@ class Recorder:
             self.recordings[key] = _Recording(self, function, leaves, form, self._pool)
         except Exception as error:
             # Anything: each library refuses to be recorded in its own way, and the run can go on without.
-            self.failed = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            log.warning("CUDA graphs are left out, since recording failed: %s", self.failed)
+            why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        else:
+            why = ""
         # What this pass drops is what it would have dropped without a recording.
         torch.cuda.set_rng_state(state)
-        if self.failed:
-            self._forget()
-            self.made, self._gradients = [], []
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        else:
-            self.kept = _kept(self._pool)
-            log.info("recorded CUDA graphs of shape %d", len(self.recordings))
         self.seconds += time.perf_counter() - started
+        if why:
+            self._give_up(why)
+            return
+        self.kept = _kept(self._pool)
+        log.info("recorded CUDA graphs of shape %d", len(self.recordings))
+        self.tell(self)
+
+    def _give_up(self, why: str) -> None:
+        self.failed = why
+        log.warning("CUDA graphs are left out: %s", why)
+        self._forget()
+        self.made, self._gradients = [], []
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         self.tell(self)
 
     def _make_places(self) -> None:

@@ -48,8 +48,12 @@ class Trial:
 
     def _decide(self, held: int) -> None:
         """held: bytes that a forward pass leaves for its backward."""
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        self.words, self.against = verdict(statistics.median(self._shares), held, free + held)
+        self.words, self.against = verdict(statistics.median(self._shares), held, free_bytes() + held)
+
+
+def free_bytes() -> int:
+    """What of the current card could still be allocated: free of it, and reserved by torch but not in use."""
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def verdict(share: float, held: int, free: int) -> tuple[str, str]:

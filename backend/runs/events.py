@@ -37,7 +37,7 @@ KINDS = frozenset(
         "checkpoint",  # step, file
         "state",  # step
         "compile",  # what one compile was, and its seconds
-        "cuda_graphs",  # state (recorded, left out, failed), reason; or shapes, seconds, kept (bytes)
+        "cuda_graphs",  # state (recorded, left out, failed), reason of what is left out, shapes, seconds, kept
         "recompile",  # reason, block, setting
         "graph_break",  # reason, file, line
         "warning",  # text, remedy

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from backend.compile import recording
 from backend.compile.recording import Recorder, _compare, record
 from backend.compile.worth import Trial, verdict
 from backend.models.flux.denoise import block_lists, predict
@@ -163,6 +164,35 @@ def test_a_replay_is_held_against_the_plain_pass() -> None:
     for wrong in (plain[0].roll(1), torch.zeros(8), torch.full((8,), torch.nan)):
         with pytest.raises(RuntimeError, match="replayed gradients are not those of the plain pass"):
             _compare("gradients", [wrong, plain[1]], plain)
+
+
+def test_recordings_make_room_where_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Recorder] = []
+    recorder = record(nn.Linear(2, 1), told.append)
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+
+    def runs_out_once(value: int) -> int:
+        if recorder.recordings:
+            raise torch.OutOfMemoryError("none left")
+        return value
+
+    recorder.recordings["a shape"], recorder.kept = object(), 5
+    assert recorder._plain(runs_out_once, 3) == 3
+    assert told == [recorder] and "memory ran out" in recorder.failed and not recorder.recordings and not recorder.kept
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder._plain(lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("none left")))
+
+
+def test_further_shapes_run_plainly_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what those before keep is free for no other, although torch counts it so."""
+    told: list[Recorder] = []
+    recorder = record(nn.Linear(2, 1), told.append)
+    recorder._pool, recorder.kept, recorder.recordings["a shape"] = (0, 1), int(4e9), object()
+    monkeypatch.setattr(recording, "free_bytes", lambda: int(9e9))
+    recorder._record("another", lambda: None, [], None)
+    assert told == [recorder] and list(recorder.recordings) == ["a shape"] and not recorder.failed
+    assert recorder.full == "5.0 GB of the card are free beside 1 recorded shapes"
 
 
 @pytest.mark.gpu
