@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from backend.config.problems import sentences
 from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
@@ -103,8 +104,7 @@ def event_line(event: dict[str, Any]) -> str:
     if kind in ("checkpoint", "sample"):
         return f"step {step}: {kind} {event.get('file')}"
     if kind in ("warning", "error"):
-        said = [event.get("text"), event.get("cause"), event.get("remedy")]
-        return f"{kind}: {' '.join(part for part in said if part)}"
+        return f"{kind}: {sentences(event.get('text'), event.get('cause'), event.get('remedy'))}"
     if kind == "recompile":
         return f"recompile: {event.get('reason')}"
     if kind == "graph_break":

@@ -153,7 +153,7 @@
     };
     // The newest in full; a data set's oddities, told before the first step, must not push the run out of sight.
     const warnings = (list = [], recompiles = []) => {
-      const one = (w) => el("div", { class: "warning" }, el("strong", {}, w.text), w.remedy ? el("span", {}, ` ${w.remedy}`) : null);
+      const one = (w) => el("div", { class: "warning" }, el("strong", {}, /[.!?]$/.test(w.text) ? w.text : `${w.text}.`), w.remedy ? el("span", {}, ` ${w.remedy}`) : null);
       const earlier = list.slice(0, list.length > 2 ? -1 : 0).reverse();
       const unfolded = ui.warnings.querySelector("details")?.open;
       fill(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from backend.compile import toolchain
 from backend.runs.files import atomic_path, write_atomic
 
 _KEY_FILE = "key.json"
@@ -43,10 +44,9 @@ class CacheSize:
 def trouble(path: Path) -> str | None:
     """Why compilers may stumble over `path`, in words; None when they don't."""
     text = str(path)
-    if any(character.isspace() for character in text):
-        return f"{text} has a space in it"
-    if not text.isascii():
-        return f"{text} has letters beyond ASCII"
+    odd = toolchain.odd_path(path)
+    if odd is not None:
+        return odd
     if len(text) > MOST_PATH:
         return f"{text} is {len(text)} characters long, more than {MOST_PATH}"
     return None

@@ -90,7 +90,8 @@ def _ask(what: str, seconds: float, folder: Path | None = None) -> _Answer:
     if done.returncode == 0 and lines:
         return _Answer(json.loads(lines[-1]))
     errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    said = next((line for line in reversed(errors) if "Error" in line or "error" in line), errors[-1] if errors else "")
+    last = next((line for line in reversed(errors) if "Error" in line or "error" in line), errors[-1] if errors else "")
+    said = toolchain.error_line(done.stderr) or last
     return _Answer(None, said or f"it ended with exit code {done.returncode}", done.stderr)
 
 
@@ -190,6 +191,15 @@ def _toolchain(on_gpu: bool) -> Iterator[Check]:
         yield Check("Python headers", state, "Python.h is missing", toolchain.header_remedy())
 
 
+def _install() -> Iterator[Check]:
+    """A torch whose path compilers stumble over. Nothing where it is fine."""
+    folder = toolchain.torch_folder()
+    odd = toolchain.odd_path(folder) if folder is not None else None
+    if odd is not None:
+        text = f"torch is where C compilers stumble over its path: {odd}"
+        yield Check("Install path", "warn", text, toolchain.install_remedy())
+
+
 def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     """Checks of the cache folder and the disk it is on, and the folder."""
     try:
@@ -200,7 +210,9 @@ def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
     wrong = cache.trouble(folder)
     if wrong:
-        checks = [Check("Compile cache", "warn", wrong, "Set compile_cache_dir to a short folder without spaces.")]
+        checks = [
+            Check("Compile cache", "warn", f"compilers stumble over its path: {wrong}", toolchain.folder_remedy())
+        ]
     else:
         checks = [Check("Compile cache", "ok", text)]
     free = shutil.disk_usage(folder).free
@@ -219,9 +231,14 @@ _INSTALL = {"flash2": "pip install flash-attn", "fa4": "pip install flash-attn-4
 def _attention(found: dict[str, Any]) -> list[Check]:
     routes: dict[str, str | None] = found.get("routes", {})
     usable = [name for name, why in routes.items() if why is None]
-    checks = [Check("Attention", "ok", f"usable here: {', '.join(usable)}; auto picks for you")]
+    text = f"usable here: {', '.join(usable)}; auto picks for you"
     if not found.get("gpu"):
-        return checks
+        # Most lack the card that "GPU" tells of already: no warning for each of them.
+        on_card = [name for name, why in routes.items() if why and "needs an NVIDIA GPU" in why]
+        others = [why for name, why in routes.items() if why and name not in on_card]
+        lacking = [f"{', '.join(on_card)} need an NVIDIA GPU", *others] if on_card else others
+        return [Check("Attention", "ok", "; ".join([text, *lacking]))]
+    checks = [Check("Attention", "ok", text)]
     for name, why in routes.items():
         if why is not None:
             remedy = f"Optional: {_INSTALL[name]}" if name in _INSTALL and "install" in why else "Nothing needs it."
@@ -252,7 +269,10 @@ def _proof(folder: Path | None) -> Check:
         took = f"{answer.found['seconds']:.0f} s"
         text = f"a small function was compiled and ran forward and backward on {answer.found['device']} in {took}"
         return Check("Compile", "ok", text)
-    remedy = toolchain.remedy_of(answer.log) or "Training still runs, without compile."
+    if folder is not None and toolchain.odd_path(folder):
+        remedy = toolchain.folder_remedy()
+    else:
+        remedy = toolchain.remedy_of(answer.log) or "Training still runs, without compile."
     return Check("Compile", "fail", f"compiling failed: {answer.said}", remedy)
 
 
@@ -270,6 +290,7 @@ def run(chosen: str | None = None) -> Iterator[Check]:
         return
     yield from _gpu(found, _driver())
     yield from _toolchain(bool(found.get("gpu")))
+    yield from _install()
     yield from disk
     yield from _attention(found)
     yield from _quantised(found)

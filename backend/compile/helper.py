@@ -38,8 +38,6 @@ _LIMIT_AND_FULLGRAPH = (
     "compile_fullgraph allows no eager call beside graphs, and compile_cache_size_limit leaves no graph to a new shape"
 )
 
-_ERROR_LINE = re.compile(r"\b(?:error|ld): ")
-
 _TRI_STATE = {"true": True, "false": False, "auto": None, "none": None}
 
 
@@ -133,7 +131,7 @@ def _said(error: BaseException) -> str:
     """
     inner = getattr(error, "inner_exception", None) or error
     first, *more = [line.strip() for line in str(inner).splitlines() if line.strip()] or [type(inner).__name__]
-    wrote = next((line for line in more if _ERROR_LINE.search(line)), None)
+    wrote = toolchain.error_line("\n".join(more))
     return f"{first}: {wrote}" if wrote else first
 
 

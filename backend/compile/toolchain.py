@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 from backend.setup.system import remedy
@@ -21,6 +23,7 @@ TORCH_FLOOR = (2, 11)
 
 _CPP = ("g++", "clang++", "c++")
 _C = ("gcc", "clang", "cc")
+_ERROR_LINE = re.compile(r"\b(?:error|ld): ")
 
 
 def is_windows() -> bool:
@@ -63,6 +66,20 @@ def python_header() -> Path | None:
     return header if header.is_file() else None
 
 
+def odd_path(path: Path) -> str | None:
+    """What in the name of `path` compilers stumble over, in words; None when nothing is."""
+    text = str(path)
+    if any(character.isspace() for character in text):
+        return f"{text} has a space in it"
+    return None if text.isascii() else f"{text} has letters beyond ASCII"
+
+
+def torch_folder() -> Path | None:
+    """Where torch is installed, whose headers and libraries every compile names; None when it is not."""
+    found = importlib.util.find_spec("torch")
+    return Path(found.origin).parent if found is not None and found.origin else None
+
+
 def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
@@ -83,6 +100,16 @@ def triton_remedy() -> str:
     return f"Run: python -m pip install {package}"
 
 
+def folder_remedy() -> str:
+    """How to have a cache folder that compilers can name."""
+    return "Set compile_cache_dir to a short folder without spaces or letters beyond ASCII, or leave it empty."
+
+
+def install_remedy() -> str:
+    """How to have a torch that compilers can name."""
+    return "Set Monotile up anew in a folder whose path has no spaces and no letters beyond ASCII."
+
+
 def _disk_remedy() -> str:
     return "Free some room on the disk of the compile cache, or set compile_cache_dir to a folder on another."
 
@@ -91,22 +118,41 @@ def _folder_remedy() -> str:
     return "Set compile_cache_dir to a folder that you can write."
 
 
+def _missing_triton() -> str | None:
+    return None if has_triton() else triton_remedy()
+
+
+def _compiler_mend() -> str:
+    """A compiler that is there fails over a path of ours before it fails over anything else."""
+    cached, torch = os.environ.get("TORCHINDUCTOR_CACHE_DIR"), torch_folder()
+    if cached and odd_path(Path(cached)):
+        return folder_remedy()
+    return install_remedy() if torch is not None and odd_path(torch) else compiler_remedy()
+
+
 # A word of what a compiler or its cache says when it fails, and the mend.
-_CAUSES = (
+_CAUSES: tuple[tuple[str, Callable[[], str | None]], ...] = (
     ("No space left", _disk_remedy),
     ("Disk quota exceeded", _disk_remedy),
     ("Read-only file system", _folder_remedy),
     ("Permission denied", _folder_remedy),
     ("Python.h", header_remedy),
-    ("triton", triton_remedy),
-    ("compiler", compiler_remedy),
-    ("CppCompileError", compiler_remedy),
+    ("triton", _missing_triton),
+    ("compiler", _compiler_mend),
+    ("compile error", _compiler_mend),
+    ("CppCompileError", _compiler_mend),
 )
 
 
 def remedy_of(said: str) -> str | None:
     """What mends a failed compile, from all or part of what was said of it; None where that is not known."""
-    return next((mend() for word, mend in _CAUSES if word.lower() in said.lower()), None)
+    known = (mend() for word, mend in _CAUSES if word.lower() in said.lower())
+    return next((text for text in known if text is not None), None)
+
+
+def error_line(said: str) -> str | None:
+    """The first line in which a compiler or linker told what is wrong; None where none did."""
+    return next((line.strip() for line in said.splitlines() if _ERROR_LINE.search(line)), None)
 
 
 def missing_for_inductor(device: str) -> str | None:

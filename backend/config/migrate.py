@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from backend.config.problems import Problem
 from backend.config.schema import SCHEMA_VERSION
+from backend.config.toml_io import dumps_value
 
 Data = dict[str, Any]
 
@@ -117,9 +118,14 @@ class _LegacyCompile:
         for name, value in taken.items():
             self.section[name] = value
             self.moved[f"compile.{name}"] = path
-        said = ", ".join(f"{name} = {value}" for name, value in taken.items())
-        text = f"{old} is an older name and was read as {said}" if taken else f"{old} is an older name"
-        remedy = "Write it so from now on" if taken else "It has no effect beside today's options; take the line out"
+        said = ", ".join(f"{name} = {dumps_value(value)}" for name, value in taken.items() if value is not None)
+        if said:
+            text, remedy = f"{old} is an older name and was read as {said}", "Write it so from now on"
+        elif taken:
+            text, remedy = f"{old} is an older name; it leaves {', '.join(taken)} unset", "Take the line out"
+        else:
+            text = f"{old} is an older name"
+            remedy = "It has no effect beside today's options; take the line out"
         self.problems.append(Problem(path, None, text, remedy, "warning"))
 
 

@@ -34,14 +34,14 @@ class Problem:
     def sentence(self) -> str:
         """Place, text and remedy as one line for a terminal or a summary."""
         place = ", ".join(p for p in (f"line {self.line}" if self.line else "", self.path or "") if p)
-        parts = [_stop(self.text), _stop(self.remedy)]
-        said = " ".join(p for p in parts if p)
+        said = sentences(self.text, self.remedy)
         return f"{place}: {said}" if place else said
 
 
-def _stop(text: str) -> str:
-    text = text.strip()
-    return text if not text or text[-1] in ".!?" else text + "."
+def sentences(*parts: str | None) -> str:
+    """The parts in one line, each as a sentence of its own; empty ones are left out."""
+    said = [part.strip() for part in parts if part and part.strip()]
+    return " ".join(part if part[-1] in ".!?" else part + "." for part in said)
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

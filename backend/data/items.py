@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from backend.config.problems import Problem
+from backend.config.problems import Problem, sentences
 
 # A finding names this many files in its sentence; all of them are in its list.
 NAMED_FILES = 3
@@ -80,7 +80,7 @@ class Finding:
 
     def sentence(self) -> str:
         """Text and remedy as one line."""
-        return " ".join(_stop(part) for part in (self.text, self.remedy) if part)
+        return sentences(self.text, self.remedy)
 
     def to_dict(self, most_files: int | None = None) -> dict[str, Any]:
         """Plain data; with `most_files` only so many names, and the count of all."""
@@ -242,7 +242,3 @@ def name_files(files: Sequence[str]) -> str:
     shown = ", ".join(files[:NAMED_FILES])
     more = len(files) - NAMED_FILES
     return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def _stop(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else text + "."

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backend.data.buckets import ShapeMode, bucket_table, tokens_of, whole_step
-from backend.data.items import DatasetScan, Finding, count_of, name_files
+from backend.data.buckets import BucketTable, ShapeMode, bucket_table, tokens_of, whole_step
+from backend.data.items import DatasetScan, Finding, Item, count_of, name_files
 from backend.plan.modes import fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
 
@@ -35,7 +35,7 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _steps(cfg, plan)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
-        yield from _cropped(plan)
+        yield from _cropped(cfg, plan)
     yield from _sampling(cfg, plan)
     yield from _settings(cfg, plan)
 
@@ -113,7 +113,8 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
         text = f"The last {count_of(steps.batches_over, 'batch')} make no whole step"
         yield Finding("batches_over", "note", text, "", (), "training.gradient_accumulation_steps")
     if 0 < steps.epochs < 1 and cfg.dataset.sample_ratio >= 1:
-        text = f"The run ends after {steps.epochs:.0%} of the first epoch: not every picture is trained"
+        share = f"{steps.epochs:.0%}" if steps.epochs >= 0.01 else f"{steps.epochs:.2%}"
+        text = f"The run ends after {share} of the first epoch: not every picture is trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
 
@@ -217,7 +218,25 @@ def _above(cfg: Config, plan: Plan, count: int) -> list[int]:
     return [i for i, item in enumerate(plan.items) if table.assign(item.width, item.height).bucket.tokens > count]
 
 
-def _cropped(plan: Plan) -> Iterable[Finding]:
+def _nearer_limit(cfg: Config, table: BucketTable, item: Item) -> tuple[str, str]:
+    """The setting that keeps a picture from a bucket of its own aspect ratio, and what to do with it."""
+    ratio = max(item.width / item.height, item.height / item.width)
+    # Sides of the picture at the table's area, in whole steps.
+    area = table.budget * table.geometry.pixels_per_token**2
+    short = max(1, int(math.sqrt(area / ratio)) // table.step) * table.step
+    long = math.ceil(math.sqrt(area * ratio) / table.step) * table.step
+    data, changes = cfg.dataset, []
+    if short < data.min_bucket_size:
+        changes.append(("dataset.min_bucket_size", f"lower min_bucket_size to {short} or less"))
+    if long > data.max_bucket_size:
+        changes.append(("dataset.max_bucket_size", f"raise max_bucket_size to {long} or more"))
+    if not changes:
+        return "compile.shape_mode", "Set shape_mode to static or dynamic, whose buckets are longer"
+    said = " and ".join(change for _, change in changes)
+    return changes[0][0], said[0].upper() + said[1:]
+
+
+def _cropped(cfg: Config, plan: Plan) -> Iterable[Finding]:
     fits = plan.fits
     beyond = sorted((i for i, fit in enumerate(fits) if fit.beyond), key=lambda i: -fits[i].crop)
     if beyond:
@@ -229,8 +248,9 @@ def _cropped(plan: Plan) -> Iterable[Finding]:
             f"{count_of(len(beyond), 'picture')} longer than any bucket ({limit:.3g} to 1), cropped by up to "
             f"{fits[beyond[0]].crop:.0%}: {names}"
         )
-        remedy = "Raise max_bucket_size, crop them yourself, or leave them out."
-        yield Finding("beyond_limits", "warning", text, remedy, _files(plan, beyond), "dataset.max_bucket_size")
+        setting, change = _nearer_limit(cfg, table, plan.items[beyond[0]])
+        remedy = f"{change}, crop them yourself, or leave them out."
+        yield Finding("beyond_limits", "warning", text, remedy, _files(plan, beyond), setting)
     much = sorted((i for i, f in enumerate(fits) if f.crop > _MUCH_CROP and not f.beyond), key=lambda i: -fits[i].crop)
     if much:
         names = name_files([plan.items[index].path.name for index in much])

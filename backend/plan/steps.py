@@ -83,7 +83,7 @@ class StepPlan:
             )
         return (
             f"{head}; {count_of(self.steps, 'step')} x accumulation {self.accumulation} "
-            f"= {count_of(self.batches, 'batch')} = {self.epochs:,.4g} epochs"
+            f"= {count_of(self.batches, 'batch')} = {self.epochs:,.4g} {'epoch' if self.epochs == 1 else 'epochs'}"
         )
 
     def _left_word(self) -> str:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from backend.config.paths import resolve
+from backend.config.problems import sentences
 from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import find, list_runs
@@ -142,7 +143,7 @@ def _table(found: list[RunStatus]) -> Table:
 
 def _lines(status: RunStatus) -> list[str]:
     lines = [f"{status.name}: {status.state}", status.text, *_failure(status)]
-    lines += [f"Warning: {warning['text']} {warning['remedy']}".rstrip() for warning in status.warnings]
+    lines += [f"Warning: {sentences(warning['text'], warning['remedy'])}" for warning in status.warnings]
     if status.s_per_step is not None:
         lines.append(f"{status.s_per_step:.3f} s a step")
     if status.result.get("lora"):

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from backend.compile import cache_cli, doctor, toolchain
 from backend.compile.doctor import Check
+from backend.shapes.attention import route_report
 
 GPU = {
     "torch": "2.13.0+cu130",
@@ -51,6 +53,37 @@ def test_a_broken_compiler_fails_with_its_mend(tmp_path: Path, monkeypatch: pyte
     assert found.remedy == toolchain.compiler_remedy() != ""
 
 
+@pytest.mark.slow
+def test_a_cache_folder_with_a_space_is_told_to_be_the_cause(tmp_path: Path) -> None:
+    spaced = tmp_path / "a b"
+    spaced.mkdir()
+    found = doctor._proof(spaced)
+    assert found.state == "fail" and "fatal error" in found.text, "what the compiler said, not what torch said of it"
+    assert found.remedy == toolchain.folder_remedy()
+
+
+def test_a_compiler_that_stumbles_over_a_path_is_not_to_be_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "C++ compile error: g++: fatal error: input file '/tmp/a' is the same as output file"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert toolchain.remedy_of(said) == toolchain.compiler_remedy() and list(doctor._install()) == []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/a b/i")
+    assert toolchain.remedy_of(said) == toolchain.folder_remedy()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/ab/i")
+    monkeypatch.setattr(toolchain, "torch_folder", lambda: Path("/home/j/my tools/.venv/torch"))
+    assert toolchain.remedy_of(said) == toolchain.install_remedy()
+    (check,) = doctor._install()
+    assert check.state == "warn" and "/home/j/my tools/.venv/torch has a space in it" in check.text
+    assert check.remedy == toolchain.install_remedy()
+
+
+def test_triton_is_not_to_be_installed_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "CppCompileError: /root/.triton/cache/x.cpp"
+    monkeypatch.setattr(toolchain, "has_triton", lambda: False)
+    assert toolchain.remedy_of(said) == toolchain.triton_remedy()
+    monkeypatch.setattr(toolchain, "has_triton", lambda: True)
+    assert toolchain.remedy_of(said) == toolchain.compiler_remedy()
+
+
 def test_torch_that_does_not_load_or_is_old_is_told() -> None:
     assert (
         doctor._torch(None, "ImportError: libcudart.so.13").text == "torch does not load: ImportError: libcudart.so.13"
@@ -75,6 +108,13 @@ def test_each_unusable_attention_route_is_named() -> None:
     found = by_name(doctor._attention(GPU))
     assert found["Attention flash2"].remedy == "Optional: pip install flash-attn"
     assert found["Attention fa3"].state == "warn" and "Attention sdpa" not in found
+
+
+def test_without_a_card_one_line_names_every_attention_route() -> None:
+    (check,) = doctor._attention({"routes": route_report(torch.device("cpu"), torch.float32)})
+    assert check.state == "ok" and "usable here: sdpa; " in check.text
+    assert "flash2, fa3, fa4, varlen need an NVIDIA GPU" in check.text
+    assert "flex attention has no backward pass on the CPU" in check.text
 
 
 def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:

@@ -125,6 +125,18 @@ def test_migrations_run_in_turn_and_only_those_needed() -> None:
     assert migrate({"dataset": {}}, version=3, steps=steps).data == {"dataset": {}}, "no version: written for today"
 
 
+def test_what_is_told_to_be_written_is_toml() -> None:
+    loaded = loads('[compile]\ncompile_args = ["inductor", "default", "true", "no"]\ndynamo_cache_size_limit = 0')
+    args, limit = (problem.text for problem in loaded.problems)
+    as_told = args.partition("was read as ")[2].replace(", ", "\n")
+    again = loads(f"[compile]\n{as_told}")
+    assert again.problems == [] and again.config is not None
+    assert (
+        again.config.compile == loads('[compile]\ncompile_args = ["inductor", "default", "true", "no"]').config.compile
+    )
+    assert "None" not in limit and loaded.problems[1].remedy == "Take the line out"
+
+
 def test_older_flags_on_the_command_line() -> None:
     loaded = loads("", {"compile_args": "inductor default auto true", "dynamo_use_dynamic": "true"})
     assert loaded.config is not None

@@ -90,7 +90,14 @@ def test_enlarged_and_cropped_pictures_are_listed() -> None:
     assert [Path(name).stem for name in enlarged.files] == ["00001", "00004", "00002"]
     beyond = finding(plan, "beyond_limits")
     assert "4 to 1" in beyond.text and "70%" in beyond.text and len(beyond.files) == 2
-    assert beyond.setting == "dataset.max_bucket_size"
+    assert beyond.setting == "dataset.max_bucket_size" and "raise max_bucket_size to 3744" in beyond.remedy.lower()
+    # Only the smallest side is in the way here: a longer one would change nothing.
+    small = finding(plan_of(scan_of([(900, 300)] * 2), dataset={"resolution": 256}), "beyond_limits")
+    assert small.setting == "dataset.min_bucket_size" and small.remedy.startswith(
+        "Lower min_bucket_size to 144 or less,"
+    )
+    mended = plan_of(scan_of([(900, 300)] * 2), dataset={"resolution": 256, "min_bucket_size": 144})
+    assert "beyond_limits" not in kinds(mended)
     kept = plan_of(scan_of([(400, 400)]), dataset={"no_upscale": True})
     assert "enlarged" not in kinds(kept)
     exact = plan_of(scan_of([(400, 400)]), dataset={"no_upscale": True}, compile={"shape_mode": "exact_buckets"})

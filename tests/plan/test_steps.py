@@ -63,6 +63,7 @@ def test_steps_asked_for() -> None:
     assert (found.steps, found.batches, found.batches_over) == (100, 300, 0)
     assert found.epochs == 75
     assert found.sentence().endswith("100 steps x accumulation 3 = 300 batches = 75 epochs")
+    assert steps([8], max_steps=2, max_epochs=None).sentence().endswith("= 2 batches = 1 epoch")
 
 
 def test_accumulation_runs_on_over_epochs_and_the_rest_is_said() -> None:

@@ -11,6 +11,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from backend.progress import event_line
 from backend.runs.cli import main
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -45,6 +46,13 @@ def test_no_runs_yet(tell, runs_root):
     assert json.loads(tell("status", "--json")[1]) == []
     code, text = tell("stop", "nothing")
     assert code == 2 and "There is no run named 'nothing'. There are no runs in" in text
+
+
+def test_text_and_remedy_of_a_warning_are_two_sentences(tell, run):
+    EventWriter(run).write("warning", text="the run is eager", remedy="Free some room")
+    assert "Warning: the run is eager. Free some room." in tell("status", run.name)[1]
+    said = {"kind": "error", "text": "this run is on cpu", "cause": None, "remedy": "Set attention to auto."}
+    assert event_line(said) == "error: this run is on cpu. Set attention to auto."
 
 
 def test_status_of_one_and_of_all(tell, run, runs_root):
