@@ -30,7 +30,8 @@ def due(step: int, epochs_done: Iterable[int], every_steps: int | None, every_ep
 class Duties:
     """validation: set -> its examples. measure: examples -> losses. draw: draws all prompts; None without prompts.
 
-    back: told when something was done between two steps, and training goes on. to_use: holds the LoRA at the weights
+    asked: told before samples that a person asked for are drawn. back: told when something was done between two steps,
+    and training goes on. to_use: holds the LoRA at the weights
     that are measured and drawn with, where these are not the trained ones. pictures: examples of each set, by its name.
     """
 
@@ -45,6 +46,7 @@ class Duties:
     measure: Callable[[Iterable[Example]], Measured]
     draw: Callable[[int], None] | None
     back: Callable[[], None] = lambda: None
+    asked: Callable[[], None] = lambda: None
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     pictures: Mapping[str, int] = field(default_factory=dict)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -86,8 +88,9 @@ class Duties:
         """Measure and draw with the finished LoRA, which is saved already."""
         if self.cfg.validation.validate_at_end:
             self._validate()
-        if self.cfg.sampling.sample_at_end or self.asks.take("sample"):
-            self._sample()
+        asked = self.asks.take("sample")
+        if self.cfg.sampling.sample_at_end or asked:
+            self._sample(asked)
 
     def _validate(self) -> None:
         """Every validation set, until a stop is asked for."""
@@ -114,6 +117,8 @@ class Duties:
 
     def _sample(self, asked: bool = False) -> None:
         if self.draw is not None:
+            if asked:
+                self.asked()
             with self.to_use():
                 self.draw(self.position.step)
         elif asked:

@@ -108,7 +108,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     recorder = record_passes(inputs, trained, events)
     if telemetry is not None:
         stack.enter_context(CompilePulse(telemetry, events))
-    total, planned = inputs.plan.steps.steps, inputs.plan.planned_graphs
+    total, planned = inputs.plan.steps.steps, inputs.plan.graphs if inputs.plan.compile else None
     meter = Meter(inputs.device, recorder)
     watch = Watch(events, position, total, meter, telemetry, report, planned, trained.swap, recorder)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
@@ -208,6 +208,7 @@ def _duties(
         lambda examples: _measure(inputs, forward, tell, examples),
         sampler.draw if sampler else None,
         watch.resume_training,
+        watch.samples_asked,
         trained.to_use,
         {name: len(items) for name, items in inputs.plan.validation.items()},
     )

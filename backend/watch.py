@@ -13,6 +13,7 @@ from backend.compile.syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
 from backend.memory.meter import Meter
 from backend.memory.swap import Swap
+from backend.plan.graphs import GraphPlan
 from backend.records import Measure
 from backend.refused import Failed
 from backend.runs.events import EventWriter
@@ -27,7 +28,7 @@ class Watch:
     """What happens beside a step's arithmetic.
 
     telemetry and report (what `compile_model` did) are None when compile is off, recorder where passes aren't recorded.
-    planned: graphs of the shape plan.
+    plan: graphs of the shape plan; None when compile is off.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Watch:
         meter: Meter,
         telemetry: Telemetry | None,
         report: CompileReport | None,
-        planned: int,
+        plan: GraphPlan | None,
         swap: Swap | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -49,7 +50,9 @@ class Watch:
         self._telemetry = telemetry
         self._report = report
         self._resumed = position.step > 0
-        self._planned = planned
+        self._plan = plan
+        self._planned = plan.total if plan is not None else 0
+        self._asked = False
         self._told: str | None = None
         self._first = True
         self._swap = swap
@@ -103,6 +106,17 @@ class Watch:
             self._first = False
             self._check()
             self._phase("train")
+
+    def samples_asked(self) -> None:
+        """A person asks for samples: in a run that draws none by itself, their graphs join the plan at the first."""
+        if self._asked or self._plan is None or self._telemetry is None:
+            return
+        self._asked = True
+        graphs, no_grad = self._plan.asked
+        if graphs:
+            self._telemetry.expect(graphs, no_grad * self._plan.backends)
+            self._planned += graphs
+            self._compile_state()
 
     def resume_training(self) -> None:
         """Back to steps after samples, validation or a save."""

@@ -143,6 +143,18 @@ class Telemetry:
         self._allowed = {True: training, False: no_grad}
         self.stats = replace(self.stats, planned=planned)
 
+    def expect(self, graphs: int, no_grad: int) -> None:
+        """Something is about to be asked of the model that the plan left open: it may cost this much more.
+
+        graphs: in all; no_grad: of each block class, without gradients.
+        """
+        if self._planned is None:
+            return
+        self._planned += graphs
+        allowed = self._allowed.get(False)
+        self._allowed[False] = None if allowed is None else allowed + no_grad
+        self.stats = replace(self.stats, planned=self._planned, warm=self.stats.graphs >= self._planned)
+
     def poll(self) -> CompileStats:
         """Counts as they are now."""
         self._listen()

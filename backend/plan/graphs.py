@@ -88,7 +88,8 @@ class GraphPlan:
 
     classes: block classes that are compiled, one that two backends compile counted twice. backends: the most backends
     that compile one class. unpadded: how many different shapes there would be without padding. shared: graphs less, in
-    classes where shapes of one joint length are one.
+    classes where shapes of one joint length are one. asked: graphs more, in all and without gradient in a class, once a
+    person asks for samples in a run that draws none by itself.
     """
 
     training: tuple[Shape, ...]
@@ -100,6 +101,7 @@ class GraphPlan:
     backends: int = 1
     unpadded: int = 0
     shared: int = 0
+    asked: tuple[int, int] = (0, 0)
 
     @property
     def per_class(self) -> int:
@@ -114,7 +116,7 @@ class GraphPlan:
     @property
     def recompile_limit(self) -> int:
         """The recompile limit a code object needs: all graphs of its class, and some room."""
-        return max(TORCH_LIMIT, self.per_class * self.backends + SPARE_GRAPHS)
+        return max(TORCH_LIMIT, (self.per_class + self.asked[1]) * self.backends + SPARE_GRAPHS)
 
     def words(self) -> str:
         """`23 shapes -> 2 graphs (1 training + 1 without gradient) x 2 block classes = 4`."""

@@ -171,7 +171,14 @@ class _Work:
 
     def graphs(self, facts: FamilyFacts) -> GraphPlan:
         """Shapes of training, validation and sampling, and the graphs they cost."""
-        training, validation, sampling = self.training(), self.validation(), self.sampling()
+        found = self._graphs(facts, self.sampling() if sampling_is_on(self.cfg) else [])
+        if sampling_is_on(self.cfg) or not self.cfg.sampling.prompts:
+            return found
+        more = self._graphs(facts, self.sampling())
+        return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
+
+    def _graphs(self, facts: FamilyFacts, sampling: list[Shape]) -> GraphPlan:
+        training, validation = self.training(), self.validation()
         given = self.cfg
         start = [*(validation if given.validation.validate_at_start else ())]
         start += sampling if given.sampling.sample_at_start else []
@@ -184,7 +191,7 @@ class _Work:
         counts = [count for _, count in compiled]
         classes, backends = sum(counts), max(counts, default=1)
         native = replace(self, static=None)
-        unpadded = len({*native.training(), *native.validation(), *native.sampling()})
+        unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
         return GraphPlan(
             tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded, shared
         )
@@ -251,9 +258,7 @@ class _Work:
         )
 
     def sampling(self) -> list[Shape]:
-        """Distinct sampling shapes: one row each, the negative prompt's as well where it takes part."""
-        if not sampling_is_on(self.cfg):
-            return []
+        """Distinct shapes of the sample prompts: one row each, the negative's as well where it takes part."""
         shapes: dict[Shape, None] = {}
         for prompt in self.cfg.sampling.prompts:
             texts = [prompt.prompt, *([prompt.negative_prompt] if prompt.true_cfg_scale > 1 else [])]

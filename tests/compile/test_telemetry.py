@@ -72,6 +72,18 @@ def test_recompile_before_the_warm_up_ends_is_seen() -> None:
     assert telemetry.poll().recompiles == 1 and not telemetry.poll().warm
 
 
+def test_what_is_asked_for_on_the_way_joins_the_plan() -> None:
+    stack, telemetry = compiled()
+    telemetry.warm(1, training=1, no_grad=0)
+    step(stack, 2, 32, 8)
+    telemetry.expect(1, no_grad=1)
+    assert telemetry.poll().planned == 2 and not telemetry.poll().warm
+    step(stack, 1, 32, 8, gradients=False)
+    assert telemetry.poll().recompiles == 0 and telemetry.poll().warm and telemetry.difference() is None
+    step(stack, 1, 64, 8, gradients=False)
+    assert telemetry.poll().recompiles == 1, "one sample size was expected, not two"
+
+
 def test_same_shape_twice_gives_torchs_own_reason() -> None:
     """A change that no shape explains: the guard of the very graph that should have served."""
     stack, telemetry = compiled()

@@ -110,6 +110,20 @@ def test_other_modes_list_their_shapes() -> None:
     assert graph_counts(plan, "dynamic") == (1, 1)
 
 
+@pytest.mark.parametrize("mode", ["static", "exact_buckets", "off"])
+def test_samples_that_only_a_person_asks_for_are_planned_apart(mode: str) -> None:
+    rows = {"dataset": {"batch_size": 2}, "compile": {"shape_mode": mode, "compile_dynamic": "false"}}
+    silent = {"prompts": PROMPTS["sampling"]["prompts"], "sample_at_end": False}
+    plan, drawing = (
+        plan_of(scan_of(TEN_SIZES * 2), sampling=silent, **rows),
+        plan_of(scan_of(TEN_SIZES * 2), **PROMPTS, **rows),
+    )
+    assert plan.graphs.sampling == () and plan.graphs.no_grad_graphs == 0 and drawing.graphs.asked == (0, 0)
+    assert plan.graphs.asked == (2 * drawing.graphs.no_grad_graphs, drawing.graphs.no_grad_graphs)
+    assert plan.graphs.training_graphs == drawing.graphs.training_graphs
+    assert plan_of(scan_of(TEN_SIZES * 2), **rows).graphs.asked == (0, 0)
+
+
 def test_sample_above_the_static_count_is_a_graph_of_its_own_and_said() -> None:
     prompts = [{"prompt": "a"}, {"prompt": "b", "width": 1536, "height": 1536}]
     plan = plan_of(scan_of(TEN_SIZES), sampling={"prompts": prompts})

@@ -10,6 +10,7 @@ import pytest
 import safetensors
 
 from backend.config.schema import Config
+from backend.runs.control import Control
 from backend.runs.folder import Run
 from tests.training.runs import config, events, lora_of, rows, same, train_here
 
@@ -112,6 +113,32 @@ def test_shapes_that_a_short_run_never_meets_are_no_warning(
     assert code == 0, events(run, "error")
     assert 0 < rows(run)[-1]["graphs"] < events(run, "plan")[0]["graphs"]["planned"]
     assert not [event for event in events(run, "warning") if "graph" in event["text"]]
+
+
+def test_a_sample_that_is_asked_for_is_no_alarm(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run draws nothing by itself, so that the plan before the start has no graphs for it."""
+    prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 1}
+    cfg = config(
+        tiny_flux, image_folder, tmp_path, compile={"compile": True, "compile_backend": "aot_eager"},
+        dataset={"batch_size": 2}, sampling={"prompts": [prompt], "sample_at_end": False},
+        training={"max_train_steps": 3},
+    )  # fmt: skip
+    begin = Run.begin_generation
+
+    def asking(self: Run, step: int = 0) -> int:
+        generation = begin(self, step)
+        Control(self).request("sample")
+        return generation
+
+    monkeypatch.setattr(Run, "begin_generation", asking)
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    assert events(run, "plan")[0]["graphs"]["planned"] == 2 and len(events(run, "sample")) == 1
+    assert not events(run, "recompile")
+    assert [event["planned"] for event in events(run, "compile") if "planned" in event] == [2, 4]
+    assert (rows(run)[-1]["graphs"], rows(run)[-1]["recompiles"]) == (4, 0)
 
 
 def test_compile_that_silently_does_nothing_is_an_error(
