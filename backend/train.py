@@ -20,7 +20,7 @@ from backend.config.load import load, ready
 from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
-from backend.memory.heap import give_back_large
+from backend.memory.heap import give_back_large, libraries_loaded
 from backend.models import chosen
 from backend.refused import Failed, Refused
 from backend.runs.control import Control
@@ -91,8 +91,9 @@ def run_trainer(
 def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool) -> int:
     _environment(cfg)
     # Here and not above: a wrong setting should be told before torch has loaded.
-    from backend.ending import train_to_end
-    from backend.prepare import prepare
+    with libraries_loaded():
+        from backend.ending import train_to_end
+        from backend.prepare import prepare
 
     with ExitStack() as stack:
         job = prepare(run, cfg, events, asks, resume, stack)

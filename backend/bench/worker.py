@@ -13,6 +13,7 @@ from typing import Any
 from backend.bench.sizes import SIZES
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache
+from backend.memory.heap import libraries_loaded
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +26,14 @@ _OF_A_PROCESS_ALONE = ("compile_s", "step_100_s", "total_s", "second_half_s", "g
 def measure(spec: Spec) -> dict[str, Any]:
     """Run the spec's steps and return its row. Raises what the variant raises: the caller makes a failed row of it."""
     folder = cache.prepare(spec.cache_dir or None)
-    import torch
+    with libraries_loaded():
+        import torch
 
-    from backend.bench.work import DTYPES, Stream, build, swap_of
-    from backend.compile.recording import record
-    from backend.compile.syncs import counted_syncs
-    from backend.compile.telemetry import Telemetry
-    from backend.memory import checkpointing
+        from backend.bench.work import DTYPES, Stream, build, swap_of
+        from backend.compile.recording import record
+        from backend.compile.syncs import counted_syncs
+        from backend.compile.telemetry import Telemetry
+        from backend.memory import checkpointing
 
     chosen = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,10 +1,13 @@
-"""The C library's heap on Linux, which would keep what large tensors leave behind."""
+"""What is kept in memory for no use: by the C library on Linux, and by libraries that are searched for garbage."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LARGE = 4 << 20
 """Bytes from which memory goes back to the system once it is free."""
@@ -20,3 +23,21 @@ def give_back_large() -> None:
     """
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE)
+
+
+@contextmanager
+def libraries_loaded() -> Iterator[None]:
+    """Load torch and what builds on it without looking for garbage, and leave what they hold out of every later search.
+
+    They make a million objects that stay to the end. Looking through them took a seventh of their loading, and longer
+    than all else each time a run gives memory back. Where torch is there already, nothing is done.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

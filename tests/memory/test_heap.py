@@ -1,4 +1,4 @@
-"""What large tensors leave in the heap goes back to the system."""
+"""What large tensors leave in the heap goes back to the system; libraries are not searched for garbage."""
 
 from __future__ import annotations
 
@@ -34,3 +34,26 @@ def test_large_pieces_go_back_to_the_system_when_they_are_freed() -> None:
         return int(done.stdout)
 
     assert kept("set") < 10 << 20 < 80 << 20 < kept("not set")
+
+
+def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:
+    code = """
+import gc
+from backend.memory.heap import libraries_loaded
+searches = []
+gc.callbacks.append(lambda phase, info: searches.append(phase))
+with libraries_loaded():
+    import torch
+assert not searches and gc.get_freeze_count() > 50_000, (len(searches), gc.get_freeze_count())
+class Ring:
+    pass
+ring = Ring()
+ring.own = ring
+del ring
+assert gc.isenabled() and gc.collect() > 0
+held = gc.get_freeze_count()
+with libraries_loaded():
+    later = [[] for _ in range(1000)]
+assert gc.get_freeze_count() == held
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
