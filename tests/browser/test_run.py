@@ -50,8 +50,11 @@ def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
 
 
 def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
-    """The demo's preset, made short: fewer steps and samples, uncompiled, in the test's own folder."""
+    """The demo's preset, made short: fewer pictures, steps and samples, uncompiled, in the tests' own folder."""
     load_preset(page, "demo")
+    go_to(page, "dataset.folders")
+    page.locator("#f-dataset-folders").get_by_label("Remove").last.click()
+    type_in(page, "dataset.cache_dir", str(server.folder / "cache"))
     type_in(page, "training.max_train_steps", str(steps))
     type_in(page, "saving.output_dir", str(server.runs))
     type_in(page, "validation.validation_repeats", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -20,11 +21,29 @@ from backend.runs.metrics import MetricsReader
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def few(folder: str, where: Path) -> str:
+    """A folder with four pictures of one of the demo's folders, and their captions."""
+    source = Path(folder) if Path(folder).is_absolute() else ROOT / folder
+    where.mkdir(parents=True, exist_ok=True)
+    for picture in sorted(source.glob("*.png"))[:4]:
+        for file in (picture, picture.with_suffix(".txt")):
+            shutil.copy(file, where)
+    return str(where)
+
+
 def preset(where: Path, **changes: object) -> Path:
-    """The demo's own settings, shortened, as a file; `changes` by path, with __ for the dot."""
+    """The demo's own settings on few of its pictures, shortened, as a file; `changes` by path, with __ for the dot."""
     cfg = demo.settings(steps=2)
     prompts = [prompt.model_copy(update={"steps": 2}) for prompt in cfg.sampling.prompts]
+    folders = {
+        name: [item.model_copy(update={"path": few(item.path, where / "few" / Path(item.path).name)}) for item in rows]
+        for name, rows in (
+            ("dataset.folders", cfg.dataset.folders),
+            ("validation.validation_folders", cfg.validation.validation_folders),
+        )
+    }
     values = {
+        **folders,
         "sampling.prompts": prompts,
         "validation.validation_repeats": 1,
         "dataset.cache_dir": str(where / "cache"),
