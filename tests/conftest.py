@@ -14,6 +14,8 @@ from pathlib import Path
 
 # Before torch is imported anywhere: two workers on two cores, no look at any hub, no request of Gradio's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# lines of generated C++ for a debugger: a sixth of each kernel's compile
+os.environ.setdefault("AOT_INDUCTOR_ENABLE_LINE_TABLES", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 

@@ -16,12 +16,34 @@ from tests.gui.conftest import make_run
 TABS = tuple(fields.TABS.values())
 
 
+# Goes to each field as the search does; returns those that did not get the cursor, or did not show it or their help.
+REACHED = """async wanted => {
+  const words = text => text.replace(/\\s+/g, " ").trim();
+  const seen = element => {
+    const {width, height} = element.getBoundingClientRect();
+    return width > 0 && height > 0 && element.checkVisibility({visibilityProperty: true, opacityProperty: true});
+  };
+  const missed = [];
+  for (const [id, help] of wanted) {
+    const there = () => {
+      const box = document.getElementById(id);
+      if (!box?.contains(document.activeElement) || !seen(box)) return false;
+      const shown = box.querySelector(".mt-help");
+      return help === null || (shown !== null && seen(shown) && words(shown.textContent) === words(help));
+    };
+    const end = performance.now() + 15000;
+    window.monotile.goToField(id);
+    while (!there() && performance.now() < end) await new Promise(requestAnimationFrame);
+    if (!there()) missed.push(id);
+    if (missed.length > 2) break;
+  }
+  return missed;
+}"""
+
+
 def test_every_setting_can_be_reached_and_shows_its_help(page: Page) -> None:
-    for setting in settings():
-        go_to(page, setting.path)
-        expect(page.locator(f"#{fields.elem_id(setting.path)}")).to_be_visible()
-        if setting.kind != "tables":
-            expect(page.locator(f"#{fields.elem_id(setting.path)} .mt-help")).to_have_text(setting.help)
+    wanted = [(fields.elem_id(each.path), each.help if each.kind != "tables" else None) for each in settings()]
+    assert len(wanted) > 100 and page.evaluate(REACHED, wanted) == []
 
 
 def test_the_search_finds_a_setting_by_another_trainers_name(page: Page) -> None:

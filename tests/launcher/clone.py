@@ -108,7 +108,7 @@ class Clone:
 
     def start(self, *arguments: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.line(*arguments), env=self.environment(**more), cwd=cwd, capture_output=True, text=True, timeout=120
+            self.line(*arguments), env=self.environment(**more), cwd=cwd, capture_output=True, text=True, timeout=240
         )
 
     def offline(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

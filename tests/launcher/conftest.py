@@ -13,12 +13,14 @@ from tests.launcher.clone import Clone
 
 @pytest.fixture(scope="session")
 def ready_clone(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A copy that has been set up once; the tests take copies of it."""
+    """A copy that has been set up once, what it said then in files beside it; the tests take copies of it."""
 
     def make(folder: Path) -> None:
         clone = Clone.new(folder / "mono tile")
-        done = clone.offline()
+        done = clone.offline("--port", "7999", "--no-browser")
         assert done.returncode == 0, done.stderr
+        (folder / "said").write_text(done.stderr)
+        (folder / "page.json").write_text(done.stdout)
 
     return once("ready_clone", make) / "mono tile"
 

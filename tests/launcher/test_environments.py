@@ -20,11 +20,12 @@ def torch_clone(clone: Clone) -> Clone:
     return clone
 
 
-def make_environment(folder: Path, clone: Clone, *wheels: str) -> Path:
-    """A venv that a person made, with wheels already in it."""
+def make_environment(folder: Path, clone: Clone, *wheels: str, keep: bool = False) -> Path:
+    """A venv that a person made, with wheels already in it. keep: the copy's own environment, which else goes."""
     shutil.copytree(clone.venv, folder, symlinks=True)  # much sooner done than `python -m venv`
     (folder / "monotile-setup.json").unlink()
-    shutil.rmtree(clone.venv, ignore_errors=True)
+    if not keep:
+        shutil.rmtree(clone.venv, ignore_errors=True)
     if wheels:
         line = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-index", "--find-links"]
         subprocess.run([*line, str(clone.wheels), *wheels], check=True, env=clone.environment())
@@ -62,7 +63,7 @@ def test_an_activated_environment_is_used_and_its_torch_is_kept_from_2_11_on(
 def test_the_environment_whose_python_runs_the_launcher_counts_as_activated(ready: Clone, tmp_path: Path) -> None:
     mine = make_environment(tmp_path / "mine", ready)
     line = [str(mine / "bin" / "python"), *ready.line("--wheels", str(ready.wheels))[1:]]
-    done = subprocess.run(line, env=ready.environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, env=ready.environment(), capture_output=True, text=True, timeout=240)
     assert Path(json.loads(done.stdout)["prefix"]) == mine
     assert not ready.venv.exists()
 
@@ -75,7 +76,7 @@ def test_our_own_environment_activated_is_still_our_own(ready: Clone) -> None:
 
 def test_a_conda_environment_is_used_but_base_only_with_a_fitting_torch(ready: Clone, tmp_path: Path) -> None:
     torch_clone(ready)
-    conda = make_environment(tmp_path / "conda", ready)
+    conda = make_environment(tmp_path / "conda", ready, keep=True)
     # base without torch: our own environment
     done = ready.offline(CONDA_PREFIX=str(conda), CONDA_DEFAULT_ENV="base")
     assert Path(json.loads(done.stdout)["prefix"]) == ready.venv

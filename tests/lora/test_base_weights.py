@@ -241,12 +241,12 @@ def test_a_run_over_a_merged_base(
     _, lora = network(tiny_flux, "lora")
     file = saved(lora, tmp_path / "x.safetensors")
 
-    def cfg(steps: int, **values: object) -> Config:
+    def cfg(steps: int, compiled: bool = False, **values: object) -> Config:
         return config(
             tiny_flux, image_folder, tmp_path,
             network={"targets_include": ["attn.to_q"], **values},
             optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0},
-            compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static"},
+            compile={"compile": compiled, "compile_backend": "aot_eager", "shape_mode": "static"},
             training={"max_train_steps": steps},
         )  # fmt: skip
 
@@ -254,8 +254,11 @@ def test_a_run_over_a_merged_base(
     straight, code = train_here(cfg(4, **over))
     assert code == 0, events(straight, "error")
     assert "Merged into the base: x.safetensors, a LoRA, times 0.5" in caplog.text
-    last, planned = rows(straight)[-1], events(straight, "plan")[0]["graphs"]["planned"]
+    graphs, code = train_here(cfg(2, compiled=True, **over))
+    assert code == 0, events(graphs, "error")
+    last, planned = rows(graphs)[-1], events(graphs, "plan")[0]["graphs"]["planned"]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0)
+    assert [row["loss"] for row in rows(graphs)] == pytest.approx([row["loss"] for row in rows(straight)[:2]], rel=1e-4)
     with safetensors.safe_open(straight.checkpoints_dir / "tiny.safetensors", "pt") as opened:
         said = opened.metadata()
     assert json.loads(said["ss_base_weights"]) == ["x.safetensors"]
