@@ -7,7 +7,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from backend.compile import cache as compile_cache
+from backend.compile import capture
 from backend.compile.helper import compile_model
 from backend.compile.recompute import checkpointing_of, within_graphs
 from backend.compile.recording import Recorder, record
@@ -93,7 +96,7 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
     chosen = inputs.cfg.compile.cuda_graphs
     if chosen == "off":
         return None
-    if inputs.device.type != "cuda":
+    if inputs.device.type != capture.DEVICE:
         if chosen == "on":
             text = f"cuda_graphs has no effect on {inputs.device.type}"
             events.write("warning", text=text, remedy="Set compile.cuda_graphs to auto or off.")
@@ -107,6 +110,11 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
 
 def _unrecordable(cfg: Config) -> str:
     """Why the passes of a run can't be recorded, whatever its card; "" where they can."""
+    backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
+    if cfg.compile.compile and "cudagraphs" in backends:
+        return "the compile backend cudagraphs records by itself"
+    if torch.version.hip is not None:
+        return "it was never tried on ROCm"
     if cfg.memory.blocks_to_swap:
         return "blocks are swapped, and a recorded pass reads weights where they lay"
     checkpointed = checkpointing_of(cfg)
@@ -120,7 +128,7 @@ def _unrecordable(cfg: Config) -> str:
 def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
     """An event for what a recorder has done or found; a warning where it gave up what was asked for."""
     if recorder.failed:
-        remedy = "The run goes on without. Set compile.cuda_graphs to off, or send the log with this line."
+        remedy = "The run goes on without. Set compile.cuda_graphs to off, and this line is gone."
         if chosen == "on":
             events.write("warning", text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy)
         events.write("cuda_graphs", state="failed", reason=recorder.failed)

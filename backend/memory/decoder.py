@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.compile import recording
 from backend.memory.shortage import is_full
 from backend.memory.turns import away
 from backend.plan.memory import TILE_PX
@@ -70,6 +71,10 @@ class Decoder:
         done = self._tried(latent, alone=False)
         if done is not None:
             return done
+        if recording.forget(self.denoiser):
+            done = self._tried(latent, alone=False)
+            if done is not None:
+                return done
         for said in self._lighter():
             log.warning("No room on the card to decode a sample; %s", said)
             torch.cuda.empty_cache()

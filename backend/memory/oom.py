@@ -164,7 +164,8 @@ def told(
     need = max(found.missing or 0, _LEAST)
     if is_full(error):
         text = f"The card ran out of memory while {doing}. {found.words()} {keep()}"
-        return OutOfMemory(" ".join(text.split()), remedy(expected, phase, need))
+        offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
+        return OutOfMemory(" ".join(text.split()), offer.strip())
     text = f"The machine ran out of memory (RAM) while {doing}. {found.words()} {keep()}"
     search = expected.search if expected is not None else None
     offered = [] if search is None else (search.cheapest_in_ram if search.on_card else search.cheapest)(need=need)
@@ -176,6 +177,15 @@ def last_phase(events: EventWriter) -> str:
     written, _ = read_events(events.path)
     phases = [event for event in written if event["kind"] == "phase"]
     return str(phases[-1].get("phase")) if phases else ""
+
+
+def _without_recordings(events: EventWriter) -> str:
+    """What to set where recorded passes keep memory of the card; "" where there are none."""
+    written, _ = read_events(events.path)
+    told = [event for event in written if event["kind"] == "cuda_graphs"]
+    if not told or told[-1].get("state") != "recorded":
+        return ""
+    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(told[-1]['kept'])}."
 
 
 def remedy(expected: Expected | None, phase: str, need: int) -> str:

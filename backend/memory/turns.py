@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from backend.compile import recording
+
 log = logging.getLogger(__name__)
 
 
@@ -19,9 +21,10 @@ def away(model: nn.Module, device: torch.device) -> Iterator[None]:
 
     The tensors stay the same objects at the same places in the model; only their storage is given up meanwhile, so
     that compiled blocks, optimizers and block swap notice nothing. Trained weights stay. Nothing may run the model
-    inside. Takes as much RAM as the weights have on the device.
+    inside. Takes as much RAM as the weights have on the device. Recorded passes of the model give their memory back.
     """
     began = time.monotonic()
+    recording.forget(model)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     kept = [(storage, _copy(storage)) for storage in _storages(model, device)]

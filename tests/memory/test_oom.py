@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from backend.job import Job
-from backend.memory.oom import Shortage
+from backend.memory.oom import Shortage, told
 from backend.memory.shortage import is_full
 from backend.models import local
 from backend.runs.diagnose import explain
+from backend.runs.events import EventWriter
 from tests.training.runs import config, events, lora_of, same, state_of, train_here
 
 GB = 2**30
@@ -159,6 +160,16 @@ def test_a_machine_without_ram_keeps_the_last_step_and_does_not_blame_the_files(
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     (error,) = events(run, "error")
     assert code == 1 and error["error_kind"] == "ram" and "while loading the base model" in error["text"]
+
+
+def test_recorded_passes_are_named_first(tmp_path: Path) -> None:
+    """They keep memory that a run without them has."""
+    writer, error = EventWriter(tmp_path / "events.jsonl"), torch.OutOfMemoryError(MESSAGE)
+    assert "cuda_graphs" not in told(error, writer, None).remedy
+    writer.write("cuda_graphs", state="recorded", shapes=2, seconds=1.0, kept=3_000_000_000, reason="")
+    assert told(error, writer, None).remedy.startswith("Set compile.cuda_graphs to off: recorded passes keep 3.0 GB.")
+    writer.write("cuda_graphs", state="failed", reason="memory ran out beside them")
+    assert "cuda_graphs" not in told(error, writer, None).remedy
 
 
 def test_three_settings_are_offered_with_what_they_save(

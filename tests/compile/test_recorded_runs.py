@@ -1,0 +1,155 @@
+"""Runs whose passes are recorded: the plain run's losses, validation and samples between the steps, and what is told.
+
+On a CPU `tests.compile.tape` stands for CUDA's graphs; the same runs use real ones where there is a card.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from backend.compiling import _tell, _unrecordable
+from backend.config.schema import Config, with_values
+from backend.memory.meter import Meter
+from backend.runs.events import EventWriter, read_events
+from tests.compile.tape import Card
+from tests.training.runs import config, events, rows, train_here
+
+DROPOUT = {"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2}
+OFF = {"gradient_checkpointing": False}
+RUNS: dict[str, dict[str, Any]] = {
+    "eager": {"training": OFF},
+    "accumulated": {"training": {**OFF, "gradient_accumulation_steps": 2}},
+    "recomputed": {"memory": {"checkpointing_kind": "block"}},
+    "selective": {"memory": {"checkpointing_kind": "selective"}},
+    "dropout": {"training": OFF, "network": DROPOUT},
+    "loha": {"training": {**OFF, "mixed_precision": "bf16"}, "network": {"network_type": "loha"}},
+    "dora": {"training": {**OFF, "ema": True}, "network": {"network_type": "dora"}},
+    "bf16": {
+        "training": {**OFF, "mixed_precision": "bf16"},
+        "network": {"lora_weight_dtype": "bf16", "scale_weight_norms": 0.5},
+    },
+}
+ON_CARD: dict[str, dict[str, Any]] = {
+    "eager": RUNS["eager"],
+    "recomputed": RUNS["recomputed"],
+    "fp16": {"training": {**OFF, "mixed_precision": "fp16"}},
+    "checkpointed": {"compile": {"compile": True}, "training": {"gradient_checkpointing": True}},
+    "compiled": {"compile": {"compile": True}, "training": {**OFF, "gradient_accumulation_steps": 2}},
+    "dropout": {"compile": {"compile": True}, "training": OFF, "network": DROPOUT},
+}
+
+
+def pair(base: Path, images: Path, where: Path, more: dict[str, Any]) -> list[Any]:
+    """Folders of the run without and with recorded passes."""
+    prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
+    runs = []
+    for how in ("off", "on"):
+        settings = {**more, "compile": {"compile": False, **more.get("compile", {}), "cuda_graphs": how}}
+        settings["training"] = {"max_train_steps": 12, **more.get("training", {})}
+        cfg = config(
+            base, images, where, dataset={"validation_split": 0.25}, **settings,
+            validation={"validate_every_n_steps": 4}, sampling={"prompts": [prompt], "sample_every_n_steps": 3},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        assert not [event for event in events(run, "warning") if "CUDA graph" in event["text"]]
+        runs.append(run)
+    return runs
+
+
+def assert_recorded(recorded: Any, plain: Any, compiled: bool) -> None:
+    told = list(events(recorded, "cuda_graphs"))
+    assert told[-1]["state"] == "recorded" and told[-1]["shapes"] == len(told) and told[-1]["kept"] > 0
+    assert not list(events(plain, "cuda_graphs"))
+    if not compiled:
+        untimed = [row["step"] for row in rows(recorded) if row["s_per_step"] is None]
+        assert len(untimed) == len(told), "a step in which a shape is recorded is not timed"
+        assert rows(recorded)[-1]["compile_seconds"] > 0 == rows(plain)[-1]["compile_seconds"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_on_a_cpu_a_run_with_recorded_passes_is_the_plain_run(
+    name: str, card: Card, tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    plain, recorded = pair(tiny_flux, image_folder, tmp_path, RUNS[name])
+    assert [row["loss"] for row in rows(recorded)] == [row["loss"] for row in rows(plain)]
+    assert [row["grad_norm"] for row in rows(recorded)] == [row["grad_norm"] for row in rows(plain)]
+    assert_recorded(recorded, plain, False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_CARD)
+def test_a_run_with_recorded_passes_is_the_plain_run(
+    name: str, tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    plain, recorded = pair(tiny_flux, image_folder, tmp_path, ON_CARD[name])
+    assert [row["loss"] for row in rows(recorded)] == pytest.approx([row["loss"] for row in rows(plain)], rel=1e-3)
+    assert_recorded(recorded, plain, "compile" in ON_CARD[name])
+
+
+def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    told = []
+    for how in ("auto", "on"):
+        cfg = config(
+            tiny_flux, image_folder, tmp_path, compile={"compile": False, "cuda_graphs": how},
+            training={"gradient_checkpointing": False, "max_train_steps": 1},
+        )  # fmt: skip
+        run, _ = train_here(cfg)
+        told.append([e["text"] for e in events(run, "warning") if "cuda_graphs" in e["text"]])
+    assert told == [[], ["cuda_graphs has no effect on cpu"]], "auto has nothing to say of a CPU"
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({}, ""),
+        ({"training.gradient_checkpointing": False, "network.network_dropout": 0.1}, ""),
+        ({"memory.checkpointing_kind": "block", "compile.compile": False}, ""),
+        ({"memory.blocks_to_swap": 2}, "blocks are swapped"),
+        ({"memory.checkpointing_kind": "offload"}, "to the host"),
+        ({"network.rank_dropout": 0.1}, "draws again"),
+        ({"compile.compile_backend": "cudagraphs"}, "records by itself"),
+        ({"compile.compile_blocks": [{"blocks": "double:0", "backend": "cudagraphs"}]}, "records by itself"),
+    ],
+)
+def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: str) -> None:
+    said = _unrecordable(with_values(Config(), values))
+    assert why in said and bool(why) == bool(said)
+
+
+def recorder(**facts: Any) -> Any:
+    usual = {"failed": "", "full": "", "trial": None, "recordings": {}, "seconds": 1.25, "kept": 7}
+    return SimpleNamespace(**{**usual, **facts})
+
+
+def test_what_a_recorder_found_is_told(tmp_path: Path) -> None:
+    """A failure is a warning only where recording was asked for."""
+    writer = EventWriter(tmp_path / "events.jsonl")
+    for chosen, facts in (
+        ("auto", {"failed": "no"}),
+        ("on", {"failed": "no"}),
+        ("auto", {"trial": SimpleNamespace(against="it does not pay")}),
+        ("on", {"recordings": {1: 1, 2: 2}, "full": "short"}),
+        ("auto", {}),
+    ):
+        _tell(writer, chosen, recorder(**facts))
+    found, _ = read_events(writer.path, 0)
+    told = [{key: value for key, value in event.items() if key not in ("v", "t")} for event in found]
+    assert [event["kind"] for event in told] == ["cuda_graphs", "warning", "cuda_graphs", "cuda_graphs", "cuda_graphs"]
+    assert [event.get("state") for event in told] == ["failed", None, "failed", "left out", "recorded"]
+    assert told[1]["text"] == "CUDA graphs are left out: no" and "off" in told[1]["remedy"]
+    assert told[3]["reason"] == "it does not pay"
+    assert (told[4]["shapes"], told[4]["seconds"], told[4]["kept"], told[4]["reason"]) == (2, 1.25, 7, "short")
+
+
+def test_what_recordings_keep_counts_with_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100)
+    meters = (Meter(torch.device("cpu"), each) for each in (None, recorder(kept=50)))
+    assert [meter.vram_peak() for meter in meters] == [100, 150]
