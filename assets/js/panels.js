@@ -140,7 +140,7 @@
     const recorded = (told) => {
       if (!told) return "";
       const others = told.reason ? ` Others run as they are: ${told.reason}.` : "";
-      if (told.state === "recorded") return ` CUDA graphs: the passes of ${m.count(told.shapes, "shape")} are replayed, which keeps ${m.bytes(told.kept)}.${others}`;
+      if (told.state === "recorded") return ` CUDA graphs: the passes of ${m.count(told.shapes, "shape")} are replayed, which keeps ${m.memory(told.kept)}.${others}`;
       return ` CUDA graphs are left out: ${told.reason}.`;
     };
 

@@ -146,7 +146,7 @@ class Recorder:
         self._largest = max(self._largest, size)
         free = capture.free_bytes() - self.kept
         if self.recordings and free < more * capture.passing_bytes():
-            self._give_up(f"{free / 1e9:.1f} GB of the card are too few beside them for a shape that comes first now")
+            self._give_up(f"{_gb(free)} of the card are too few beside them for a shape that comes first now")
 
     def _has_room(self) -> bool:
         """Whether a shape can be recorded, with a plain pass beside all recordings; else says why not, for good."""
@@ -155,7 +155,7 @@ class Recorder:
         if len(self.recordings) >= _MOST:
             self.full = f"{_MOST} shapes are recorded"
         elif free < needed:
-            self.full = f"{needed / 1e9:.1f} GB of the card must be free for it, and {free / 1e9:.1f} GB are"
+            self.full = f"{_gb(needed)} of the card must be free for it, and {_gb(free)} are"
         if self.full and not self.recordings:
             self._give_up(self.full)
         elif self.full:
@@ -224,6 +224,10 @@ class Recorder:
             torch._foreach_copy_(*kept)
         if summed[0]:
             torch._foreach_add_(*summed)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 2**30:.1f} GB"
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

@@ -127,7 +127,7 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(page.locator("#stat-recompiles .stat-value")).to_have_text("0")
     expect(page.locator("#stat-compile .stat-value")).to_have_text("2.5 s")
     expect(page.locator("#stat-hits .stat-value")).to_have_text("1")
-    events.write("cuda_graphs", state="recorded", shapes=2, seconds=1.5, kept=3_000_000_000)
+    events.write("cuda_graphs", state="recorded", shapes=2, seconds=1.5, kept=3 << 30)
     expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which keeps 3.0 GB.")
     events.write("cuda_graphs", state="left out", reason="the card does not wait for the processor")
     expect(verdict).to_contain_text("CUDA graphs are left out: the card does not wait for the processor.")

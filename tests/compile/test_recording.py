@@ -23,6 +23,7 @@ from tests.compile.tape import Card
 from tests.shapes.common import Batch, denoiser_with_lora, make_batch
 from tests.tiny_sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 
+GB = 1 << 30
 Losses = list[tuple[float, list[Tensor]]]
 
 
@@ -204,7 +205,7 @@ class TestMemory:
 
     def test_without_room_for_a_second_pass_nothing_is_recorded(self, card: Card) -> None:
         model, told = model_on("cpu"), []
-        card.peak, card.free = int(10e9), int(22e9)
+        card.peak, card.free = 10 * GB, 22 * GB
         recorder = record(model, told.append)
         losses(model, turns("cpu", 4))
         assert recorder.failed == "23.0 GB of the card must be free for it, and 22.0 GB are" and told == [recorder]
@@ -213,7 +214,7 @@ class TestMemory:
     def test_further_shapes_run_as_they_are_where_it_is_short(self, card: Card) -> None:
         """And what recordings keep is free for no other, although torch counts it so."""
         model, plain = model_on("cpu"), model_on("cpu")
-        card.peak, card.free, card.pool = int(10e9), int(24e9), int(11.5e9)
+        card.peak, card.free, card.pool = 10 * GB, 24 * GB, int(11.5 * GB)
         recorder = record(model)
         assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
         assert len(recorder.recordings) == 1 and not recorder.failed
@@ -222,7 +223,7 @@ class TestMemory:
     def test_a_larger_shape_that_comes_late_finds_room(self, card: Card) -> None:
         """Its first pass is a plain one, beside what smaller ones keep."""
         model, plain = model_on("cpu"), model_on("cpu")
-        card.peak, card.free, card.pool = int(10e9), int(24e9), int(11.5e9)
+        card.peak, card.free, card.pool = 10 * GB, 24 * GB, int(11.5 * GB)
         recorder = record(model)
         batches = [make_batch([size], [12], seed=1) for size in [(8, 8)] * 3 + [(32, 32)] * 2]
         assert_same(losses(model, batches[:3]), losses(plain, batches[:3]))
