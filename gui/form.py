@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from backend.config.coerce import coerce
 from backend.config.declare import Setting
 from backend.config.load import Loaded, parse
 from backend.config.problems import Problem
@@ -33,8 +34,15 @@ def to_values(config: Config) -> Values:
 
 
 def complete(values: Mapping[str, Any]) -> Values:
-    """Known values, with defaults where one is missing: a draft of an older version, or of another set of settings."""
-    return {path: values.get(path, value) for path, value in defaults().items()}
+    """Known values, with defaults where one is missing: a draft of an older version, or of another set of settings.
+
+    A switch that has become a choice since: on stays on, off was its default and is the choice's now.
+    """
+    known = {path: values.get(path, value) for path, value in defaults().items()}
+    for setting in settings():
+        if isinstance(value := known[setting.path], bool) and setting.choices:
+            known[setting.path] = fields.to_widget(setting, coerce(setting, True) if value else setting.default)
+    return known
 
 
 def read(values: Mapping[str, Any]) -> Loaded:

@@ -150,6 +150,12 @@ def test_an_old_draft_with_other_settings_is_filled_up() -> None:
     assert form.complete({"network.network_dim": "8", "gone.setting": 1}) == values(network__network_dim="8")
 
 
+@pytest.mark.parametrize(("switch", "choice"), [(True, "on"), (False, "auto")])
+def test_a_switch_of_an_old_draft_that_is_a_choice_now(switch: bool, choice: str) -> None:
+    """Off was its default: it says nothing of what a person chose."""
+    assert form.complete({"compile.cuda_graphs": switch}) == values(compile__cuda_graphs=choice)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
