@@ -373,11 +373,11 @@ def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
 
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, inputs.pictures(), load_vae, _watched(progress, asks))
-    log.info("Latents: %d encoded, the others were in the cache", made)
+    log.info("Latents: %d encoded anew", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:
         made = build_text(inputs.texts, inputs.wanted_text, load_text, _watched(progress, asks))
-    log.info("Captions: %d encoded, the others were in the cache", made)
+    log.info("Captions: %d encoded anew", made)
     free_memory()
 
 

@@ -206,7 +206,9 @@ def import_archive(file: Path, folder: Path) -> int:
     """
     try:
         archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, OSError) as error:
+    except OSError as error:
+        raise ValueError(f"{file} can't be read: {error.strerror or error}") from None
+    except zipfile.BadZipFile as error:
         raise ValueError(f"{file} is no compile cache archive ({error})") from None
     with archive:
         names = [name for name in archive.namelist() if name not in (_MANIFEST, _KEY_FILE) and not name.endswith("/")]

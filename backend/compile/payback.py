@@ -37,12 +37,14 @@ _FEWEST_STEPS = 5
 class Timing:
     """What a run measured: median seconds of a step without compiling in it, and seconds of compiling.
 
-    on_card: it ran on a GPU.
+    on_card: it ran on a GPU. compiled: it made a graph; one whose blocks all failed to compile spent the seconds, and
+    its steps are eager.
     """
 
     s_per_step: float
     compile_seconds: float
     on_card: bool = False
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,10 @@ def timing(run: Run) -> Timing | None:
     # Each process of a run counts its own, and one that resumes only reads the cache: the longest is what it cost.
     compiling = reader.range(width=1, columns=("compile_seconds",))["compile_seconds"]["max"]
     return Timing(
-        statistics.median(seconds), max(filter(None, compiling), default=0.0), bool(rows[-1].get("vram_total"))
+        statistics.median(seconds),
+        max(filter(None, compiling), default=0.0),
+        bool(rows[-1].get("vram_total")),
+        bool(rows[-1].get("graphs")),
     )
 
 
@@ -129,6 +134,8 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
     FLUX on a card: it was measured there, and a CPU has another.
     """
     compiled = timing(of) if of is not None else None
+    if compiled is not None and not compiled.compiled:
+        compiled = None
     eager: Timing | None = None
     wanted = _work(config)
     longest = compiled.compile_seconds if compiled is not None else 0.0
@@ -141,7 +148,7 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
             continue
         if not found.compile_seconds:
             eager = eager or found
-        elif other.compile.compile:
+        elif other.compile.compile and found.compiled:
             compiled = compiled or found
             # A warm start only reads its cache: what a compile costs is the slowest one of the same work.
             longest = max(longest, found.compile_seconds)

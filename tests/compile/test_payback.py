@@ -45,6 +45,7 @@ def settings(root: Path, compile: bool, rank: int = 16) -> Config:
 def trained(config: Config, s_per_step: float, compile_seconds: float, steps: int = 20, **more: float) -> Run:
     run = Run.create(config)
     with MetricsWriter(run) as metrics:
+        more = {"graphs": 2 if compile_seconds else 0} | more
         metrics.add(1, loss=1.0, compile_seconds=compile_seconds)
         for step in range(2, steps + 1):
             metrics.add(step, loss=1.0, s_per_step=s_per_step, compile_seconds=compile_seconds, **more)
@@ -63,6 +64,17 @@ def test_payback_comes_from_runs_of_the_same_work(tmp_path: Path) -> None:
     # The second start read its cache in 2 s; what the compile costs is the first one's 30 s.
     for known in (payback(config, tmp_path, bench=none), payback(config, tmp_path, warm, bench=none)):
         assert known.steps == 480 and "30 s) has paid for itself after 480 steps" in known.sentence()
+
+
+def test_a_run_whose_blocks_all_failed_to_compile_tells_nothing_of_compiled_steps(tmp_path: Path) -> None:
+    """It spent its seconds on attempts, and trained eagerly."""
+    config, none = settings(tmp_path, True), tmp_path / "none"
+    fell_back = trained(config, 0.5, 40.0, graphs=0)
+    trained(settings(tmp_path, False), 0.1875, 0.0)
+    for known in (payback(config, tmp_path, bench=none), payback(config, tmp_path, fell_back, none)):
+        assert "no compiled run of these settings has been timed" in known.sentence()
+    trained(config, 0.125, 30.0)
+    assert payback(config, tmp_path, bench=none).steps == 480
 
 
 def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
@@ -86,7 +98,7 @@ def test_without_an_eager_run_the_bench_lends_its_ratio(tmp_path: Path) -> None:
 def test_a_compile_that_saves_nothing_is_said_to(tmp_path: Path) -> None:
     run = trained(settings(tmp_path, True), 0.125, 30.0)
     with MetricsWriter(run, generation=1, start_step=20) as metrics:
-        metrics.add(21, loss=1.0, s_per_step=0.125, compile_seconds=2.0)
+        metrics.add(21, loss=1.0, s_per_step=0.125, compile_seconds=2.0, graphs=2)
     # A resumed process has read its cache in 2 s; the run has compiled for 30.
     assert "Compiling took 30 s" in payback(settings(tmp_path, True), tmp_path, run).sentence()
     trained(settings(tmp_path, False), 0.125, 0.0)
