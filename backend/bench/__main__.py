@@ -4,10 +4,10 @@
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
 
-Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and meta.json; from these,
-`python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a variant compiles into
-an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would not end in time; the
-same command again goes on.
+Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and meta.json; from those with `--out
+docs/benchmarks`, `python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a
+variant compiles into an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would
+not end in time; the same command again goes on.
 
 Where a card is lent by the minute, `--together N` compiles and warms up N processes side by side and then times them
 one after another, the others idle: their steps are as alone, their compile times are not taken. `--fill` compiles all
@@ -42,9 +42,12 @@ from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
 
+# Apart from the published records: a command that is found there would show another machine's numbers as measured here.
+OUT = ROOT / "bench"
+
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m backend.bench", description="Measure compile variants.")
+    parser = argparse.ArgumentParser(prog="launcher.py bench", description="Measure compile variants.")
     add = parser.add_argument
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
@@ -62,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--together", type=int, default=1, help="processes that get ready side by side and are timed one by one")
     add("--at-once", type=int, default=4, help="processes side by side under --fill and --losses")
     add("--budget-s", type=float, help="seconds in which the command must end")
-    add("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="folder of the records")
+    add("--out", type=Path, default=OUT, help="folder of the records: bench; those that are published, docs/benchmarks")
     add("--name", help="name of this record; the size and the kind when left out")
     add("--commit", help="commit to record, where git can't be asked")
     add("--keep-going", action="store_true", help="measure again what the record already holds")
@@ -166,6 +169,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     if given.fill:
         return _fill(specs, caches, given.at_once, _Clock(given.budget_s), write)
     record = Record.open(given.out / name, kind, argv if argv is not None else sys.argv[1:], given.commit)
+    before = len(record.rows)
     repeats = 1 if given.exactness or given.protocol else given.repeats
     clock = _Clock(given.budget_s)
     write("".join(f"{line}\n" for line in left_out(given)))
@@ -208,8 +212,17 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
         for done in [pool.submit(measured, *job) for job in jobs]:
             done.result()
+    write(_origin(record, before))
     write(render(record.rows, kind) or loss_table(record.rows, read_losses(record.folder)))
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1
+
+
+def _origin(record: Record, before: int) -> str:
+    """Where the table's numbers are from. before: rows that the record held when the command began."""
+    device, torch = record.meta.get("device", "unknown device"), record.meta["versions"].get("torch")
+    held = " Nothing was measured now: it held all of this. --keep-going measures again, --name begins another."
+    said = "" if len(record.rows) > before or not before else held
+    return f"Record {record.folder}, {device}, torch {torch}.{said}\n"
 
 
 def _fill(specs: Sequence[Spec], caches: Path, at_once: int, clock: _Clock, write: Callable[[str], object]) -> int:

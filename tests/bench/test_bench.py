@@ -191,6 +191,30 @@ def test_protocol_of_seed000_has_its_settings() -> None:
     assert "| total time | 11:11 |" in table and "compile, static tokens, FlashAttention 4" in table
 
 
+def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published records hold the default command's measurements, of another machine."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[Spec] = []
+
+    def measured(spec: Spec, timeout: float) -> dict:
+        asked.append(spec)
+        return answer(0.5, device="this card")
+
+    monkeypatch.setattr(bench, "run_worker", measured)
+    assert not bench.OUT.is_relative_to(bench.ROOT / "docs")
+    assert bench._parser().parse_args([]).out == bench.OUT
+    monkeypatch.setattr(bench, "OUT", tmp_path / "bench")
+    said: list[str] = []
+    command = ["--repeats", "1", "--variants", "eager", "--checkpointing", "on", "--commit", "abc"]
+    assert bench.main(command, said.append) == 0 and len(asked) == 1
+    assert f"Record {tmp_path / 'bench' / 'flux-compile'}, this card, torch {torch.__version__}.\n" in said
+    said.clear()
+    assert bench.main(command, said.append) == 0 and len(asked) == 1
+    assert "Nothing was measured now" in "".join(said)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [(["--variants", "fast"], "unknown variant 'fast'"), (["--layers", "4"], "must be 2 numbers, such as 4,8")],
