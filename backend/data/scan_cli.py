@@ -8,6 +8,7 @@ With `--json` one JSON document a line goes to stdout: with `--progress`, lines
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import sys
 import time
@@ -20,6 +21,7 @@ from backend.config.paths import PROJECT_ROOT, resolve
 from backend.data.scan import FolderSpec, scan, scan_dataset
 
 Write = Callable[[str], Any]
+Progress = Callable[[int, int, str], None]
 # Lines of progress a second: enough for a bar, little enough for a pipe.
 _PER_SECOND = 10
 
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     given = _parser().parse_args(argv)
     out = write or stdout_writer()
     memory = None if given.no_cache else resolve(given.cache_dir) if given.cache_dir else PROJECT_ROOT / "cache"
-    progress = progress_lines(out, given.json) if given.progress else None
+    progress = progress_of(out, given.json, given.progress)
     if given.config is None:
         specs = [FolderSpec(resolve(folder), given.num_repeats) for folder in given.folders]
         trigger = given.trigger_word
@@ -70,7 +72,36 @@ def write_json(write: Write, document: dict[str, Any]) -> None:
     write(json.dumps(document) + "\n")
 
 
-def progress_lines(write: Write, as_json: bool, per_second: float = _PER_SECOND) -> Callable[[int, int, str], None]:
+def progress_of(write: Write, as_json: bool, asked: bool) -> Progress | None:
+    """Lines where they are asked for; else a bar for a person at a terminal, and nothing for a pipe."""
+    if asked:
+        return progress_lines(write, as_json)
+    return None if as_json or not sys.stderr.isatty() else progress_bar()
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr with the time that is left, gone when all is done."""
+    from rich import progress as shown
+    from rich.console import Console
+
+    columns = (shown.BarColumn(), shown.MofNCompleteColumn(), shown.TimeRemainingColumn())
+    words = shown.TextColumn("Looking at the pictures")
+    bar = shown.Progress(words, *columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=None)
+    # A scan that ends in an error would leave the terminal without its cursor.
+    atexit.register(bar.stop)
+
+    def progress(done: int, total: int, path: str) -> None:
+        if done < total:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    return progress
+
+
+def progress_lines(write: Write, as_json: bool, per_second: float = _PER_SECOND) -> Progress:
     """A progress callback that writes a line now and then, and always the last one."""
     last = 0.0
 

@@ -23,7 +23,7 @@ from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.data.items import DatasetScan
 from backend.data.scan import scan_dataset
-from backend.data.scan_cli import Write, progress_lines, stdout_writer, write_json
+from backend.data.scan_cli import Write, progress_of, stdout_writer, write_json
 from backend.models import chosen
 from backend.plan.memory_plan import memory_plan
 from backend.plan.memory_report import memory_dict
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         return _refuse(out, given.json, loaded.problems)
     # Pictures are looked at whatever the base model is; without one, the plan is of its family's usual model.
     of_base = [] if loaded.config.model.base_model is None else chosen.problems(loaded.config)
-    scan = scan_dataset(loaded.config, progress_lines(out, given.json) if given.progress else None)
+    scan = scan_dataset(loaded.config, progress_of(out, given.json, given.progress))
     plan = plan_for(loaded.config, scan)
     memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)
     of_model = memory[0].problems if memory is not None else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,23 @@ def run(*arguments: str) -> tuple[int, str]:
     written: list[str] = []
     code = main(list(arguments), written.append)
     return code, "".join(written)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_a_person_at_a_terminal_sees_how_far_it_is(settings_file: Path) -> None:
+    import pty
+
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "backend.plan", str(settings_file)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, env=environment, check=False)
+    os.close(terminal)
+    shown = os.read(master, 65536).decode()
+    assert done.returncode == 0 and b"Recommended: " in done.stdout
+    assert "Looking at the pictures" in shown and "8/8" in shown
+    # A pipe gets the words alone.
+    piped = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert piped.stdout == done.stdout and b"Looking" not in piped.stderr
 
 
 def test_words(settings_file: Path) -> None:

@@ -105,7 +105,7 @@ class CompileSection(Section):
         help="How pictures of many sizes become few graphs. static pads every picture to one token count, masked "
         "exactly: one graph, same result. exact_buckets makes bucket sizes that fall on one or two token "
         "counts: no padding, a little more cropping. dynamic compiles once for a range of sizes. off leaves "
-        "sizes as they are: one graph each.",
+        "sizes as they are: one graph each, or two for all of them with dynamic shapes at auto.",
         aliases=("static_shapes", "padding_mode"),
     )
     static_token_count: int | None = setting(
