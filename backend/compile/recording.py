@@ -30,6 +30,9 @@ Tell = Callable[["Recorder"], object]
 _MOST = 64
 """Recorded shapes: each keeps its graphs, and a run with more sizes than that sees each of them seldom."""
 
+_MOVES = 3
+"""How often weights may move and all be recorded anew: something that moves them again and again would cost more."""
+
 
 def record(denoiser: nn.Module, tell: Tell = lambda recorder: None, trial: Trial | None = None) -> Recorder:
     """Have the denoiser's training passes recorded from now on; called when it has its LoRA."""
@@ -83,20 +86,16 @@ class Recorder:
         self._largest = 0
         self._beside = 0
         self._places: tuple[int, ...] = ()
+        self._moves = 0
         self._pool: Any = None
 
     def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled() or self.failed or (self.trial is not None and self.trial.against):
             return function(*given, **named)
         leaves, form = tree_flatten((given, named))
-        if not _on_card(leaves):
-            return function(*given, **named)
-        key = _key(leaves, form)
+        key = self._shape(leaves, form)
         if key is None:
-            kinds = sorted({type(leaf).__name__ for leaf in leaves if not _plain_value(leaf)})
-            self._give_up(f"a pass that is given a {' and a '.join(kinds)} can't be recorded")
             return function(*given, **named)
-        self._check_places()
         if key in self.recordings:
             return self.recordings[key](leaves)
         if key not in self._seen:
@@ -108,6 +107,18 @@ class Recorder:
             self._record(key, function, leaves, form)
         recording = self.recordings.get(key)
         return self._plain(function, *given, **named) if recording is None else recording(leaves)
+
+    def _shape(self, leaves: Leaves, form: TreeSpec) -> Hashable | None:
+        """What tells a pass's shape from others; None where it can't be recorded, which on a card is said."""
+        if not _on_card(leaves):
+            return None
+        key = _key(leaves, form)
+        if key is None:
+            kinds = sorted({type(leaf).__name__ for leaf in leaves if not _plain_value(leaf)})
+            self._give_up(f"a pass that is given a {' and a '.join(kinds)} can't be recorded")
+        else:
+            self._check_places()
+        return None if self.failed else key
 
     def _try(self, trial: Trial, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         started = time.perf_counter()
@@ -131,9 +142,13 @@ class Recorder:
     def _check_places(self) -> None:
         """Forget recordings of weights that have moved: they would read what lies there now."""
         places = tuple(tensor.data_ptr() for tensor in self._held)
-        if places != self._places:
-            self.forget()
-            self._places = places
+        if places == self._places:
+            return
+        self._places = places
+        self._moves += bool(self.recordings)
+        self.forget()
+        if self._moves > _MOVES:
+            self._give_up("weights move between passes, which makes recordings void")
 
     def forget(self) -> None:
         """Let go of all recordings; the next pass of each shape is recorded anew."""

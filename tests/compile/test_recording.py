@@ -129,6 +129,18 @@ def test_weights_that_moved_make_recordings_void(device: str, which: str) -> Non
     assert len(recorder.recordings) == 2 and not set(before.values()) & set(recorder.recordings.values()) and kept
 
 
+def test_weights_that_keep_moving_are_not_recorded_for_ever(card: Card) -> None:
+    layer = nn.Linear(2, 1)
+    recorder = record(layer)
+    for _ in range(5):
+        kept = layer.weight.data
+        layer.weight.data = kept.clone()
+        for _ in range(2):
+            recorder(layer, torch.ones(1, 2)).sum().backward()
+        del kept
+    assert "weights move" in recorder.failed and not recorder.recordings
+
+
 def test_recordings_give_way_where_another_model_needs_the_card(device: str) -> None:
     model, plain = (model_on(device) for _ in range(2))
     recorder = record(model)
