@@ -159,9 +159,9 @@ class CompileSection(Section):
         "auto",
         label="CUDA graphs",
         help="Records the forward and backward pass of each picture size once and replays it, which spares the "
-        "processor the thousands of kernels that it starts in a step: SDXL and Stable Diffusion 1.5 take a fifth of "
-        "the time on an H200. auto times three steps first and records where launching is most of a step and memory is "
-        "left for it. The second step of each size is slower. With or without compile; needs an NVIDIA card.",
+        "processor the thousands of kernels that it starts in a step: SDXL takes a fifth of the time on an H200. auto "
+        "times three steps first and records where launching is most of a step, the first replay is faster and memory "
+        "is left for it. The second step of each size is slower. With or without compile; needs an NVIDIA card.",
         aliases=("cudagraphs", "use_cuda_graphs", "cuda_graph"),
     )
     compile_blocks: list[BlockChoice] | None = setting(
