@@ -146,7 +146,8 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
         found = timing(run)
         if found is None:
             continue
-        if not found.compile_seconds:
+        # Recording its passes counts as compiling, and an eager run may do that too.
+        if not other.compile.compile or not found.compile_seconds:
             eager = eager or found
         elif other.compile.compile and found.compiled:
             compiled = compiled or found

@@ -164,7 +164,14 @@ def test_the_compile_tab_and_the_panel_say_when_a_compile_has_paid(panel: tuple[
         other = Run.create(with_values(settings, {"compile.compile": compiles}))
         with MetricsWriter(other) as metrics:
             for step in range(1, 20):
-                metrics.add(step, loss=1.0, s_per_step=seconds, compile_seconds=30.0 if compiles else 0.0, syncs=0)
+                metrics.add(
+                    step,
+                    loss=1.0,
+                    s_per_step=seconds,
+                    compile_seconds=30.0 if compiles else 0.0,
+                    graphs=4 * compiles,
+                    syncs=0,
+                )
         if compiles:
             compiled = other
     tab(page, "Compile")

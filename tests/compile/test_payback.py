@@ -66,6 +66,14 @@ def test_payback_comes_from_runs_of_the_same_work(tmp_path: Path) -> None:
         assert known.steps == 480 and "30 s) has paid for itself after 480 steps" in known.sentence()
 
 
+def test_an_eager_run_that_records_its_passes_is_an_eager_run(tmp_path: Path) -> None:
+    """Recording counts with the seconds of compiling."""
+    config = settings(tmp_path, True)
+    trained(config, 0.125, 30.0)
+    trained(settings(tmp_path, False), 0.1875, 2.5, graphs=0)
+    assert "after 480 steps" in payback(config, tmp_path, bench=tmp_path / "none").sentence()
+
+
 def test_a_run_whose_blocks_all_failed_to_compile_tells_nothing_of_compiled_steps(tmp_path: Path) -> None:
     """It spent its seconds on attempts, and trained eagerly."""
     config, none = settings(tmp_path, True), tmp_path / "none"

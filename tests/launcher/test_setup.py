@@ -169,7 +169,14 @@ def test_a_stop_ends_pip_too_and_leaves_an_environment_that_is_resumed(ready: Cl
     make_source(ready.wheels, "monotile-slow", "1.0", f"import time; open({str(begun)!r}, 'w'); time.sleep(300)")
     ready.require("monotile-tiny==1.0", "monotile-slow==1.0")
     line = ready.line("--wheels", str(ready.wheels))
-    launcher = subprocess.Popen(line, env=ready.environment(), stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(
+        line,
+        env=ready.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell has what it starts in the background ignore Ctrl+C, these tests too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     until = time.monotonic() + 240
     while not begun.exists():
         assert time.monotonic() < until and launcher.poll() is None, "the build never began"
