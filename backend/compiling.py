@@ -12,14 +12,16 @@ import torch
 from backend.compile import cache as compile_cache
 from backend.compile import capture
 from backend.compile.helper import compile_model
-from backend.compile.recompute import checkpointing_of, within_graphs
+from backend.compile.recompute import within_graphs
 from backend.compile.recording import Recorder, record
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.compile.worth import Trial
 from backend.config.paths import resolve
-from backend.config.schema import Config
+from backend.config.problems import errors
+from backend.config.rules import check
+from backend.config.schema import Config, with_values
 from backend.inputs import Inputs
 from backend.memory import checkpointing
 from backend.refused import Refused
@@ -109,20 +111,14 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
 
 
 def _unrecordable(cfg: Config) -> str:
-    """Why the passes of a run can't be recorded, whatever its card; "" where they can."""
+    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
     backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
     if cfg.compile.compile and "cudagraphs" in backends:
         return "the compile backend cudagraphs records by itself"
     if torch.version.hip is not None:
         return "it was never tried on ROCm"
-    if cfg.memory.blocks_to_swap:
-        return "blocks are swapped, and a recorded pass reads weights where they lay"
-    checkpointed = checkpointing_of(cfg)
-    if checkpointed == "offload":
-        return "what checkpointing sends to the host can't be recorded"
-    if checkpointed != "off" and cfg.network.drops:
-        return "dropout that a second forward pass draws again can't be recorded"
-    return ""
+    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
+    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
 
 
 def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:

@@ -31,8 +31,8 @@ class Duties:
     """validation: set -> its examples. measure: examples -> losses. draw: draws all prompts; None without prompts.
 
     asked: told before samples that a person asked for are drawn. back: told when something was done between two steps,
-    and training goes on. to_use: holds the LoRA at the weights
-    that are measured and drawn with, where these are not the trained ones. pictures: examples of each set, by its name.
+    and training goes on. to_use: holds the LoRA at the weights that are measured and drawn with, where these are not
+    the trained ones. pictures: examples of each set, by its name.
     """
 
     cfg: Config

@@ -206,8 +206,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
         for spec in with_caches:
             ended(repeat, spec, run_worker(spec, clock.left()))
 
-    size = max(1, given.together)
-    parts = [specs[at : at + size] for at in range(0, len(specs), size)]
+    parts = _parts(specs, given.together)
     jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in parts]
     with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
         for done in [pool.submit(measured, *job) for job in jobs]:
@@ -217,11 +216,18 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1
 
 
+def _parts(specs: list[Spec], together: int) -> list[list[Spec]]:
+    """Specs that get ready side by side."""
+    size = max(1, together)
+    return [specs[at : at + size] for at in range(0, len(specs), size)]
+
+
 def _origin(record: Record, before: int) -> str:
     """Where the table's numbers are from. before: rows that the record held when the command began."""
     device, torch = record.meta.get("device", "unknown device"), record.meta["versions"].get("torch")
-    held = " Nothing was measured now: it held all of this. --keep-going measures again, --name begins another."
-    said = "" if len(record.rows) > before or not before else held
+    said = ""
+    if before and len(record.rows) == before:
+        said = " Nothing was measured now: it held all of this. --keep-going measures again, --name begins another."
     return f"Record {record.folder}, {device}, torch {torch}.{said}\n"
 
 

@@ -8,12 +8,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backend.bench.sizes import SIZES
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache
 from backend.memory.heap import libraries_loaded
+
+if TYPE_CHECKING:
+    from backend.compile.recording import Recorder
+    from backend.compile.telemetry import CompileStats
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +63,12 @@ def measure(spec: Spec) -> dict[str, Any]:
     telemetry.stop()
     row = {
         **_timed(times, warm),
-        "compile_s": stats.seconds,
-        "graphs": stats.graphs,
-        "planned_graphs": planned,
-        # A shape that the plan knows and that first comes later makes its graph later.
-        "recompiles": max(0, stats.graphs - graphs_warm - ((planned or 0) - (planned_warm or 0))),
-        "breaks": stats.breaks,
-        "limit_hits": stats.limit_hits,
-        "cache_hits": stats.cache_hits,
-        "cache_misses": stats.cache_misses,
+        **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
         "route": f"{shapes.route.name}: {shapes.route.detail}" if chosen.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
-        "notes": _notes(report, telemetry, planned),
+        "notes": _notes(report, telemetry, planned, meter.recorder),
         "losses": losses,
         **meter.row(len(times) - warm),
     }
@@ -84,6 +80,23 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _counted(stats: CompileStats, planned: int | None, expected: int) -> dict[str, float | int | None]:
+    """Columns of the record that torch.compile's counts give.
+
+    expected: graphs of the warm steps, and of shapes that the plan knows and that first come later.
+    """
+    return {
+        "compile_s": stats.seconds,
+        "graphs": stats.graphs,
+        "planned_graphs": planned,
+        "recompiles": max(0, stats.graphs - expected),
+        "breaks": stats.breaks,
+        "limit_hits": stats.limit_hits,
+        "cache_hits": stats.cache_hits,
+        "cache_misses": stats.cache_misses,
+    }
 
 
 def _warm(spec: Spec, stream: Any) -> int:
@@ -128,11 +141,13 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
     return report
 
 
-def _notes(report: Any, telemetry: Any, planned: int | None) -> str:
-    """What failed to compile, and what kept the planned graphs from serving where more were made."""
+def _notes(report: Any, telemetry: Any, planned: int | None, recorder: Recorder | None = None) -> str:
+    """What failed to compile, why passes were not recorded, and what kept planned graphs from serving."""
     said = list(report.failed.values()) if report else []
     if planned is not None and len(telemetry.graphs) > planned:
         said += [f"{graph.kind}: {graph.guard}" for graph in telemetry.graphs if graph.guard]
+    if recorder is not None and (why := recorder.failed or recorder.full):
+        said.append(f"CUDA graphs: {why}")
     return "; ".join(said)
 
 

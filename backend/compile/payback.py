@@ -149,7 +149,7 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
         # Recording its passes counts as compiling, and an eager run may do that too.
         if not other.compile.compile or not found.compile_seconds:
             eager = eager or found
-        elif other.compile.compile and found.compiled:
+        elif found.compiled:
             compiled = compiled or found
             # A warm start only reads its cache: what a compile costs is the slowest one of the same work.
             longest = max(longest, found.compile_seconds)

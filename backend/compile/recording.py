@@ -161,7 +161,7 @@ class Recorder:
         self._largest = max(self._largest, size)
         free = capture.free_bytes() - self.kept
         if self.recordings and free < more * capture.passing_bytes():
-            self._give_up(f"{_gb(free)} of the card are too few beside them for a shape that comes first now")
+            self._give_up(f"a new picture size needs a plain pass, and {_gb(free)} of the card are free beside them")
 
     def _has_room(self) -> bool:
         """Whether a shape can be recorded, with a plain pass beside all recordings; else says why not, for good."""
@@ -188,7 +188,9 @@ class Recorder:
         gc.collect()
         state = capture.random_state()
         try:
-            recording = Recording(function, leaves, form, self.trained, self.made, self.add_gradients, self._pool)
+            recording = Recording(
+                function, leaves, form, self.trained, self.made, self.add_gradients, self._pool, self._asks_for_gain
+            )
         except Exception as error:
             # Anything: each library refuses to be recorded in its own way, and the run can go on without.
             recording, why = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -198,7 +200,7 @@ class Recorder:
         if recording is None:
             self._give_up(why)
             return
-        if self.trial is not None and not self.trial.pays(recording.plain_seconds, recording.replay_seconds):
+        if self._asks_for_gain and not self.trial.pays(recording.gain):
             del recording
             self._end()
             return
@@ -207,6 +209,11 @@ class Recorder:
         self.kept = capture.pool_bytes(self._pool) + self._beside
         log.info("recorded CUDA graphs of shape %d", len(self.recordings))
         self.tell(self)
+
+    @property
+    def _asks_for_gain(self) -> bool:
+        """The first recording says whether it pays; what others take by chance changes nothing any more."""
+        return self.trial is not None and self.trial.gain is None
 
     def _give_up(self, why: str) -> None:
         self.failed = why

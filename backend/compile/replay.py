@@ -26,9 +26,9 @@ class Recording:
     """A function's forward and backward pass on inputs of one shape, with the tensors that they read and write.
 
     leaves, form: the inputs as `tree_flatten` gives them. trained: weights whose gradients the backward pass writes to
-    `made`. add: called after each backward pass with whether it reached each of them. pool: memory to record in.
-    plain_seconds, replay_seconds: what a forward pass took without and with it. RuntimeError where a replay does not
-    give what the plain pass gave; besides what a capture raises.
+    `made`. add: called after each backward pass with whether it reached each of them. pool: memory to record in. timed:
+    find `gain`, the part of a forward pass's time that a replay saves. RuntimeError where a replay does not give what
+    the plain pass gave; besides what a capture raises.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Recording:
         made: Sequence[Tensor],
         add: Callable[[Sequence[bool]], None],
         pool: Any,
+        timed: bool = False,
     ) -> None:
         self._function, self._form, self._trained, self._made, self._add = function, form, trained, made, add
         self._inputs = [
@@ -49,14 +50,14 @@ class Recording:
         self._tensors = [leaf for leaf in self._inputs if isinstance(leaf, Tensor)]
         self._inner = [leaf for leaf in self._tensors if leaf.requires_grad]
         self._anchor = torch.zeros((), device=self._tensors[0].device, requires_grad=True)
-        state = capture.random_state()
+        self._state = capture.random_state()
         with capture.aside():
-            # Libraries make what they need on a stream at their first call there, which can't be captured.
-            self._forward()
-            capture.set_random_state(state)
+            # A stream's first pass takes memory of its own, which would count.
+            plain_seconds = self._seconds_of(self._forward) if timed else 0.0
             outputs, inner, gradients = self._run_plainly()
         self._capture(pool)
-        capture.set_random_state(state)
+        # So would the first replay, which brings the graph to the card.
+        self.gain = 1 - self._seconds_of(self._replay_forward) / plain_seconds if timed else None
         self._check(outputs, inner, gradients)
 
     def _run_plainly(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -64,13 +65,19 @@ class Recording:
 
         Any would do, and these are of the size that they ought to be.
         """
-        capture.wait()
-        began = time.perf_counter()
+        capture.set_random_state(self._state)
         outputs, _ = self._forward()
-        capture.wait()
-        self.plain_seconds = time.perf_counter() - began
         kept = [out.detach().clone() for out in outputs]
         return kept, *self._parted(self._backward(outputs, list(kept)))
+
+    def _seconds_of(self, forward: Callable[[], Any]) -> float:
+        """What a forward pass takes at its second time."""
+        forward()
+        capture.wait()
+        began = time.perf_counter()
+        forward()
+        capture.wait()
+        return time.perf_counter() - began
 
     def _forward(self) -> tuple[Leaves, TreeSpec]:
         given, named = tree_unflatten(self._inputs, self._form)
@@ -107,11 +114,8 @@ class Recording:
 
     def _check(self, outputs: list[Tensor], inner: list[Tensor], gradients: list[Tensor]) -> None:
         """Replay once on the inputs of the plain pass, which gave these."""
-        capture.wait()
-        began = time.perf_counter()
+        capture.set_random_state(self._state)
         self._replay_forward()
-        capture.wait()
-        self.replay_seconds = time.perf_counter() - began
         torch._foreach_copy_(self._douts, outputs)
         compare("outputs", self._outputs, outputs)
         self._replay_backward()

@@ -15,21 +15,23 @@ plainly beside them first."""
 _PASSES = 3
 _SHARE = 0.7
 """Least part of a forward pass that the processor needs for launching it, for recording to be tried. On an H200 FLUX's
-4 + 8 compiled blocks, at about this share, gain 3 to 5 % of a step; SDXL, which is all launching, four fifths."""
+4 + 8 compiled blocks gain 2 to 5 % of a step by it; SDXL, which is all launching, nearly four fifths."""
 _GAIN = 0.05
-"""Least part of a forward pass that its first replay has to save. A slow card makes launching wait too, once as many
-kernels are queued as it takes, so that the share alone says nothing there."""
+"""Least part of a forward pass that a replay has to save. Launching also waits where a slow card has many kernels
+queued, so that the share alone does not decide."""
 
 
 class Trial:
     """Runs some passes as they are, waits for each, and says whether the processor is what they wait for.
 
     against: why nothing is to be recorded, once that is found. words: what was found, as a sentence's second half.
+    gain: the part of a forward pass that the first recording's replay saves, once it is known.
     """
 
     def __init__(self) -> None:
         self.against = ""
         self.words = ""
+        self.gain: float | None = None
         self._shares: list[float] = []
 
     @property
@@ -51,9 +53,9 @@ class Trial:
                 self.against = f"the card does not wait for the processor: {self.words}"
         return out
 
-    def pays(self, plain: float, replayed: float) -> bool:
-        """Whether a forward pass that took `plain` seconds is faster by enough in `replayed`."""
-        gain = 1 - replayed / plain
+    def pays(self, gain: float) -> bool:
+        """Whether a replay that saves this part of a forward pass saves enough."""
+        self.gain = gain
         self.words = f"a replay saves {gain:.0%} of a forward pass"
         if gain < _GAIN:
             self.against = f"it hardly pays on this card: {self.words}"

@@ -112,7 +112,7 @@ def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_f
         ({}, ""),
         ({"training.gradient_checkpointing": False, "network.network_dropout": 0.1}, ""),
         ({"memory.checkpointing_kind": "block", "compile.compile": False}, ""),
-        ({"memory.blocks_to_swap": 2}, "blocks are swapped"),
+        ({"memory.blocks_to_swap": 2}, "where they lay"),
         ({"memory.checkpointing_kind": "offload"}, "to the host"),
         ({"network.rank_dropout": 0.1}, "draws again"),
         ({"compile.compile_backend": "cudagraphs"}, "records by itself"),
