@@ -173,8 +173,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     repeats = 1 if given.exactness or given.protocol else given.repeats
     clock = _Clock(given.budget_s)
     write("".join(f"{line}\n" for line in left_out(given)))
-    # The first repetition is the cold one.
-    first = 1 if given.warm else 0
+    first = 1 if given.warm else 0  # the cold one is 0
 
     def cache_of(spec: Spec) -> Path:
         return caches / _short(spec)
@@ -206,8 +205,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
         for spec in with_caches:
             ended(repeat, spec, run_worker(spec, clock.left()))
 
-    parts = _parts(specs, given.together)
-    jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in parts]
+    jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in _parts(specs, given.together)]
     with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
         for done in [pool.submit(measured, *job) for job in jobs]:
             done.result()
