@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
-        "--variants", default=",".join(DEFAULT), help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact"
+        "--variants",
+        help=f"names by comma: eager, whole, auto, dynamic, static:ROUTE, exact; when left out {','.join(DEFAULT)}, "
+        "or all of a protocol's",
     )
     add("--checkpointing", default="on,off", help="by comma: on (block), off, auto, offload, selective")
     add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
@@ -82,8 +84,8 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
             f"--layers is {text!r}; for {given.size} it must be {len(SIZES[given.size].layers)} numbers, such as {like}"
         )
     if given.protocol == "seed000":
-        return seed000.specs(general)
-    asked = [variant(name.strip()) for name in given.variants.split(",") if name.strip()]
+        return seed000.specs(general, _names(given, seed000.TITLES))
+    asked = [variant(name) for name in _names(given)]
     names = [each.name for each in asked if not SIZES[given.size].lacks(each.mode)]
     kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
     settings = [(part != "off", kinds[part]) for part in given.checkpointing.replace(" ", "").split(",")]
@@ -101,8 +103,14 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
 def left_out(given: argparse.Namespace) -> list[str]:
     """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
     size = SIZES[given.size]
-    modes = dict.fromkeys(variant(name.strip()).mode for name in given.variants.split(",") if name.strip())
+    modes = dict.fromkeys(variant(name).mode for name in _names(given))
     return [f"left out: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
+
+
+def _names(given: argparse.Namespace, usual: Iterable[str] = DEFAULT) -> list[str]:
+    """The variants asked for, `usual` when none are."""
+    asked = usual if given.variants is None else given.variants.split(",")
+    return [name.strip() for name in asked if name.strip()]
 
 
 def _reading(each: Any) -> dict[str, Any]:

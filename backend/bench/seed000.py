@@ -6,6 +6,7 @@ tokens with flash-attn 2, static tokens with FlashAttention 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from backend.bench.variants import Spec
@@ -20,11 +21,17 @@ TITLES = {
 }
 
 
-def specs(general: Spec) -> list[Spec]:
-    """The protocol's four runs and our default route, from the sizes of `general`."""
+def specs(general: Spec, names: Sequence[str] = tuple(TITLES)) -> list[Spec]:
+    """The protocol's four runs and our default route, from the sizes of `general`, or those of them that are named.
+
+    ValueError for a name that is none of them.
+    """
     from backend.bench.sizes import SIZES
     from backend.bench.work import buckets_of
 
+    strange = [name for name in names if name not in TITLES]
+    if strange:
+        raise ValueError(f"--variants has {', '.join(strange)}; the protocol seed000 has {', '.join(TITLES)}")
     warm = len(buckets_of(SIZES[general.size], exact=False))
     base = replace(
         general,
@@ -38,4 +45,4 @@ def specs(general: Spec) -> list[Spec]:
         images=4 * warm,
         validate=True,
     )
-    return [replace(base, variant=name) for name in TITLES]
+    return [replace(base, variant=name) for name in names]

@@ -189,6 +189,11 @@ def test_protocol_of_seed000_has_its_settings() -> None:
     rows = [dict.fromkeys(COLUMNS, "") | {"variant": s.variant, "ok": "1", "total_s": "671"} for s in specs]
     table = render(rows, "seed000")
     assert "| total time | 11:11 |" in table and "compile, static tokens, FlashAttention 4" in table
+    given = bench._parser().parse_args(["--protocol", "seed000", "--variants", "eager, static:flash2"])
+    assert bench.specs_of(given) == [specs[0], specs[2]]
+    given.variants = "dynamic"
+    with pytest.raises(ValueError, match="--variants has dynamic; the protocol seed000 has eager, fallback"):
+        bench.specs_of(given)
 
 
 def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
