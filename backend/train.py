@@ -20,7 +20,7 @@ from backend.config.load import load, ready
 from backend.config.paths import resolve
 from backend.config.problems import Problem, errors
 from backend.config.schema import Config
-from backend.memory.heap import give_back_large, libraries_loaded
+from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import chosen
 from backend.refused import Failed, Refused
 from backend.runs.control import Control
@@ -105,9 +105,7 @@ def _environment(cfg: Config) -> None:
     """What torch and others read from the environment once, when they load, and how the process takes memory."""
     give_back_large()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    if sys.platform == "linux":
-        # fragments of one picture size are of use to another
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    let_segments_grow(os.environ)
     if cfg.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # What `accelerate config` once stored for this machine must not change a run behind its settings' back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.bench.variants import Spec
+from backend.memory.heap import let_segments_grow
 
 ROOT = Path(__file__).parents[2]
 LONGEST_SECONDS = 1800
@@ -25,8 +27,12 @@ class Worker:
 
     def __init__(self, spec: Spec, timeout: float = LONGEST_SECONDS) -> None:
         command = [sys.executable, "-m", "backend.bench.worker", json.dumps(spec.to_dict())]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, encoding="utf-8")
+        pipe, environment = subprocess.PIPE, dict(os.environ)
+        let_segments_grow(environment)  # as in training, or its peaks would be others
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
+        )
+        self.pid = self._process.pid
         self._late = False
         self._timeout = timeout
         self._timer = threading.Timer(timeout, self._give_up)

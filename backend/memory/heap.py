@@ -1,4 +1,5 @@
-"""What is kept in memory for no use: by the C library on Linux, and by libraries that are searched for garbage."""
+"""What is kept in memory for no use: by the C library on Linux, by torch on a card, and by libraries that are searched
+for garbage."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import ctypes
 import gc
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
 LARGE = 4 << 20
@@ -23,6 +24,15 @@ def give_back_large() -> None:
     """
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE)
+
+
+def let_segments_grow(environment: MutableMapping[str, str]) -> None:
+    """Have torch's allocator, which reads it when torch loads, use the pieces that one picture size leaves for another.
+
+    On Linux alone; what a person has set there stays.
+    """
+    if sys.platform == "linux":
+        environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 @contextmanager
