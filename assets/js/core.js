@@ -80,7 +80,8 @@
         callback(node);
       }
     };
-    look();
+    // What is there already, as when the scripts come late, waits until all of them have run.
+    queueMicrotask(look);
     new MutationObserver(look).observe(document.documentElement, { childList: true, subtree: true });
   };
 

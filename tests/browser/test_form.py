@@ -188,6 +188,20 @@ def test_what_was_typed_outlives_a_reload_and_is_seen_in_a_second_tab(watched: W
     assert other.said == []
 
 
+def test_scripts_that_come_after_the_page_find_it_whole(watched: Watched) -> None:
+    """As where a browser or a disk is slow: what stands there already is filled as what comes later is."""
+    page = watched.page
+    held: list[Route] = []
+    page.route("**/page/monotile.js*", lambda route: held.append(route))
+    page.reload(wait_until="commit")
+    page.wait_for_selector("#bar-root", state="attached")
+    held[0].continue_()
+    watched.ready()
+    expect(page.locator("#start")).to_be_enabled()
+    page.click("#theme")
+    page.click("#theme")
+
+
 def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) -> None:
     go_to(page, "dataset.folders")
     box = page.locator("#f-dataset-folders")
