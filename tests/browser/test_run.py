@@ -86,7 +86,7 @@ def number(value: float) -> str:
 
 def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
     page = held.page
-    choose_quick_demo(page, own_server, 40)
+    choose_quick_demo(page, own_server, 24)
     page.click("#save-as")
     page.fill("#ask-name", "quick demo")
     page.keyboard.press("Enter")
@@ -116,7 +116,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
 
     expect(page.locator("#run-state")).to_have_text("Finished", timeout=TRAINING_MS)
     wait_for(lambda: panel_agrees(page, run), 20, lambda: f"{page.evaluate(PANEL)} {MetricsReader(run).last()}")
-    assert MetricsReader(run).count() == 40
+    assert MetricsReader(run).count() == 24
     lora = run.checkpoints()[-1].path
     expect(page.locator("#run-files")).to_contain_text(str(lora))
     assert page.locator("#samples img").count() == len(run.samples()) >= 1
