@@ -32,7 +32,6 @@ class Worker:
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
         )
-        self.pid = self._process.pid
         self._late = False
         self._timeout = timeout
         self._timer = threading.Timer(timeout, self._give_up)

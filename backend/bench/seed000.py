@@ -21,8 +21,8 @@ TITLES = {
 }
 
 
-def specs(general: Spec, names: Sequence[str] = tuple(TITLES)) -> list[Spec]:
-    """The protocol's four runs and our default route, from the sizes of `general`, or those of them that are named.
+def specs(general: Spec, names: Sequence[str]) -> list[Spec]:
+    """The runs of TITLES that are named, with the protocol's settings and the sizes of `general`.
 
     ValueError for a name that is none of them.
     """

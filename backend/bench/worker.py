@@ -146,8 +146,9 @@ def _notes(report: Any, telemetry: Any, planned: int | None, recorder: Recorder 
     said = list(report.failed.values()) if report else []
     if planned is not None and len(telemetry.graphs) > planned:
         said += [f"{graph.kind}: {graph.guard}" for graph in telemetry.graphs if graph.guard]
-    if recorder is not None and (why := recorder.failed or recorder.full):
-        said.append(f"CUDA graphs: {why}")
+    if recorder is not None:
+        why = recorder.failed or recorder.full or ("" if recorder.recordings else "nothing was recorded")
+        said += [f"CUDA graphs: {why}"] if why else []
     return "; ".join(said)
 
 

@@ -21,9 +21,11 @@ from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _notes, _Step, measure
 from backend.compile.helper import compile_model
+from backend.compile.recording import record
 from backend.compile.telemetry import Telemetry
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
+from backend.memory.heap import let_segments_grow
 from backend.models.loading import Loading
 from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
@@ -330,6 +332,26 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
     assert float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert float(static["s_per_step"]) > 0 and (static["graphs"], static["recompiles"]) == ("2", "0")
     assert static["compile_s"] == static["step_100_s"] == "" and "needs an NVIDIA GPU" in refused["error"]
+
+
+def test_a_row_of_recorded_passes_says_why_they_were_not() -> None:
+    """It would else pass a plain run off as a recorded one. This is no card."""
+    spec = Spec("eager", size="tiny", steps=1, cuda_graphs=True)
+    assert measure(spec)["notes"] == "CUDA graphs: nothing was recorded"
+    assert measure(replace(spec, cuda_graphs=False))["notes"] == ""
+    recorder = record(torch.nn.Linear(1, 1))
+    for name in ("full", "failed"):
+        setattr(recorder, name, f"{name} for a reason")
+        assert _notes(None, None, None, recorder) == f"CUDA graphs: {name} for a reason"
+
+
+def test_a_measurement_takes_memory_as_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that their peaks are of one kind."""
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    let_segments_grow(expected := {})
+    with Worker(Spec("eager", size="tiny")):
+        (worker,) = _workers()
+        assert expected.items() <= worker.environ().items()
 
 
 def test_a_measurement_that_is_interrupted_leaves_no_process() -> None:

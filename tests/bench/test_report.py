@@ -1,13 +1,11 @@
 """What is made of raw rows alone: tables of medians, the page, its plots, and rows beside what others report."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 from backend.bench import report
 from backend.bench.record import Record, read_losses
 from backend.bench.table import groups, loss_table, render, shared
 from backend.bench.variants import Spec
-from backend.bench.worker import _notes
 from tests.bench.rows import answer, made_up
 
 
@@ -106,15 +104,3 @@ def test_recorded_passes_are_held_against_eager_kernel_by_kernel(tmp_path: Path)
     text = render(record.rows, "compile")
     assert next(line for line in text.splitlines() if line.startswith("| eager (CUDA")).split("|")[4].strip() == "5.00"
     assert "dynamic is 100 % faster than eager (250.0 against 500.0 ms a step)" in text
-
-
-def test_a_row_of_recorded_passes_says_why_they_were_not() -> None:
-    """It would else pass a plain run off as a recorded one."""
-    quiet = SimpleNamespace(graphs=[])
-    for recorder, said in (
-        (None, ""),
-        (SimpleNamespace(failed="", full=""), ""),
-        (SimpleNamespace(failed="no room", full=""), "CUDA graphs: no room"),
-        (SimpleNamespace(failed="", full="64 shapes are recorded"), "CUDA graphs: 64 shapes are recorded"),
-    ):
-        assert _notes(None, quiet, None, recorder) == said

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
 
 from backend.config.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
@@ -180,7 +180,8 @@ def watched(usual: BrowserContext, server: Server) -> Iterator[Watched]:
         assert held.said == []
         assert held.foreign() == []
     finally:
-        held.page.evaluate("localStorage.clear()")
+        with contextlib.suppress(Error):  # a page that never opened has none
+            held.page.evaluate("localStorage.clear()")
         for each in usual.pages:
             each.close()
 

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from backend.bench.processes import Worker
-from backend.bench.variants import Spec
 from backend.memory.heap import let_segments_grow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,16 +39,12 @@ def test_large_pieces_go_back_to_the_system_when_they_are_freed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has it on Linux alone")
-def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the bench's processes as in the trainer's, so that their peaks are of one kind."""
+def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise() -> None:
     found: dict[str, str] = {}
     let_segments_grow(found)
     assert found == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     let_segments_grow(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
     assert own == {"PYTORCH_ALLOC_CONF": "backend:native"}
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    with Worker(Spec("eager", size="tiny")) as worker:
-        assert psutil.Process(worker.pid).environ()["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
 def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:

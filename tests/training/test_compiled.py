@@ -93,7 +93,7 @@ def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
     assert_as_planned(run)
     without = trained({"compile": False})
     for each in names:
-        alone = trained({"compile": False}, each)
+        alone = eager if names == (each,) else trained({"compile": False}, each)
         assert rows(without)[0]["loss"] == pytest.approx(rows(alone)[0]["loss"])
         assert rows(without)[-1]["loss"] != pytest.approx(rows(alone)[-1]["loss"], rel=1e-6)
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", "pt") as file:
