@@ -39,19 +39,19 @@ COMMANDS = {
         None,
     ),
     "import": (
-        "backend.config.foreign",
+        "backend.importers",
         "bring settings of sd-scripts, musubi-tuner or kohya_ss over",
         "FILE [--dataset DATASET.toml] [-o OUT.toml]",
         None,
     ),
-    "doctor": ("backend.compile.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
-    "demo": ("backend.demo", "train the demo LoRA and show what it changed", "", "running the demo"),
+    "doctor": ("backend.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
+    "demo": ("backend.demo.__main__", "train the demo LoRA and show what it changed", "", "running the demo"),
     "test": (None, "ruff and pytest, with their own packages", "[PYTEST OPTIONS ...]", "running the tests"),
     "bench": ("backend.bench", "measure compile variants with random weights", "[--size SIZE] ...", "measuring"),
     "status": ("backend.runs", "list runs, or show one", "[RUN]", None),
     "stop": ("backend.runs", "stop a run; it saves first", "RUN", None),
     "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
-    "cache": ("backend.compile.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
+    "cache": ("backend.doctor.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
 }
 ORDER = ("gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache")
 

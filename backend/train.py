@@ -14,21 +14,21 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 
-from backend.asks import Asks, StopAsked
+from backend.base.errors import Failed, Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem, errors
 from backend.config.arguments import split
 from backend.config.load import load, ready
-from backend.config.paths import resolve
-from backend.config.problems import Problem, errors
 from backend.config.schema import Config
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import chosen
-from backend.refused import Failed, Refused
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run, find
 from backend.runs.logsetup import configure_logging
+from backend.training.requests import Asks, StopAsked
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +92,8 @@ def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool)
     _environment(cfg)
     # Here and not above: a wrong setting should be told before torch has loaded.
     with libraries_loaded():
-        from backend.ending import train_to_end
-        from backend.prepare import prepare
+        from backend.training.ending import train_to_end
+        from backend.training.prepare import prepare
 
     with ExitStack() as stack:
         job = prepare(run, cfg, events, asks, resume, stack)
@@ -198,7 +198,7 @@ def _config(run: Run) -> Config:
 
 
 def _display(run: Run):  # noqa: ANN202 - a context manager of a module that only the foreground needs
-    from backend.progress import show
+    from backend.training.terminal import show
 
     return show(run)
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem
 from backend.config import load, presets
-from backend.config.paths import resolve
-from backend.config.problems import Problem
 from backend.config.schema import Config, by_path
-from backend.data.images import EXTENSIONS
+from backend.dataset.images import EXTENSIONS
 from backend.models import chosen
 from backend.models.table import FAMILIES
-from backend.refused import Refused
 from backend.runs import supervise
 from backend.runs.errors import RunError, WriteFailed
 from backend.runs.folder import Run
-from gui import base_model, fields, form, imports, messages, own
-from gui.desk import Desk
-from gui.places import Places
+from gui import base_model, fields, form, imports, keep_on_load, messages
+from gui.draft import Desk
+from gui.run_store import Places
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Actions:
                     "name": preset.name,
                     "builtin": preset.builtin,
                     "description": preset.description,
-                    "family": own.family_of(preset.name) if preset.builtin else None,
+                    "family": keep_on_load.family_of(preset.name) if preset.builtin else None,
                 }
                 for preset in presets.list_presets(self.shelf)
             ],
@@ -165,7 +165,7 @@ class Actions:
         if loaded.config is not None:
             after = form.to_values(loaded.config) | (given if request.get("keep") else {})
             rows = form.differences(self.desk.now.values, after)
-        facts = {"name": name, "builtin": builtin, "rows": rows, "own": own.labels(given)}
+        facts = {"name": name, "builtin": builtin, "rows": rows, "own": keep_on_load.labels(given)}
         return Reply({"difference": facts | {"problems": messages.all_problem_facts(loaded.problems)}})
 
     def load(self, request: Mapping[str, Any]) -> Reply:
@@ -181,7 +181,7 @@ class Actions:
         if not name or loaded.config is None:
             return {}
         ours = {preset.name for preset in presets.list_presets(self.shelf) if preset.builtin}
-        return own.given(self.desk.now, self.desk.now.preset in ours, form.to_values(loaded.config))
+        return keep_on_load.given(self.desk.now, self.desk.now.preset in ours, form.to_values(loaded.config))
 
     def load_run(self, request: Mapping[str, Any]) -> Reply:
         """Put the settings of an earlier run on the desk."""

@@ -19,14 +19,14 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 
+from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
-from backend.config.paths import PROJECT_ROOT
 from backend.runs import supervise
-from gui import caches, fields, form, live, theme
+from gui import compile_routes, fields, form, run_routes, theme
 from gui.actions import Actions
-from gui.checks import Checks
-from gui.desk import Desk
-from gui.places import Places
+from gui.draft import Desk
+from gui.form_routes import Checks
+from gui.run_store import Places
 from gui.security import Hardening, Password, SameOrigin, TrustedHosts
 from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
 
@@ -88,9 +88,9 @@ def make_app(
 
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.desk = desk
-    app.include_router(live.routes(places))
+    app.include_router(run_routes.routes(places))
     app.include_router(checks.routes())
-    app.include_router(caches.routes(places, checks.config))
+    app.include_router(compile_routes.routes(places, checks.config))
     app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")
     mark = theme.version()
     gr.mount_gradio_app(

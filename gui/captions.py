@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import Response
 
-from backend.data import captions
-from backend.data.items import Item
+from backend.base.files import write_atomic
+from backend.dataset import captions
+from backend.dataset.items import Item
 from backend.runs.errors import WriteFailed
-from backend.runs.files import write_atomic
 from gui import messages
-from gui.live import answer
-from gui.look import Look
+from gui.dataset_scan import Look
+from gui.run_routes import answer
 
 _LONGEST = 20_000
 _STEPS_BACK = 200

@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from backend.base.problems import Problem
 from backend.config.coerce import coerce
 from backend.config.declare import Setting
 from backend.config.load import Loaded, parse
-from backend.config.problems import Problem
 from backend.config.schema import Config, by_path, settings
 from gui import fields
 

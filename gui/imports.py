@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from backend.config.foreign import tables
-from backend.config.foreign.convert import Converted, convert
-from backend.config.foreign.report import HEADINGS
-from backend.config.foreign.source import of_another, read_raw
 from backend.config.load import Loaded
 from backend.config.schema import SECTIONS
+from backend.importers import tables
+from backend.importers.convert import Converted, convert
+from backend.importers.report import HEADINGS
+from backend.importers.source import of_another, read_raw
 from gui import form
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backend.config.paths import PROJECT_ROOT
+from backend.base.paths import PROJECT_ROOT
 
 log = logging.getLogger(__name__)
 

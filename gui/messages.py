@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.config.schema import by_path
-from backend.data.items import NAMED_FILES, Finding
+from backend.dataset.items import NAMED_FILES, Finding
 from gui import fields
 
 Facts = dict[str, Any]

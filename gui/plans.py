@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
-from backend.data.items import DatasetScan, Finding
+from backend.dataset.items import DatasetScan, Finding
+from backend.plan.make_plan import plan_for
 from backend.plan.plan import ModePlan, Plan
-from backend.plan.shapes import plan_for
 from gui import messages
 
 # Findings that are lists of pictures rather than advice; their files unfold on the page.

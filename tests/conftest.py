@@ -101,7 +101,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 @pytest.fixture(scope="session")
 def tiny_flux(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random FLUX pipeline of real classes in diffusers layout, a few MB. Shared: never write into it."""
-    from tests.tiny_flux import make_tiny_flux
+    from tests.tiny.flux import make_tiny_flux
 
     return once("tiny_flux", make_tiny_flux)
 
@@ -109,7 +109,7 @@ def tiny_flux(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_sdxl(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random SDXL pipeline of real classes in diffusers layout, a few MB. Shared: never write into it."""
-    from tests.tiny_sdxl import make_tiny_sd
+    from tests.tiny.sdxl import make_tiny_sd
 
     return once("tiny_sdxl", make_tiny_sd)
 
@@ -117,7 +117,7 @@ def tiny_sdxl(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_sd15(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random Stable Diffusion 1.5 pipeline, likewise."""
-    from tests.tiny_sdxl import make_tiny_sd
+    from tests.tiny.sdxl import make_tiny_sd
 
     return once("tiny_sd15", lambda folder: make_tiny_sd(folder, "sd15"))
 
@@ -125,7 +125,7 @@ def tiny_sd15(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_anima(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random Anima in the layout of diffusers' modular pipelines. Shared: never write into it."""
-    from tests.tiny_anima import make_tiny_anima
+    from tests.tiny.anima import make_tiny_anima
 
     return once("tiny_anima", make_tiny_anima)
 
@@ -133,7 +133,7 @@ def tiny_anima(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_qwen_image(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random Qwen-Image pipeline of real classes in diffusers layout. Shared: never write into it."""
-    from tests.tiny_qwen_image import make_tiny_qwen_image
+    from tests.tiny.qwen_image import make_tiny_qwen_image
 
     return once("tiny_qwen_image", make_tiny_qwen_image)
 
@@ -141,7 +141,7 @@ def tiny_qwen_image(once: Callable[[str, Callable[[Path], object]], Path]) -> Pa
 @pytest.fixture(scope="session")
 def tiny_qwen_edit(once: Callable[[str, Callable[[Path], object]], Path], tiny_qwen_image: Path) -> Path:
     """A random Qwen-Image-Edit pipeline, likewise."""
-    from tests.tiny_qwen_image import make_tiny_qwen_edit
+    from tests.tiny.qwen_image import make_tiny_qwen_edit
 
     return once("tiny_qwen_edit", lambda folder: make_tiny_qwen_edit(tiny_qwen_image, folder))
 
@@ -149,7 +149,7 @@ def tiny_qwen_edit(once: Callable[[str, Callable[[Path], object]], Path], tiny_q
 @pytest.fixture(scope="session")
 def tiny_qwen_edit_plus(once: Callable[[str, Callable[[Path], object]], Path], tiny_qwen_edit: Path) -> Path:
     """A random Qwen-Image-Edit-2511 pipeline, likewise."""
-    from tests.tiny_qwen_image import make_tiny_qwen_edit_plus
+    from tests.tiny.qwen_image import make_tiny_qwen_edit_plus
 
     return once("tiny_qwen_edit_plus", lambda folder: make_tiny_qwen_edit_plus(tiny_qwen_edit, folder))
 
@@ -157,7 +157,7 @@ def tiny_qwen_edit_plus(once: Callable[[str, Callable[[Path], object]], Path], t
 @pytest.fixture(scope="session")
 def tiny_sd3(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random SD3.5 pipeline of real classes in diffusers layout. Shared: never write into it."""
-    from tests.tiny_sd3 import make_tiny_sd3
+    from tests.tiny.sd3 import make_tiny_sd3
 
     return once("tiny_sd3", make_tiny_sd3)
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.base.files import write_atomic
 from backend.bench.variants import OPTIONS, SETTINGS, Spec
-from backend.runs.files import write_atomic
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("variant", "checkpointing", "repeat", "cold", "ok", "error")

@@ -10,21 +10,21 @@ import diffusers
 import torch
 from torch import Tensor, nn
 
-from backend import flow
 from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
-from backend.data.buckets import exact_buckets, exact_token_counts, token_buckets
+from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
-from backend.memory.bytes import stored_as
 from backend.memory.swap import Swap, swapped_paths
 from backend.models.loading import Loading
 from backend.models.local import load_part
 from backend.models.table import family
+from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
+from backend.plan.memory.weight_bytes import stored_as
 
 log = logging.getLogger(__name__)
 

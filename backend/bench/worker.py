@@ -16,7 +16,7 @@ from backend.compile import cache
 from backend.memory.heap import libraries_loaded
 
 if TYPE_CHECKING:
-    from backend.compile.recording import Recorder
+    from backend.compile.cuda_graphs.recording import Recorder
     from backend.compile.telemetry import CompileStats
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         import torch
 
         from backend.bench.work import DTYPES, Stream, build, swap_of
-        from backend.compile.recording import record
+        from backend.compile.cuda_graphs.recording import record
         from backend.compile.syncs import counted_syncs
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from backend.compile import toolchain
-from backend.runs.files import atomic_path, write_atomic
+from backend.base.files import atomic_path, write_atomic
+from backend.setup import toolchain
 
 _KEY_FILE = "key.json"
 # Inductor's file names take some 90 characters, and Windows ends at 260.
@@ -242,6 +242,6 @@ def import_archive(file: Path, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    from backend.compile.cache_cli import main
+    from backend.doctor.cache import main
 
     sys.exit(main())

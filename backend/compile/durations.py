@@ -6,7 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-from backend.runs.files import write_atomic
+from backend.base.files import write_atomic
 
 log = logging.getLogger(__name__)
 

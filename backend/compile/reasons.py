@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.compile.scene import Scene
+from backend.compile.forward_shape import Scene
 
 _STATIC = "shape_mode = static pads every picture to one token count"
 _CAPTIONS = "fewer caption_buckets, or none: captions then all have text_length tokens"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backend.compile import toolchain
+from backend.setup import toolchain
 
 # More names than these say no more.
 _NAMED = 3

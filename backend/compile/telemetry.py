@@ -22,8 +22,8 @@ from torch._dynamo import utils as dynamo_utils
 
 from backend.compile import durations
 from backend.compile.counts import counts
+from backend.compile.forward_shape import now_running, scene
 from backend.compile.reasons import Cause, Signature, explain
-from backend.compile.scene import now_running, scene
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from backend.refused import Refused
+from backend.base.errors import Refused
 
 
 def split(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], dict[str, str]]:

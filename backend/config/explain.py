@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from backend.base.redact import redact
 from backend.config.names import nearest_choice
 from backend.config.schema import Setting
-from backend.runs.redact import redact
 
 _KINDS = {
     "bool": ("true or false", "true"),

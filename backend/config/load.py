@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from backend.base.problems import Problem, errors
 from backend.config.coerce import coerce
 from backend.config.explain import explain, shown
 from backend.config.lines import key_lines, line_of
 from backend.config.migrate import LEGACY, migrate
 from backend.config.names import canonical, unknown_column, unknown_name, unknown_section
-from backend.config.problems import Problem, errors
 from backend.config.profiles import apply_profile
 from backend.config.reading import Read, read_file, read_text
-from backend.config.rules import check
+from backend.config.rules.rows import check
 from backend.config.schema import SECTIONS, Config, Setting, by_name, by_path
 
 _TEXT_KINDS = ("str", "text", "path", "choice")

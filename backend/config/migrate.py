@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.config.schema import SCHEMA_VERSION
 from backend.config.toml_io import dumps_value
 

@@ -13,15 +13,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.base.errors import Refused
+from backend.base.files import unused_path, write_atomic
+from backend.base.paths import BUILTIN_PRESETS, USER_PRESETS
+from backend.base.problems import Problem, errors
 from backend.config.load import Loaded
 from backend.config.load import load as load_file
-from backend.config.paths import BUILTIN_PRESETS, USER_PRESETS
-from backend.config.problems import Problem, errors
 from backend.config.reading import read_file
 from backend.config.schema import Config
 from backend.config.toml_io import dump, dumps
-from backend.refused import Refused
-from backend.runs.files import unused_path, write_atomic
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.config.schema import Config, by_name
 
 # What each profile stands for. All compile the blocks through inductor; what a shape costs differs.

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from backend.base.problems import Problem
+from backend.base.redact import redact
 from backend.config.lines import first_open_line, split
-from backend.config.problems import Problem
-from backend.runs.redact import redact
 
 _LARGEST_BYTES = 2_000_000
 _MOST_SYNTAX_ERRORS = 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from backend.base.files import write_atomic
+from backend.base.paths import PROJECT_ROOT
 from backend.config.coerce import NAMED
-from backend.config.paths import PROJECT_ROOT
 from backend.config.profiles import PROFILES
 from backend.config.schema import SECTIONS, Setting, section_title, settings
 from backend.config.toml_io import dumps_value
-from backend.runs.files import write_atomic
 
 TARGET = PROJECT_ROOT / "docs" / "settings.md"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import toml
 
+from backend.base.files import write_atomic
 from backend.config.schema import SCHEMA_VERSION, SECTIONS, Config, Section, by_path
-from backend.runs.files import write_atomic
 
 
 class _Encoder(toml.TomlEncoder):  # type: ignore[misc]

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backend.config.paths import resolve
-from backend.config.problems import Problem
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem
 from backend.config.sections.network import NetworkSection
 from backend.lora.contents import TITLES, inspect_lora
 from backend.lora.dora import lengths_of
@@ -26,7 +27,6 @@ from backend.lora.load import LoraFile, read_lora
 from backend.models.base import Base
 from backend.models.sources import LazyTensor
 from backend.models.spec import FamilyFacts
-from backend.refused import Refused
 
 log = logging.getLogger(__name__)
 

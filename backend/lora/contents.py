@@ -9,13 +9,13 @@ from pathlib import Path
 
 import safetensors
 
-from backend.compile.state_dict import clean_key
+from backend.base.errors import Refused
+from backend.base.tensor_names import clean_key
+from backend.config.layer_patterns import MAGNITUDE, Kind
 from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
 from backend.lora.native import Native
-from backend.lora.patterns import MAGNITUDE, Kind
 from backend.models.files import Unreadable, read_header
 from backend.models.kinds import kind_of
-from backend.refused import Refused
 
 SETTING = "network.network_weights"
 _OTHERS = {

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Size, factor_shapes
 from backend.lora.contents import SETTING, TITLES, Contents, Found, Shapes
 from backend.lora.keys import Names
 from backend.lora.native import Native
-from backend.lora.patterns import Size, factor_shapes
-from backend.refused import Refused
 
 
 def check_factors(contents: Contents, names: Names, given: Mapping[str, Size], factor: int | None) -> None:

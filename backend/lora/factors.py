@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.config.layer_patterns import Kind, factor_shapes
 from backend.lora.dropout import acts, kept
-from backend.lora.patterns import Kind, factor_shapes
 
 
 class Factored(nn.Module):

@@ -15,13 +15,13 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
-from backend.flow import generator
+from backend.base.errors import Refused
+from backend.config.layer_patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.lora.dora import Magnitude, decompose, magnitude_of
 from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.factors import Factored
 from backend.lora.masters import Masters
-from backend.lora.patterns import FACTORED, MAGNITUDE, Kind, Size
-from backend.refused import Refused
+from backend.objectives.flow import generator
 
 log = logging.getLogger(__name__)
 

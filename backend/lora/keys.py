@@ -17,8 +17,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Literal
 
+from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.native import Native, native_names
-from backend.lora.patterns import MAGNITUDE
 from backend.models.layouts import LAYOUTS
 from backend.models.spec import FamilyFacts
 

@@ -15,14 +15,14 @@ import safetensors
 import torch
 from torch import Tensor
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.lora.contents import SETTING, TITLES, Contents, Found, inspect_lora
 from backend.lora.dora import changed_lengths
 from backend.lora.factor_files import check_factors, own_factors, own_rows, set_factors
 from backend.lora.inject import ADAPTER, Lora
 from backend.lora.keys import Names
 from backend.lora.native import Native
-from backend.lora.patterns import FACTORED, MAGNITUDE, Kind, Size
-from backend.refused import Refused
 
 log = logging.getLogger(__name__)
 

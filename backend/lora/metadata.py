@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from backend.config.layer_patterns import of_convolutions
 from backend.config.schema import Config
-from backend.data.items import Item
+from backend.dataset.items import Item
 from backend.lora.loraplus import ratios
-from backend.lora.patterns import of_convolutions
 from backend.models.table import family
-from backend.plan.memory_work import trains_text
+from backend.plan.memory.work import trains_text
 
 SOFTWARE = "Monotile"
 

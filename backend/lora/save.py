@@ -13,14 +13,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from backend.compile.state_dict import is_clean
+from backend.base.errors import Refused
+from backend.base.files import write_atomic
+from backend.base.tensor_names import is_clean
+from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.factors import Factored
 from backend.lora.inject import Lora
 from backend.lora.keys import Format, Names
 from backend.lora.native import Native
-from backend.lora.patterns import MAGNITUDE
-from backend.refused import Refused
-from backend.runs.files import write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
 
 
 def write_lora(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write the file whole or not at all (`backend.runs.files.write_atomic`), and read its header back."""
+    """Write the file whole or not at all (`backend.base.files.write_atomic`), and read its header back."""
     assert is_clean(tensors)
     data = lora_bytes(tensors, metadata)
     write_atomic(path, data)

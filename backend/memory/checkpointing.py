@@ -25,7 +25,7 @@ import torch._functorch.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from backend.compile.everywhere import set_everywhere
+from backend.compile.torch_config import set_everywhere
 from backend.memory.activation_offload import Offload
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def apply(denoiser: nn.Module, kind: str, random: bool = True) -> Offload | None
     """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
 
     block: every block is recomputed from its input. auto: as block, but compiled blocks do it in their backward graphs
-    where they can (`backend.compile.recompute`). offload: as block, with the inputs on the host. selective: every
+    where they can (`backend.config.checkpointing`). offload: as block, with the inputs on the host. selective: every
     second block is recomputed, the others keep their insides: half of the saving for half of the time. random: blocks
     draw random numbers (LoRA dropout), which a second forward must draw again. ValueError for an unknown kind, and for
     a model that has no checkpointing.
@@ -60,7 +60,7 @@ class Recompute:
     """Calls a function and keeps only its arguments; the rest is computed again in the backward pass.
 
     random: as in `apply`. Without it nothing is asked of the generators, which a pass that is being recorded
-    (`backend.compile.recording`) could not answer.
+    (`backend.compile.cuda_graphs.recording`) could not answer.
     """
 
     def __init__(self, random: bool = True) -> None:

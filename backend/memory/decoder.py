@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.compile import recording
+from backend.compile.cuda_graphs import recording
+from backend.memory.exclusive_device import away
 from backend.memory.shortage import is_full
-from backend.memory.turns import away
-from backend.plan.memory import TILE_PX
+from backend.plan.memory.stages import TILE_PX
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from backend.memory.bytes import MULTIPLE, NF4_BLOCK
-from backend.refused import Refused
+from backend.base.errors import Refused
+from backend.plan.memory.weight_bytes import MULTIPLE, NF4_BLOCK
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = torch.finfo(FP8).max

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 if TYPE_CHECKING:
-    from backend.compile.recording import Recorder
+    from backend.compile.cuda_graphs.recording import Recorder
 
 log = logging.getLogger(__name__)
 

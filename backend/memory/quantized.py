@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from backend.memory.bytes import quantises
 from backend.memory.formats import quantize
 from backend.memory.products import product
+from backend.plan.memory.weight_bytes import quantises
 
 
 class QuantizedLinear(nn.Linear):

@@ -6,11 +6,11 @@ import importlib.util
 
 import torch
 
+from backend.base.problems import Problem
 from backend.compile.helper import torch_version
-from backend.config.problems import Problem
 from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
-from backend.memory.bytes import stored_as
+from backend.plan.memory.weight_bytes import stored_as
 
 _OTHER_FORMAT = "Install it (pip install bitsandbytes), or choose int8."
 _NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada or Hopper card or newer")}

@@ -5,7 +5,7 @@ that place for good: see `backend.memory.host_block`. So whatever autograd or a 
 forward pass is right again in the backward pass, as soon as the block's bytes are back in its place. Going forth and
 back over the blocks, neighbours never share a place, and at each turn the ring already holds what comes first.
 
-The only thing that is followed is at which block the computation has arrived (`backend.memory.travel`): a forward
+The only thing that is followed is at which block the computation has arrived (`backend.memory.block_tracker`): a forward
 pre-hook tells in the forward pass and in a checkpoint's recompute, a gradient hook on the block's outputs before its
 backward. Arriving at a block means that all kernels of the block before are launched, so its place is free for what
 comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph and break
@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from backend.memory.block_tracker import Travel
 from backend.memory.host_block import HostBlock, frozen, host_memory
 from backend.memory.pinned import pinned_limit
 from backend.memory.ring import Ring
-from backend.memory.swap_choice import moved_per_batch, swapped_blocks
-from backend.memory.travel import Travel
+from backend.plan.memory.swap import moved_per_batch, swapped_blocks
 
 log = logging.getLogger(__name__)
 

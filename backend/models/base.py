@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.config.paths import resolve
+from backend.base.paths import resolve
 from backend.models import files, measures
 from backend.models.layouts import LAYOUTS, Layout, Piece, Rule
 from backend.models.spec import Part

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models import files, kinds, stored
 from backend.models.base import PLACES, Base, Place, header_of
 from backend.models.layouts import LAYOUTS, Piece, UnknownNames

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models.base import Base
 from backend.models.files import SETTING
 from backend.models.spec import FamilyFacts

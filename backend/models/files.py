@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.compile.state_dict import clean_keys
-from backend.config.problems import Problem
+from backend.base.problems import Problem
+from backend.base.tensor_names import clean_keys
 from backend.models import kinds
 from backend.models.spec import Part
 

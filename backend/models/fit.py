@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models import files
 from backend.models.base import Base
 from backend.models.spec import FamilyFacts, Geometry

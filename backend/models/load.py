@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from backend.base.errors import Refused
 from backend.models import files
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.local import load_part
 from backend.models.sources import open_part, tokenizer_folder
 from backend.models.spec import Part
-from backend.refused import Refused
 
 
 def denoiser(cls: type[nn.Module], base: Base | Path, loading: Loading, part: Part) -> Any:

@@ -15,13 +15,13 @@ import torch
 import transformers.utils.logging
 from torch import Tensor, nn
 
+from backend.base.errors import Refused
 from backend.memory.quantized import quantize_layer, quantized_layers
 from backend.memory.shortage import is_full, is_short_of_ram
 from backend.models import files, skeleton
 from backend.models.loading import Loading
 from backend.models.sources import FolderSource, LazyTensor, PartSource
 from backend.models.spec import Part
-from backend.refused import Refused
 
 # The run has a progress of its own; theirs would fill its log with control characters.
 diffusers.utils.logging.disable_progress_bar()

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from backend.base.errors import Refused
 from backend.models import files
 from backend.models.base import Base, header_of
 from backend.models.check import check_part
 from backend.models.layouts import Piece
 from backend.models.spec import Part
-from backend.refused import Refused
 
 DTYPES = {
     "F64": torch.float64,

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend import flow
+from backend.objectives import flow
 
 
 @dataclass(frozen=True)

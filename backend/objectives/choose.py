@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from backend.base.errors import Refused
 from backend.config.schema import Config
-from backend.flow import TimestepDraw
 from backend.models.base import Base
 from backend.models.shift import ShiftLine
 from backend.models.spec import FamilyFacts
 from backend.models.table import FAMILIES
 from backend.objectives.base import Distance, Objective
+from backend.objectives.flow import TimestepDraw
 from backend.objectives.flow_matching import FlowMatching
 from backend.objectives.strata import Strata
-from backend.refused import Refused
 
 
 def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) -> Objective:

@@ -2,7 +2,7 @@
 
 ``x_t = sqrt(a_t) x0 + sqrt(1 - a_t) noise`` with a_t the running product of 1 - beta (Ho et al., arXiv 2006.11239). The
 target is the noise, or the velocity ``sqrt(a_t) noise - sqrt(1 - a_t) x0`` (Salimans and Ho, arXiv 2202.00512). Betas
-and target are those of the model's own scheduler_config.json. All draws are CPU draws, as in `backend.flow`.
+and target are those of the model's own scheduler_config.json. All draws are CPU draws, as in `backend.objectives.flow`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from torch import Tensor
 
-from backend import flow
+from backend.objectives import flow
 from backend.objectives.base import Distance, Noise
 from backend.objectives.strata import Strata
 

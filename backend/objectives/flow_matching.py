@@ -1,4 +1,4 @@
-"""Flow matching as an objective: the pure functions of `backend.flow` under the names that all objectives have."""
+"""Flow matching as an objective: the pure functions of `backend.objectives.flow` under the names that all objectives have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from backend import flow
+from backend.objectives import flow
 from backend.objectives.base import Distance, Noise
 from backend.objectives.strata import Strata
 

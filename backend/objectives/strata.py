@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backend import flow
+from backend.objectives import flow
 
 _LEAST = 8
 """Rows that take turns at least: an optimizer with momentum 0.9 learns from the mean of about ten steps."""

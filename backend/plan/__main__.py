@@ -16,24 +16,24 @@ from typing import Any
 
 from rich.console import Console
 
-from backend.compile.payback import payback
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem, errors
 from backend.config import load
 from backend.config.arguments import split
-from backend.config.paths import resolve
-from backend.config.problems import Problem, errors
-from backend.data.items import DatasetScan
-from backend.data.scan import scan_dataset
-from backend.data.scan_cli import Write, progress_of, stdout_writer, write_json
+from backend.dataset.__main__ import Write, progress_of, stdout_writer, write_json
+from backend.dataset.items import DatasetScan
+from backend.dataset.scan import scan_dataset
 from backend.models import chosen
-from backend.plan.memory_plan import memory_plan
-from backend.plan.memory_report import memory_dict
-from backend.plan.memory_report import render as render_memory
-from backend.plan.memory_work import work_of
+from backend.plan.make_plan import plan_for
+from backend.plan.memory.plan import memory_plan
+from backend.plan.memory.report import memory_dict
+from backend.plan.memory.report import render as render_memory
+from backend.plan.memory.work import work_of
+from backend.plan.payback import payback
 from backend.plan.report import render
-from backend.plan.shapes import plan_for
-from backend.refused import Refused
 
-# Files named for each finding of the scan; the whole scan is what `backend.data.scan` gives.
+# Files named for each finding of the scan; the whole scan is what `backend.dataset.scan` gives.
 _MOST_FILES = 20
 _OWN = ("json", "progress", "vram", "help")
 

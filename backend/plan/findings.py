@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backend.data.buckets import BucketTable, ShapeMode, bucket_table, tokens_of, whole_step
-from backend.data.items import DatasetScan, Finding, Item, count_of, name_files
-from backend.plan.modes import fitting_size, prompt_tokens, sampling_is_on
+from backend.dataset.buckets import BucketTable, ShapeMode, bucket_table, tokens_of, whole_step
+from backend.dataset.items import DatasetScan, Finding, Item, count_of, name_files
+from backend.plan.mode_plan import fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backend.data.buckets import ShapeMode
-from backend.data.items import count_of
+from backend.dataset.buckets import ShapeMode
+from backend.dataset.items import count_of
 
 Dynamic = Literal["auto", "true", "false"]
 

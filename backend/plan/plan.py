@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.config.problems import Problem
-from backend.data.batches import Group, epoch_batches
-from backend.data.buckets import BucketTable, Fit, ShapeMode
-from backend.data.captions import is_dropped
-from backend.data.items import Finding, Item, problems_of
-from backend.data.references import References
+from backend.base.problems import Problem
+from backend.dataset.batches import Group, epoch_batches
+from backend.dataset.buckets import BucketTable, Fit, ShapeMode
+from backend.dataset.captions import is_dropped
+from backend.dataset.items import Finding, Item, problems_of
+from backend.dataset.references import References
 from backend.models.spec import Geometry
 from backend.plan.graphs import GraphPlan
 from backend.plan.report import plan_dict, plan_lines

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from backend.data.items import count_of
+from backend.dataset.items import count_of
 
 if TYPE_CHECKING:
     from backend.plan.plan import Plan

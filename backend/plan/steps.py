@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.data.batches import Group, kept
-from backend.data.items import count_of
+from backend.dataset.batches import Group, kept
+from backend.dataset.items import count_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from backend.config.paths import resolve
-from backend.config.problems import sentences
+from backend.base.paths import resolve
+from backend.base.problems import sentences
 from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import find, list_runs

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from backend.runs.files import write_atomic
-from backend.runs.jsonable import dumps
+from backend.base.files import write_atomic
+from backend.base.jsonable import dumps
 
 if TYPE_CHECKING:
     from backend.runs.folder import Run

@@ -6,10 +6,10 @@ import re
 import traceback
 from dataclasses import dataclass
 
+from backend.base.files import is_disk_full
+from backend.base.redact import redact
 from backend.runs.diagnose_rules import RULES, Rule
 from backend.runs.exit_codes import EXIT_CODES
-from backend.runs.files import is_disk_full
-from backend.runs.redact import redact
 
 # "pkg.module.SomeError: message" at the start of a line, as the last line of a traceback has it.
 _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$")

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.runs.jsonable import dumps, jsonable
-from backend.runs.redact import redact_value
+from backend.base.jsonable import dumps, jsonable
+from backend.base.redact import redact_value
 
 if TYPE_CHECKING:
     from backend.runs.folder import Run
@@ -29,7 +29,7 @@ KINDS = frozenset(
         "phase",  # phase, done, total, eta_s
         "plan",  # the shape plan's to_dict()
         "step_total",  # total
-        "memory_estimate",  # what `backend.plan.memory_report.memory_dict` gives
+        "memory_estimate",  # what `backend.plan.memory.report.memory_dict` gives
         "swap",  # what `backend.memory.swap.SwapFacts.to_dict` gives, batches, step_limit_seconds
         "memory_peak",  # vram_peak, vram_estimated, ram_peak, ram_estimated, words
         "validation",  # step, set, sigma_losses, loss

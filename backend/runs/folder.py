@@ -16,13 +16,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from backend.base.jsonable import jsonable
+from backend.base.redact import redact_value
 from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import read_events
-from backend.runs.jsonable import jsonable
 from backend.runs.process import MARKER, ProcessId
-from backend.runs.redact import redact_value
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -99,7 +99,7 @@ class Run:
             WriteFailed, RunError: the folder or a file in it can't be made.
         """
         # Here and not above: whoever only reads runs needs no pydantic.
-        from backend.config.paths import resolve
+        from backend.base.paths import resolve
         from backend.config.toml_io import dump
 
         base = resolve(cfg.saving.output_dir) if root is None else Path(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from backend.runs.redact import redact
+from backend.base.redact import redact
 
 
 def read_log(path: str | Path, offset: int = 0, max_bytes: int = 65536) -> tuple[str, int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from backend.base.redact import redact
 from backend.runs.folder import Run
-from backend.runs.redact import redact
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.runs.files import locked, write_atomic
-from backend.runs.jsonable import dumps
+from backend.base.files import locked, write_atomic
+from backend.base.jsonable import dumps
 
 log = logging.getLogger(__name__)
 

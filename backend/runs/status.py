@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from backend.base.jsonable import jsonable
 from backend.runs.control import Control
 from backend.runs.diagnose import diagnose
 from backend.runs.errors import RunError
 from backend.runs.eta import RECENT, spoken, step_seconds
 from backend.runs.events import read_events
 from backend.runs.folder import FINAL, Run
-from backend.runs.jsonable import jsonable
 from backend.runs.logs import tail_log
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import ProcessId

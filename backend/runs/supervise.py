@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
+from backend.base.files import remove_abandoned
 from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunError
-from backend.runs.files import remove_abandoned
 from backend.runs.folder import FINAL, Run, list_runs
 from backend.runs.process import MARKER, ProcessId, Tree
 from backend.runs.status import RunStatus

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 
-from backend.compile.toolchain import compiler
 from backend.setup.system import remedy
+from backend.setup.toolchain import compiler
 
 
 def venv_complaint() -> str | None:

@@ -20,8 +20,8 @@ import torch
 import torch._inductor.config
 from torch import Tensor, nn
 
-from backend.compile.everywhere import set_everywhere
-from backend.compile.scene import Scene, set_scene
+from backend.compile.forward_shape import Scene, set_scene
+from backend.compile.torch_config import set_everywhere
 from backend.models.table import family_of_denoiser
 from backend.shapes import attention, segments
 from backend.shapes.attention import Route
@@ -230,7 +230,7 @@ def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) ->
 
 def _never_padded(cfg: Any, plan: Any, count: int) -> bool:
     """Whether every row of the run has exactly `count` image tokens: training, validation and samples."""
-    from backend.plan.modes import prompt_tokens, sampling_is_on
+    from backend.plan.mode_plan import prompt_tokens, sampling_is_on
 
     fits = [*plan.fits, *(fit for each in plan.validation_fits.values() for fit in each)]
     tokens = {fit.bucket.tokens for fit in fits}

@@ -20,8 +20,8 @@ from backend.bench.table import groups, render
 from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _notes, _Step, measure
+from backend.compile.cuda_graphs.recording import record
 from backend.compile.helper import compile_model
-from backend.compile.recording import record
 from backend.compile.telemetry import Telemetry
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
@@ -29,8 +29,8 @@ from backend.memory.heap import let_segments_grow
 from backend.models.loading import Loading
 from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
-from tests.bench.rows import answer, made_up
-from tests.compile.toys import Counting, Stack, lists
+from tests.tiny.bench_rows import answer, made_up
+from tests.tiny.blocks import Counting, Stack, lists
 
 TINY = [
     "--size",

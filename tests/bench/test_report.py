@@ -6,7 +6,7 @@ from backend.bench import report
 from backend.bench.record import Record, read_losses
 from backend.bench.table import groups, loss_table, render, shared
 from backend.bench.variants import Spec
-from tests.bench.rows import answer, made_up
+from tests.tiny.bench_rows import answer, made_up
 
 
 def test_table_is_medians_with_cold_and_warm_apart(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ TORCH_FREE = (
     "backend.plan",
     "backend.runs",
     "backend.setup",
-    "backend.data.scan",
-    "backend.data.captions",
-    "backend.data.buckets",
-    "backend.data.batches",
+    "backend.dataset",
+    "backend.dataset.captions",
+    "backend.dataset.buckets",
+    "backend.dataset.batches",
     "backend.models.spec",
     "backend.models.table",
     "backend.models.*.facts",
-    "backend.lora.patterns",
+    "backend.config.layer_patterns",
     "backend.lora.keys",
     "backend.lora.native",
 )
@@ -161,7 +161,7 @@ def test_the_torch_free_set_names_no_heavy_import() -> None:
 
 
 def test_the_set_up_uses_the_standard_library_alone() -> None:
-    before_set_up = ("backend.setup", "backend.compile.toolchain")
+    before_set_up = ("backend.setup", "backend.setup.toolchain")
     wrong = [
         f"{name}:{line} imports {target}"
         for name, path in modules().items()

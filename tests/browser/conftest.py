@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
 
-from backend.config.paths import PROJECT_ROOT
+from backend.base.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
 from backend.runs.supervise import stop
 

@@ -14,7 +14,7 @@ from backend.runs.events import EventWriter
 from backend.runs.metrics import MetricsWriter
 from tests.browser.conftest import Server, Watched, field, go_to, tab, type_in
 from tests.gui.conftest import make_run
-from tests.plan.kept import empty_flux
+from tests.tiny.kept import empty_flux
 
 GB = 2**30
 

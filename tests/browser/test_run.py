@@ -228,7 +228,7 @@ def test_a_port_in_use_is_said_and_the_next_one_served(own_server: Server, tmp_p
     import subprocess
     import sys
 
-    from backend.config.paths import PROJECT_ROOT
+    from backend.base.paths import PROJECT_ROOT
 
     command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(asked), "--data", str(tmp_path)]
     process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,5 +1,5 @@
 """Fixtures of the tests of what is compiled and recorded."""
 
-from tests.compile.tape import card
+from tests.tiny.tape import card
 
 __all__ = ["card"]

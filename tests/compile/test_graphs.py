@@ -8,9 +8,9 @@ from backend.compile.telemetry import CompileStats, Telemetry
 from backend.models.flux.denoise import block_lists, predict
 from backend.plan.graphs import Shape, count_graphs
 from backend.shapes.runtime import ShapeRuntime
-from tests.compile.toys import Counting
-from tests.shapes.common import Batch, denoiser_with_lora, make_batch, run
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.blocks import Counting
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch, run
 
 # Latent sizes (h, w) of 12, 16 and 24 tokens.
 SIZES = [(6, 8), (8, 8), (8, 12)]

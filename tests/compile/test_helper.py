@@ -6,11 +6,12 @@ import logging
 import pytest
 import torch
 
-from backend.compile import helper, toolchain
+from backend.compile import helper
 from backend.compile.helper import compile_model, disable_linear_layers, set_recompile_limit, tri_state
 from backend.compile.selection import Choice
 from backend.memory.shortage import is_full
-from tests.compile.toys import BreakingBlock, Counting, Stack, lists
+from backend.setup import toolchain
+from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
 
 # Requires a gradient, as every block's input does in training: else the first block would have a graph of its own.
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()

@@ -1,6 +1,6 @@
 """Runs whose passes are recorded: the plain run's losses, validation and samples between the steps, and what is told.
 
-On a CPU `tests.compile.tape` stands for CUDA's graphs; the same runs use real ones where there is a card.
+On a CPU `tests.tiny.tape` stands for CUDA's graphs; the same runs use real ones where there is a card.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from backend.compiling import _tell, _unrecordable
 from backend.config.schema import Config, with_values
 from backend.memory.meter import Meter
 from backend.runs.events import EventWriter, read_events
-from tests.compile.tape import Card
-from tests.training.runs import config, events, rows, train_here
+from backend.training.compile_setup import _tell, _unrecordable
+from tests.tiny.tape import Card
+from tests.tiny.training import config, events, rows, train_here
 
 DROPOUT = {"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2}
 OFF = {"gradient_checkpointing": False}

@@ -1,6 +1,6 @@
 """Recorded passes: the results of plain ones, whatever comes between two of them.
 
-On a CPU `tests.compile.tape` stands for CUDA's graphs; the same tests run with real ones where there is a card.
+On a CPU `tests.tiny.tape` stands for CUDA's graphs; the same tests run with real ones where there is a card.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import Recorder, forget, record
-from backend.compile.replay import compare
-from backend.compile.worth import Trial
-from backend.memory.turns import away
+from backend.compile.cuda_graphs.graph_trial import Trial
+from backend.compile.cuda_graphs.recording import Recorder, forget, record
+from backend.compile.cuda_graphs.replay import compare
+from backend.memory.exclusive_device import away
 from backend.models.flux.denoise import block_lists, predict
 from backend.models.unet import denoise as unet
 from backend.shapes.runtime import ShapeRuntime
-from tests.compile.tape import Card
-from tests.shapes.common import Batch, denoiser_with_lora, make_batch
-from tests.tiny_sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
+from tests.tiny.tape import Card
 
 GB = 1 << 30
 Losses = list[tuple[float, list[Tensor]]]
@@ -275,7 +275,7 @@ class TestMemory:
             record(layer)(hopeless, torch.ones(3, 2))
 
     def test_more_sizes_than_can_be_kept(self, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("backend.compile.recording._MOST", 2)
+        monkeypatch.setattr("backend.compile.cuda_graphs.recording._MOST", 2)
         layer = nn.Linear(2, 1)
         recorder = record(layer)
         for rows in (1, 2, 3, 1, 2, 3):
@@ -299,7 +299,7 @@ class TestAuto:
 
     def test_leaves_a_card_that_does_not_wait_alone(self, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = iter([0.0, 2.0, 10.0] * 3)
-        monkeypatch.setattr("backend.compile.worth.time.perf_counter", lambda: next(clock, 0.0))
+        monkeypatch.setattr("backend.compile.cuda_graphs.graph_trial.time.perf_counter", lambda: next(clock, 0.0))
         trial, told = Trial(), []
         assert [trial(lambda: 3) for _ in range(2)] == [3, 3] and not trial.decided
         trial(lambda: 3)
@@ -369,9 +369,9 @@ def test_gradients_are_summed_and_are_not_a_recordings_own(card: Card) -> None:
 
 
 def test_the_log_tells_what_is_recorded(card: Card, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "backend.compile.recording")
+    caplog.set_level(logging.INFO, "backend.compile.cuda_graphs.recording")
     model = model_on("cpu")
     record(model)
     losses(model, turns("cpu"))
-    told = [r.getMessage() for r in caplog.records if r.name == "backend.compile.recording"]
+    told = [r.getMessage() for r in caplog.records if r.name == "backend.compile.cuda_graphs.recording"]
     assert told == [f"recorded CUDA graphs of shape {n}" for n in (1, 2)]

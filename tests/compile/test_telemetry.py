@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from backend.compile.forward_shape import Scene, set_scene
 from backend.compile.helper import compile_model, set_recompile_limit
 from backend.compile.reasons import Signature, explain, from_guard
-from backend.compile.scene import Scene, set_scene
 from backend.compile.telemetry import Telemetry
-from tests.compile.toys import BreakingBlock, Counting, Stack, lists
+from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
 
 
 @pytest.fixture(autouse=True)

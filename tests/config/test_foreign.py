@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from backend.config.foreign import reasons, source, tables
-from backend.config.foreign.__main__ import main
-from backend.config.foreign.convert import Converted, convert
-from backend.config.foreign.prompts import read_prompts
-from backend.config.foreign.source import read, read_raw
-from backend.config.foreign.values import READERS
 from backend.config.load import load
 from backend.config.schema import Config, by_path, get
+from backend.importers import reasons, source, tables
+from backend.importers.__main__ import main
+from backend.importers.convert import Converted, convert
+from backend.importers.prompts import read_prompts
+from backend.importers.source import read, read_raw
+from backend.importers.values import READERS
 
 FILES = Path(__file__).parent / "foreign"
 

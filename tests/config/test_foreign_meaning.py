@@ -13,12 +13,12 @@ import pytest
 import toml
 import torch
 
-from backend.config.foreign.convert import Converted, convert
-from backend.config.foreign.source import read_raw
 from backend.config.schema import get
+from backend.importers.convert import Converted, convert
+from backend.importers.source import read_raw
 from backend.lora.inject import find_targets
 from backend.models.table import family
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.flux import make_tiny_denoiser
 
 FLUX = {"network_module": "networks.lora_flux", "pretrained_model_name_or_path": "flux1-dev.safetensors"}
 SDXL = {"network_module": "networks.lora", "pretrained_model_name_or_path": "sd_xl_base_1.0.safetensors"}

@@ -12,7 +12,7 @@ from backend.config.load import Loaded, loads
 from backend.config.reading import read_bytes
 from backend.config.schema import Config
 from backend.config.toml_io import dumps
-from tests.config.values import configs
+from tests.tiny.values import configs
 
 TEXT = '''# comment
 top = 1

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from backend.base.problems import Problem
 from backend.config.load import Loaded, load, loads, parse, ready
-from backend.config.problems import Problem
 from backend.config.schema import Config, get
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from backend.base.paths import PROJECT_ROOT, resolve
 from backend.config.diff import Change, diff
-from backend.config.paths import PROJECT_ROOT, resolve
 from backend.config.schema import Config, Setting, settings, with_values
-from tests.config.values import other_value
+from tests.tiny.values import other_value
 
 
 def test_relative_paths_are_below_the_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

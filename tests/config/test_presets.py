@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from backend.base.errors import Refused
+from backend.base.paths import BUILTIN_PRESETS
 from backend.config import presets
 from backend.config.diff import diff
-from backend.config.paths import BUILTIN_PRESETS
 from backend.config.presets import Shelf
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import to_data
-from backend.refused import Refused
 
 BUILTIN = sorted(BUILTIN_PRESETS.glob("*.toml"))
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from backend.config.rule import Rule
-from backend.config.rules import RULES, check
+from backend.config.rules.rows import RULES, check
+from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
-from tests.config.rule_rows import BROKEN, KEPT, SDXL, TEXT_RATIO, UNPAIRED, Values
+from tests.tiny.rule_rows import BROKEN, KEPT, SDXL, TEXT_RATIO, UNPAIRED, Values
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")

@@ -18,7 +18,7 @@ from backend.config.schema import (
     with_values,
 )
 from backend.models.table import FAMILIES
-from tests.config.values import other_value
+from tests.tiny.values import other_value
 
 ALL = settings()
 COLUMNS = [column for s in ALL for column in s.columns]

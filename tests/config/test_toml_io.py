@@ -14,7 +14,7 @@ from backend.config.profiles import apply_profile
 from backend.config.schema import SCHEMA_VERSION, Config, ImageFolder, SamplePrompt, Setting, get, settings, with_values
 from backend.config.toml_io import dump, dumps, dumps_value, to_data
 from backend.runs.errors import WriteFailed
-from tests.config.values import configs, other_value
+from tests.tiny.values import configs, other_value
 
 ALL = settings()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.config.schema import by_path, settings
-from backend.data.images import BACKING
+from backend.dataset.images import BACKING
 from backend.models.table import FAMILIES
 
 
@@ -21,7 +21,7 @@ def test_transparency() -> None:
 
 
 def test_optimizers_and_schedulers() -> None:
-    from backend.optim import OPTIMIZERS, SCHEDULES
+    from backend.optimizers.build import OPTIMIZERS, SCHEDULES
 
     assert set(choices("optimizer.optimizer")) == set(OPTIMIZERS)
     assert set(choices("optimizer.lr_scheduler")) == set(SCHEDULES)
@@ -42,7 +42,7 @@ def test_attention_routes() -> None:
 def test_every_timestep_draw_and_weighting() -> None:
     import torch
 
-    from backend.flow import TimestepDraw, draw_sigma, generator, weight
+    from backend.objectives.flow import TimestepDraw, draw_sigma, generator, weight
 
     for kind in choices("timesteps.timestep_sampling"):
         sigma = draw_sigma(TimestepDraw(kind), 64, generator(1))
@@ -58,7 +58,7 @@ def test_every_timestep_draw_and_weighting() -> None:
 
 
 def test_formats_of_a_quantised_base() -> None:
-    from backend.memory.bytes import FORMATS
+    from backend.plan.memory.weight_bytes import FORMATS
 
     assert choices("memory.base_quantization") == ("none", *FORMATS)
     assert set(choices("memory.text_encoder_quantization")) <= {"none", *FORMATS}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from backend import demo
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import dump
+from backend.demo import __main__ as demo
 from backend.runs.events import read_events
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
@@ -141,5 +141,5 @@ def test_the_preset_is_what_the_demo_runs() -> None:
 
 
 def test_the_command_needs_no_torch() -> None:
-    code = "import sys, backend.demo; sys.exit('torch' in sys.modules)"
+    code = "import sys, backend.demo.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

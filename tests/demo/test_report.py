@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from backend.demo_report import draw_before_after, percent, read_outcome, tell_outcome
+from backend.demo.report import draw_before_after, percent, read_outcome, tell_outcome
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from backend.models.table import FAMILIES
-from tests.families import page
+from tests.tiny import families_page
 
 
 def test_every_proof_is_a_test_of_that_family() -> None:
-    said = page.proofs()
+    said = families_page.proofs()
     features = said.pop("features")
     assert set(said) == set(FAMILIES)
     for family, cells in said.items():
         assert set(cells) <= set(features), family
         for feature, cell in cells.items():
-            assert cell.startswith("no: ") or page.is_test(cell, family), (family, feature, cell)
+            assert cell.startswith("no: ") or families_page.is_test(cell, family), (family, feature, cell)
 
 
 def test_the_committed_page_is_what_the_proofs_give() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.render()
+    assert families_page.PAGE.read_text(encoding="utf-8") == families_page.render()

@@ -10,10 +10,10 @@ import pytest
 
 from backend.config import presets
 from backend.config.load import parse
-from gui import form, own
+from gui import form, keep_on_load
 from gui.actions import Actions, start_problems
-from gui.desk import Desk
-from gui.places import Places
+from gui.draft import Desk
+from gui.run_store import Places
 from tests.gui.conftest import make_run
 
 
@@ -76,8 +76,8 @@ def test_every_preset_but_the_demo_lies_with_its_family() -> None:
     for preset in presets.list_presets():
         config = presets.load(preset).config
         if preset.builtin and preset.name != "demo":
-            assert config is not None and own.family_of(preset.name) == config.model.family
-    assert own.family_of("demo") is None
+            assert config is not None and keep_on_load.family_of(preset.name) == config.model.family
+    assert keep_on_load.family_of("demo") is None
 
 
 def test_a_preset_with_mistakes_is_not_loaded(actions: Actions) -> None:

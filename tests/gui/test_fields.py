@@ -11,8 +11,8 @@ from backend.config.schema import SECTIONS, Setting, by_path, settings
 from gui import fields, theme
 from gui.actions import Actions
 from gui.app import build
-from gui.desk import Desk
-from gui.places import Places
+from gui.draft import Desk
+from gui.run_store import Places
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from backend.config.profiles import apply_profile
 from backend.config.schema import Config, Setting, by_path, get, settings, with_values
 from gui import form, messages
-from tests.config.values import configs, other_value
+from tests.tiny.values import configs, other_value
 
 
 def values(**changed: Any) -> form.Values:

@@ -148,7 +148,7 @@ def test_the_folder_list_shows_names_only(page: Page, tmp_path: Path) -> None:
 
 
 def test_gradio_serves_no_file_of_the_project(page: Page) -> None:
-    from backend.config.paths import PROJECT_ROOT
+    from backend.base.paths import PROJECT_ROOT
 
     for path in (PROJECT_ROOT / "pyproject.toml", PROJECT_ROOT / "gui" / "app.py", Path("/etc/passwd")):
         assert page.client.get(f"/gradio_api/file={path}").status_code in (403, 404)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.clone import Clone
+from tests.tiny.clone import Clone
 
 
 @pytest.fixture(scope="session")

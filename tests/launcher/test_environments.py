@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.clone import Clone, base_python, make_source, make_wheel
+from tests.tiny.clone import Clone, base_python, make_source, make_wheel
 
 
 def torch_clone(clone: Clone) -> Clone:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from backend.setup.environment import interpreter, pip_runs, probe
-from tests.launcher.clone import Clone, base_python, make_source, make_wheel
+from tests.tiny.clone import Clone, base_python, make_source, make_wheel
 
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX signals, links and file modes")
 

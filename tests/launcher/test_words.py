@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backend.setup import pip, requirements, system
-from tests.launcher.clone import ROOT, Clone, base_python
+from tests.tiny.clone import ROOT, Clone, base_python
 
 COMMANDS = ["gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache"]
 

@@ -13,9 +13,10 @@ import torch
 from diffusers import FluxPipeline
 from torch import Tensor, nn
 
+from backend.base.errors import Refused
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
-from backend.data.identity import text_identity
+from backend.latents.identity import text_identity
 from backend.lora.base_weights import BaseWeights
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
@@ -24,13 +25,12 @@ from backend.memory.formats import dequantize
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.table import family
-from backend.refused import Refused
-from tests.lora.fixtures import inputs, names, trained
 from tests.lora.test_dora import moved
 from tests.lora.test_factors import change
-from tests.models import originals
 from tests.models.sdxl.test_runs import pipeline_of
-from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+from tests.tiny import originals
+from tests.tiny.lora import inputs, names, trained
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 CPU = torch.device("cpu")
 FLUX = family("flux")

@@ -10,11 +10,11 @@ import pytest
 
 from backend.lora.keys import Names, linear_layers, names_of, not_loadable
 from backend.models.table import family
-from tests.lora import comfy_maps
 from tests.lora.golden.make_comfyui import GOLDEN
 from tests.models.sdxl.test_runs import comfy_map
 from tests.models.test_single_files import tiny_unet
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny import comfy_maps
+from tests.tiny.flux import make_tiny_denoiser
 
 MAPS: dict[str, dict[str, list]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
 

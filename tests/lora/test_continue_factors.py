@@ -11,17 +11,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Size
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
-from backend.lora.patterns import Size
 from backend.lora.save import file_tensors, write_lora
 from backend.models.flux.facts import FACTS
-from backend.refused import Refused
-from tests.lora.fixtures import inputs, names, trained
 from tests.lora.golden.make_lycoris import ALPHA, GOLDEN, RANK, filled
 from tests.lora.test_factors import change
-from tests.models import originals
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny import originals
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs, names, trained
 
 LYCORIS = json.loads(GOLDEN.read_text(encoding="utf-8"))
 NAMES = names()

@@ -8,18 +8,18 @@ import pytest
 import safetensors.torch
 import torch
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Size, included, sizes
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import LoraFile, check_continue, continue_from, read_lora
-from backend.lora.patterns import Size, included, sizes
 from backend.models.sd15.facts import FACTS
 from backend.models.table import family
-from backend.plan.memory import _lora_shapes, _ranks
-from backend.plan.parts import denoiser_of, trained_layers
-from backend.refused import Refused
-from tests.tiny_sdxl import make_tiny_unet
+from backend.plan.memory.parts import denoiser_of, trained_layers
+from backend.plan.memory.stages import _lora_shapes, _ranks
+from tests.tiny.sdxl import make_tiny_unet
 
 
 def test_default_targets_are_all_layers_of_the_transformers_and_the_plan_counts_them() -> None:

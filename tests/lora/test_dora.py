@@ -16,11 +16,11 @@ from backend.lora.inject import ADAPTER, Lora, find_targets, inject
 from backend.memory.formats import dequantize
 from backend.memory.quantized import quantize_layer
 from backend.models.flux.facts import FACTS
-from backend.plan.memory import _lora_shapes, _ranks
-from backend.plan.parts import denoiser_of
+from backend.plan.memory.parts import denoiser_of
+from backend.plan.memory.stages import _lora_shapes, _ranks
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import assert_equal_runs, make_batch, run
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs, make_batch, run
 
 CONV = {"kernel_size": 3, "stride": 2, "padding": 1}
 

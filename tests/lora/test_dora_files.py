@@ -12,21 +12,20 @@ from diffusers import FluxPipeline
 from lycoris.modules.locon import LoConModule
 from torch import Tensor, nn
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Size
 from backend.lora.dora import lengths_beside
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
-from backend.lora.patterns import Size
 from backend.lora.save import file_tensors, write_lora
 from backend.models.flux.facts import FACTS
 from backend.models.table import family
-from backend.refused import Refused
-from tests.lora import comfy_maps
-from tests.lora.fixtures import inputs, names, trained
 from tests.lora.test_dora import moved
-from tests.models import originals
-from tests.tiny_flux import make_tiny_denoiser
-from tests.tiny_sdxl import make_tiny_unet
+from tests.tiny import comfy_maps, originals
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs, names, trained
+from tests.tiny.sdxl import make_tiny_unet
 
 NAMES = names()
 EVERYTHING = tuple(NAMES.layers)

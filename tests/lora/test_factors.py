@@ -9,19 +9,19 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from backend.config.layer_patterns import factor_shapes
 from backend.config.load import parse
 from backend.lora.factors import Factored
 from backend.lora.inject import find_targets, inject
 from backend.lora.keys import linear_layers, names_of
-from backend.lora.patterns import factor_shapes
 from backend.lora.save import file_tensors
 from backend.models.flux import code
 from backend.models.flux.facts import FACTS
-from tests.lora import comfy_maps
-from tests.lora.fixtures import inputs
-from tests.tiny_flux import make_tiny_denoiser
-from tests.tiny_sdxl import make_tiny_unet
-from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+from tests.tiny import comfy_maps
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs
+from tests.tiny.sdxl import make_tiny_unet
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 
 def change(tensors: dict[str, Tensor], stem: str) -> Tensor:

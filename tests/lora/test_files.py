@@ -12,13 +12,13 @@ import safetensors.torch
 import torch
 from diffusers import FluxPipeline
 
+from backend.base.errors import Refused
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.models.flux.loras import LORA_LAYERS
-from backend.refused import Refused
-from tests.lora.fixtures import inputs, names, trained
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs, names, trained
 
 NAMES = names()
 

@@ -14,21 +14,20 @@ import torch
 from diffusers.loaders.lora_conversion_utils import _convert_kohya_flux_lora_to_diffusers
 from torch import Tensor
 
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Size
 from backend.lora.contents import inspect_lora
 from backend.lora.inject import Lora
 from backend.lora.keys import Names, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
-from backend.lora.patterns import Size
 from backend.lora.save import Trained, file_tensors, in_format, write_lora
 from backend.models.base import Base
 from backend.models.flux.facts import FACTS
 from backend.models.sources import open_part
-from backend.refused import Refused
-from tests.lora import comfy_maps
-from tests.lora.fixtures import names, trained
-from tests.models import originals
 from tests.models.test_layouts import golden
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny import comfy_maps, originals
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import names, trained
 
 NAMES = names()
 EVERYTHING = tuple(NAMES.layers)

@@ -15,10 +15,10 @@ from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.unet import denoise as unet
 from backend.models.unet.blocks import block_lists as unet_blocks
 from backend.shapes.runtime import ShapeRuntime
-from tests.compile.toys import Counting
-from tests.shapes.common import assert_equal_runs, make_batch, run
-from tests.tiny_flux import make_tiny_denoiser
-from tests.tiny_sdxl import FIRST_WIDTH, LATENT_CHANNELS, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+from tests.tiny.blocks import Counting
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.sdxl import FIRST_WIDTH, LATENT_CHANNELS, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+from tests.tiny.shapes import assert_equal_runs, make_batch, run
 
 SIZES = [(6, 8), (8, 12)]
 SOME = ("attn.to_q", "attn.to_v", "proj_mlp")

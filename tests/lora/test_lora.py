@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from backend.base.errors import Refused
 from backend.lora.dropout import TrainingDropout
 from backend.lora.inject import find_targets, inject
 from backend.models.flux.facts import FACTS
-from backend.refused import Refused
-from tests.lora.fixtures import inputs, trained
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs, trained
 
 
 def test_default_targets_match_and_leave_the_final_projection_alone() -> None:

@@ -15,10 +15,10 @@ from backend.config.sections.network import NetworkSection
 from backend.config.toml_io import dump
 from backend.lora.inject import find_targets, inject
 from backend.lora.loraplus import groups, ratios
-from backend.optim import make_optimizer
-from tests.lora.fixtures import inputs, trained
-from tests.tiny_flux import make_tiny_denoiser
-from tests.training.runs import config, events, rows, same, state_of, train_here
+from backend.optimizers.build import make_optimizer
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora import inputs, trained
+from tests.tiny.training import config, events, rows, same, state_of, train_here
 
 # a rate of its own for some layers
 ROWS = [{"layers": "attn.to_k", "learning_rate": 0.02}]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.asks import Asks
 from backend.lora.inject import Lora, find_targets, inject
-from tests.tiny_flux import make_tiny_denoiser
-from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+from backend.training.requests import Asks
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 
 def made(weight_dtype: torch.dtype) -> Lora:

@@ -9,14 +9,14 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from backend.config.layer_patterns import Size
 from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.norms import NormLimit
-from backend.lora.patterns import Size
-from tests.lora.fixtures import trained
-from tests.tiny_sdxl import make_tiny_unet
-from tests.training.runs import config, events, rows, same, state_of, train_here
+from tests.tiny.lora import trained
+from tests.tiny.sdxl import make_tiny_unet
+from tests.tiny.training import config, events, rows, same, state_of, train_here
 
 LIMIT = 0.05
 

@@ -12,9 +12,9 @@ import torch._functorch.config
 from torch import Tensor, nn
 
 from backend.compile.helper import compile_model, set_recompile_limit
-from backend.compile.recompute import within_graphs
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
+from backend.config.checkpointing import within_graphs
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.memory.activation_offload import Offload
@@ -22,10 +22,10 @@ from backend.models.flux.denoise import block_lists, predict
 from backend.models.flux.facts import FACTS
 from backend.plan.graphs import Shape, count_graphs
 from backend.shapes.runtime import ShapeRuntime
-from tests.compile.toys import Counting
-from tests.shapes.common import Batch, make_batch
-from tests.tiny_flux import make_tiny_denoiser
-from tests.training.runs import config, events, lora_of, rows, same, train_here
+from tests.tiny.blocks import Counting
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.shapes import Batch, make_batch
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 TEXT = 12
 SIZES = [(6, 8), (8, 12)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
-from tests.memory.swapping import Training, sparse_lora
+from tests.tiny.swapping import Training, sparse_lora
 
 
 def model(kind: str, compute: str) -> torch.nn.Module:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from backend.job import Job
-from backend.memory.expected import limit
-from backend.memory.turns import away
+from backend.memory.exclusive_device import away
 from backend.models.flux.facts import FACTS
 from backend.models.flux.memory import MEMORY
 from backend.models.table import family
-from backend.plan.activations import Format, Way, Work, training_bytes
-from backend.plan.memory import WORKSPACE
-from backend.plan.parts import denoiser_of, trained_layers
-from tests.training.runs import config, events, lora_of, same, train_here
+from backend.plan.memory.activations import Format, Way, Work, training_bytes
+from backend.plan.memory.parts import denoiser_of, trained_layers
+from backend.plan.memory.stages import WORKSPACE
+from backend.training.expected_memory import limit
+from backend.training.job import Job
+from tests.tiny.training import config, events, lora_of, same, train_here
 
 pytestmark = pytest.mark.gpu
 
@@ -83,7 +83,7 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     from backend.lora.inject import find_targets, inject
     from backend.shapes import attention
     from backend.shapes.runtime import ShapeRuntime
-    from tests.plan.kept import empty_flux
+    from tests.tiny.kept import empty_flux
 
     gc.collect()
     torch.cuda.empty_cache()

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from backend.lora.inject import inject
-from backend.memory import bytes as sizes
 from backend.memory.formats import dequantize, quantize
 from backend.memory.products import MIN_ROWS
 from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
+from backend.plan.memory import weight_bytes as sizes
 
 WAYS = [("fp8", "bf16"), ("fp8", "fp8"), ("int8", "bf16"), ("int8", "int8"), ("nf4", "bf16")]
 # Relative error of a product of random numbers: 3 bits of mantissa, 8 bits of a row's range, 16 levels.

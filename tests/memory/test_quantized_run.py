@@ -13,7 +13,7 @@ from backend.config.sections.memory import MemorySection
 from backend.memory import support
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
-from tests.training.runs import config, events, lora_of, rows, train_here
+from tests.tiny.training import config, events, lora_of, rows, train_here
 
 MEMORY = [
     {"base_quantization": "fp8"},

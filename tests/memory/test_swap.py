@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from backend.memory.block_tracker import Travel
 from backend.memory.host_block import HostBlock, host_memory
 from backend.memory.swap import Swap
-from backend.memory.swap_choice import device_bytes, moved_per_batch, swapped_blocks
-from backend.memory.travel import Travel
-from tests.compile.toys import Counting, Stack
-from tests.memory.swapping import Training, sparse_lora
+from backend.plan.memory.swap import device_bytes, moved_per_batch, swapped_blocks
+from tests.tiny.blocks import Counting, Stack
+from tests.tiny.swapping import Training, sparse_lora
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from backend.memory.host_block import _pin, _unpin
 from backend.memory.swap import Swap
-from tests.compile.toys import Stack, lists
-from tests.memory.swapping import Training
+from tests.tiny.blocks import Stack, lists
+from tests.tiny.swapping import Training
 
 pytestmark = pytest.mark.gpu
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.asks import Asks
 from backend.config.schema import Config
-from backend.job import Job
-from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+from backend.training.job import Job
+from backend.training.requests import Asks
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 
 def settings(base: Path, images: Path, where: Path, memory: dict, **more: dict) -> Config:

@@ -16,23 +16,23 @@ from torch import Tensor
 
 from backend.config.load import parse
 from backend.config.schema import SamplePrompt
-from backend.data.cache import pixels_of
-from backend.data.controls import sample_items
-from backend.data.items import Item
-from backend.data.references import References
-from backend.data.scan import FolderSpec, scan, scan_dataset
+from backend.dataset.controls import sample_items
+from backend.dataset.items import Item
+from backend.dataset.references import References
+from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.latents.cache import pixels_of
 from backend.models.flux.denoise import predict
 from backend.models.loading import Loading
 from backend.models.spec import Controls
 from backend.models.table import family
 from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
-from backend.sampling import PromptText, draw_latent, to_picture
 from backend.shapes.runtime import ShapeRuntime
-from tests.lora import comfy_maps
+from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.models.test_single_files import flux_files
-from tests.shapes.common import SIZES, TEXT, denoiser_with_lora, make_batch, relative
-from tests.training.runs import config, events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny import comfy_maps
+from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
+from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
 CONTROLS = [(8, 8), (6, 10), (8, 12), (4, 4)]
 

@@ -19,7 +19,7 @@ from backend.models.layouts import LAYOUTS, UnknownNames
 from backend.models.sources import open_part
 from backend.models.spec import Part
 from backend.models.table import family
-from tests.models import originals
+from tests.tiny import originals
 
 
 def part(layouts: tuple[str, ...], shipped: str, cls: str, markers: tuple[str, ...] = ()) -> Part:

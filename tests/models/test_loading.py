@@ -16,13 +16,13 @@ from diffusers import AutoencoderKL, FluxTransformer2DModel
 from torch import nn
 from transformers import CLIPTextModel, T5EncoderModel
 
+from backend.base.errors import Refused
 from backend.memory.formats import quantize
 from backend.memory.quantized import QuantizedLinear
 from backend.models.flux.facts import FACTS
 from backend.models.loading import Loading
 from backend.models.local import load_part
 from backend.models.sources import file_tensors
-from backend.refused import Refused
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

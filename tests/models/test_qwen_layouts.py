@@ -11,7 +11,7 @@ from diffusers.loaders import single_file_utils as theirs
 from torch import Tensor
 
 from backend.models.layouts import LAYOUTS
-from tests.models import originals
+from tests.tiny import originals
 
 
 def wan(state: dict[str, Tensor]) -> dict[str, Tensor]:

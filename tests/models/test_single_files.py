@@ -16,8 +16,8 @@ from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.table import family
 from backend.runs.folder import Run
-from tests.models import originals
-from tests.training.runs import config, events, lora_of, start
+from tests.tiny import originals
+from tests.tiny.training import config, events, lora_of, start
 
 CPU = torch.device("cpu")
 

@@ -18,8 +18,8 @@ from backend.models.base import Base
 from backend.models.chosen import check
 from backend.models.files import Unreadable, read_header
 from backend.models.table import family
-from tests.models import originals
 from tests.models.test_layouts import golden
+from tests.tiny import originals
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1}

@@ -12,11 +12,11 @@ import torch
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from diffusers.training_utils import compute_snr
 
-from backend import flow
 from backend.config.schema import Config
 from backend.models.base import Base
 from backend.models.shift import ShiftLine
 from backend.models.table import family
+from backend.objectives import flow
 from backend.objectives.base import Distance
 from backend.objectives.choose import objective_of
 from backend.objectives.diffusion import Diffusion, Options, Schedule

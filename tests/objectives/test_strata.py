@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend import flow
+from backend.objectives import flow
 from backend.objectives.diffusion import Diffusion, Schedule
 from backend.objectives.flow_matching import FlowMatching
 from backend.objectives.strata import Strata

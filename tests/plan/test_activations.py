@@ -6,10 +6,10 @@ import pytest
 
 from backend.models.flux.facts import FACTS
 from backend.models.flux.memory import MEMORY
-from backend.plan.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
-from backend.plan.memory import WORKSPACE
-from backend.plan.parts import Denoiser, denoiser_of, trained_layers
-from tests.plan.kept import empty_flux, kept_bytes
+from backend.plan.memory.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
+from backend.plan.memory.parts import Denoiser, denoiser_of, trained_layers
+from backend.plan.memory.stages import WORKSPACE
+from tests.tiny.kept import empty_flux, kept_bytes
 
 ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
 MIXED = Format(2, 4)

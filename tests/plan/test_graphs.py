@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backend.plan.graphs import Dynamic, GraphPlan, Shape, count_graphs
-from tests.plan.data import TEN_SIZES, finding, kinds, plan_of, scan_of
+from tests.tiny.plan_items import TEN_SIZES, finding, kinds, plan_of, scan_of
 
 
 def shapes(*tokens: int, batch: int = 1, text: int = 512) -> list[Shape]:

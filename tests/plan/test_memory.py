@@ -13,13 +13,13 @@ from backend.config.schema import Config
 from backend.models.base import Base
 from backend.models.flux.facts import FACTS
 from backend.models.table import family
-from backend.plan.activations import Work
-from backend.plan.machine import named_card
-from backend.plan.memory import estimate
-from backend.plan.memory_report import against_peak, flags, headline, memory_dict, memory_lines
-from backend.plan.memory_work import RunWork
-from backend.plan.nearest import Search
-from backend.plan.parts import Parts, denoiser_of, read_parts
+from backend.plan.memory.activations import Work
+from backend.plan.memory.machine import named_card
+from backend.plan.memory.nearest import Search
+from backend.plan.memory.parts import Parts, denoiser_of, read_parts
+from backend.plan.memory.report import against_peak, flags, headline, memory_dict, memory_lines
+from backend.plan.memory.stages import estimate
+from backend.plan.memory.work import RunWork
 
 GB = 2**30
 WORK = RunWork(Work(1, 4096, 512), 1024 * 1024, sampling=Work(1, 4096, 512), sample_pixels=1024 * 1024)
@@ -28,7 +28,7 @@ WORK = RunWork(Work(1, 4096, 512), 1024 * 1024, sampling=Work(1, 4096, 512), sam
 @cache
 def flux_dev() -> Parts:
     """FLUX.1-dev at full size: 11.9 billion numbers, T5 XXL and CLIP L, 83.8 million numbers in the VAE."""
-    from tests.plan.kept import empty_flux
+    from tests.tiny.kept import empty_flux
 
     shapes = {name: tuple(p.shape) for name, p in empty_flux(19, 38).named_parameters()}
     layer = {"q": (4096, 4096), "k": (4096, 4096), "v": (4096, 4096), "o": (4096, 4096)}
@@ -121,7 +121,7 @@ def test_every_setting_that_costs_memory_counts() -> None:
 
 
 def test_swapped_blocks_leave_a_ring_on_the_card_and_themselves_in_ram() -> None:
-    from backend.memory.swap_choice import device_bytes, swapped_blocks
+    from backend.plan.memory.swap import device_bytes, swapped_blocks
 
     before, after = of(settings(), 80), of(settings(memory={"blocks_to_swap": 28, "swap_ring": 3}), 80)
     picked = swapped_blocks({"double": 19, "single": 38}, 28)
@@ -246,8 +246,8 @@ def test_a_run_on_the_cpu_needs_ram() -> None:
 
 def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
     from backend.lora.inject import find_targets
-    from backend.plan.parts import trained_layers
-    from tests.tiny_flux import make_tiny_denoiser
+    from backend.plan.memory.parts import trained_layers
+    from tests.tiny.flux import make_tiny_denoiser
 
     parts = read_parts(family("flux"), Base(tiny_flux))
     assert parts is not None

@@ -10,12 +10,12 @@ import pytest
 from backend.config.load import parse
 from backend.models.base import Base
 from backend.models.table import family
-from backend.plan.activations import Work
-from backend.plan.estimate import Estimate
-from backend.plan.machine import named_card
-from backend.plan.memory import estimate
-from backend.plan.memory_work import RunWork
-from backend.plan.parts import numbers, read_parts
+from backend.plan.memory.activations import Work
+from backend.plan.memory.estimate import Estimate
+from backend.plan.memory.machine import named_card
+from backend.plan.memory.parts import numbers, read_parts
+from backend.plan.memory.stages import estimate
+from backend.plan.memory.work import RunWork
 
 WORK = RunWork(Work(2, 1024, 77), 256 * 256, sampling=Work(1, 1024, 77), sample_pixels=256 * 256)
 

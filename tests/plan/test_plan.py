@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from backend.config.schema import Config
-from backend.data.items import DatasetScan, Scan
+from backend.dataset.items import DatasetScan, Scan
 from backend.models.flux import code
 from backend.models.flux.facts import FACTS
 from backend.models.loading import Loading
+from backend.plan.make_plan import fitting_size, plan_for
 from backend.plan.report import bucket_rows, render
-from backend.plan.shapes import fitting_size, plan_for
 from backend.plan.texts import token_counter
-from tests.plan.data import FLUX, TEN_SIZES, config, finding, kinds, plan_of, scan_of
+from tests.tiny.plan_items import FLUX, TEN_SIZES, config, finding, kinds, plan_of, scan_of
 
 
 def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:

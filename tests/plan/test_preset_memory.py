@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from backend.base.paths import BUILTIN_PRESETS
 from backend.config import presets
-from backend.config.paths import BUILTIN_PRESETS
 from backend.config.schema import with_values
 from backend.models.table import FAMILIES
-from backend.plan.memory_plan import memory_plan
-from tests.plan.full_size import full_size
+from backend.plan.memory.plan import memory_plan
+from tests.tiny.full_size import full_size
 
 GB = 2**30
 CLASSED = sorted(path.stem for path in BUILTIN_PRESETS.glob("*gb.toml"))

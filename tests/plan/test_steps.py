@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.data.batches import Group, epoch_batches
+from backend.dataset.batches import Group, epoch_batches
 from backend.plan.steps import StepPlan, plan_steps
-from tests.plan.data import finding, kinds, plan_of, scan_of
+from tests.tiny.plan_items import finding, kinds, plan_of, scan_of
 
 # 63 pictures in 8 buckets, of which 7 remainders: 4*2 + 4*2 + 4*2 + 4*2 + ... as below
 R7_COUNTS = [9, 9, 9, 9, 9, 8, 5, 5]

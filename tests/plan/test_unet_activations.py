@@ -13,10 +13,10 @@ from backend.models.sd15.memory import MEMORY as SD15_MEMORY
 from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.sdxl.memory import MEMORY as SDXL_MEMORY
 from backend.models.table import family
-from backend.plan.activations import Format, Way, Work, convolutions_kept, training_bytes
-from backend.plan.memory_settings import chosen
-from backend.plan.parts import Parts, denoiser_of, place_of, trained_layers
-from tests.plan.kept import empty_unet, unet_kept_bytes
+from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
+from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
+from backend.plan.memory.settings import chosen
+from tests.tiny.kept import empty_unet, unet_kept_bytes
 
 SDXL_CONFIG: dict[str, Any] = {
     "addition_embed_type": "text_time",

@@ -11,11 +11,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from backend.progress import event_line
 from backend.runs.cli import main
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
-from tests.runs.common import ROOT, eventually, start
+from backend.training.terminal import event_line
+from tests.tiny.runs import ROOT, eventually, start
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from backend.runs.diagnose import diagnose, explain, last_exceptions
 from backend.runs.diagnose_rules import RULES
 from backend.runs.errors import DiskFull, RunError
 from backend.runs.exit_codes import EXIT_CODES
-from tests.runs.common import ROOT
+from tests.tiny.runs import ROOT
 
 
 def traceback_of(exception: str) -> str:
@@ -96,7 +96,7 @@ KNOWN = [
         "weights_mismatch",
         "RuntimeError: Error(s) in loading state_dict for FluxTransformer2DModel:\n\tsize mismatch for x",
     ),
-    ("nan", "backend.records.NotFinite: The gradient became inf at step 5."),
+    ("nan", "backend.training.step_log.NotFinite: The gradient became inf at step 5."),
     ("nan", "ValueError: loss is not finite at step 3"),
     ("recompile_limit", "torch._dynamo.exc.FailOnRecompileLimitHit: recompile_limit reached with fullgraph=True."),
     (

@@ -16,7 +16,7 @@ from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run, find, is_run, list_runs, safe_name
 from backend.runs.record import set_fields
-from tests.runs.common import ROOT
+from tests.tiny.runs import ROOT
 
 
 def test_a_new_run_holds_its_whole_configuration(runs_root):

@@ -8,11 +8,11 @@ import textwrap
 
 import pytest
 
+from backend.base.redact import redact
 from backend.runs import supervise
 from backend.runs.folder import Run
 from backend.runs.logs import read_log, tail_log
-from backend.runs.redact import redact
-from tests.runs.common import ROOT, eventually
+from tests.tiny.runs import ROOT, eventually
 
 HF = "hf_QwErTyUiOpAsDfGhJkLzXcVbNm"
 WANDB = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.runs.metrics import COLUMNS, MetricsReader, MetricsWriter
-from tests.runs.common import eventually
+from tests.tiny.runs import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import MARKER, ProcessId, Tree
 from backend.runs.record import set_fields
-from tests.runs.common import ROOT, eventually, start, toy
+from tests.tiny.runs import ROOT, eventually, start, toy
 
 QUICK = (("INT", 0.3), ("TERM", 0.3), ("KILL", 30.0))
 

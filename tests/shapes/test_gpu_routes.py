@@ -13,7 +13,7 @@ from backend.compile.telemetry import Telemetry
 from backend.models.flux.denoise import block_lists
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
+from tests.tiny.shapes import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")

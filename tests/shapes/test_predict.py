@@ -13,8 +13,8 @@ from backend.models.flux.denoise import (
     unpack_latent,
 )
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import denoiser_with_lora, make_batch, relative
-from tests.tiny_flux import make_tiny_denoiser
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.shapes import denoiser_with_lora, make_batch, relative
 
 
 def diffusers_forward(model: torch.nn.Module, batch, guidance: float) -> list[torch.Tensor]:

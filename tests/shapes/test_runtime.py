@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from backend.config.load import parse
-from backend.data.scan import scan_dataset
-from backend.plan.shapes import plan_for
+from backend.dataset.scan import scan_dataset
+from backend.plan.make_plan import plan_for
 from backend.shapes.runtime import ShapeRuntime
 
 
@@ -65,7 +65,7 @@ def test_unknown_mode_and_missing_count_are_refused() -> None:
 
 def test_only_graphs_of_open_sizes_leave_out_what_a_fusion_gains() -> None:
     """Only a card's kernels have that fusion: here it is seen that inductor is told, and untold for fixed sizes."""
-    from tests.shapes.common import denoiser_with_lora
+    from tests.tiny.shapes import denoiser_with_lora
 
     model = denoiser_with_lora()
     for shapes in (ShapeRuntime("dynamic"), ShapeRuntime("static", 32), ShapeRuntime("dynamic"), ShapeRuntime("off")):
@@ -108,7 +108,7 @@ def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
 def test_syncs_of_a_step_are_counted_and_predict_makes_none() -> None:
     from backend.compile.syncs import counted_syncs
     from backend.models.flux.denoise import predict
-    from tests.shapes.common import denoiser_with_lora, make_batch
+    from tests.tiny.shapes import denoiser_with_lora, make_batch
 
     model = denoiser_with_lora().cuda()
     batch = make_batch([(8, 8), (8, 12)]).to("cuda", torch.float32)

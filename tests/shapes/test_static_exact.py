@@ -7,7 +7,7 @@ import torch
 
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import SIZES, TEXT, assert_equal_runs, denoiser_with_lora, make_batch, reference, relative, run
+from tests.tiny.shapes import SIZES, TEXT, assert_equal_runs, denoiser_with_lora, make_batch, reference, relative, run
 
 CPU = torch.device("cpu")
 GARBAGE = 1e6

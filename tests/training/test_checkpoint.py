@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from backend.checkpoint import Fingerprint, Position, latest_state, load_state, save_state
+from backend.base.errors import Refused
 from backend.lora.inject import Lora
-from backend.optim import make_optimizer, make_scheduler
-from backend.refused import Refused
+from backend.optimizers.build import make_optimizer, make_scheduler
 from backend.runs.errors import DiskFull
-from tests.lora.fixtures import inputs, trained
+from backend.training.checkpoint import Fingerprint, Position, latest_state, load_state, save_state
+from tests.tiny.lora import inputs, trained
 
 PRINT = Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1")
 USUAL = {"learning_rate": 1e-2, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}

@@ -10,7 +10,7 @@ from backend.config.load import load
 from backend.config.toml_io import dump
 from backend.runs.folder import list_runs
 from backend.train import main
-from tests.training.runs import config, events
+from tests.tiny.training import config, events
 
 
 @pytest.fixture

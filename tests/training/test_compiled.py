@@ -12,7 +12,7 @@ import safetensors
 from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.folder import Run
-from tests.training.runs import config, events, lora_of, rows, same, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 
 @pytest.fixture(scope="session")
@@ -169,7 +169,7 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
 ) -> None:
     """From the third step on, rows are padded further than planned: exact as ever, but another shape."""
     from backend.shapes.runtime import ShapeRuntime
-    from gui.watch import RunWatch
+    from gui.run_view import RunWatch
 
     planned, calls = ShapeRuntime.image_size, []
 

@@ -13,15 +13,15 @@ import torch
 from diffusers import FluxPipeline
 from PIL import Image
 
+from backend.base.errors import Refused
 from backend.config.schema import SamplePrompt
 from backend.models.base import Base
 from backend.models.flux import code, facts
 from backend.models.flux.load import empty_denoiser
 from backend.models.loading import Loading
 from backend.objectives.flow_matching import EulerSteps
-from backend.refused import Refused
-from backend.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture
 from backend.shapes.runtime import ShapeRuntime
+from backend.training.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture
 
 CPU = torch.device("cpu")
 CAPTIONS = ["a red circle", "", "a photo of the small white cat and a star " * 12]

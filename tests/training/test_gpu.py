@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.job import Job
-from backend.memory import expected
-from tests.training.runs import config, events, rows, train_here
+from backend.training import expected_memory
+from backend.training.job import Job
+from tests.tiny.training import config, events, rows, train_here
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +73,7 @@ def test_no_part_of_a_step_waits_for_the_device(
 def test_a_model_that_can_not_fit_is_refused_before_it_loads(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expected, "OUTSIDE", 10**13)
+    monkeypatch.setattr(expected_memory, "OUTSIDE", 10**13)
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     assert code == 2
     (error,) = events(run, "error")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import backend.saver
+import backend.training.saver
 from backend.runs.folder import Run
-from tests.training.runs import config, events, lora_of, rows, same, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 
 def refused(run: Run) -> str:
@@ -94,7 +94,7 @@ def test_infinity_stops_the_run_and_keeps_the_last_good_lora(
     good, _ = train_here(
         config(tiny_flux, image_folder, tmp_path, optimizer={"learning_rate": 0.01}, saving={"save_every_n_steps": 2})
     )
-    poisoned = {"optimizer": "tests.training.poison.Poison"}
+    poisoned = {"optimizer": "tests.tiny.poison.Poison"}
     run, code = train_here(config(tiny_flux, image_folder, tmp_path, optimizer=poisoned))
     assert code == 1
     said = refused(run)
@@ -119,8 +119,8 @@ class FullDisk:
         self.left = failures
         self._flush = os.fsync
         monkeypatch.setattr(os, "fsync", self.fsync)
-        monkeypatch.setattr(backend.saver, "AGAIN_S", 0.0)
-        monkeypatch.setattr(backend.saver, "WAIT_S", 0.2)
+        monkeypatch.setattr(backend.training.saver, "AGAIN_S", 0.0)
+        monkeypatch.setattr(backend.training.saver, "WAIT_S", 0.2)
 
     def fsync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -152,13 +152,13 @@ def test_a_full_disk_at_the_end_loses_nothing_that_was_saved(
     straight, _ = train_here(config(tiny_flux, image_folder, tmp_path))
     cfg = config(tiny_flux, image_folder, tmp_path, saving={"save_every_n_steps": 4})
     disk = FullDisk(monkeypatch, failures=0)
-    saved = backend.saver.Saver.save_final
+    saved = backend.training.saver.Saver.save_final
 
-    def full_from_here(self: backend.saver.Saver) -> Path:
+    def full_from_here(self: backend.training.saver.Saver) -> Path:
         disk.left = 10**6
         return saved(self)
 
-    monkeypatch.setattr(backend.saver.Saver, "save_final", full_from_here)
+    monkeypatch.setattr(backend.training.saver.Saver, "save_final", full_from_here)
     run, code = train_here(cfg)
     assert code == 1
     said = refused(run)

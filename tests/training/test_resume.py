@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.asks import Asks
 from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.folder import Run
+from backend.training.requests import Asks
 from tests.conftest import draw_pictures
-from tests.training.runs import config, events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
 STEPS = 12
 

@@ -10,7 +10,7 @@ import torch
 from diffusers import FluxPipeline
 from PIL import Image
 
-from tests.training.runs import config, events, lora_of, rows, same, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 
 def test_a_run_leaves_rows_events_samples_a_lora_and_a_state(

@@ -11,13 +11,13 @@ import safetensors
 import torch
 from accelerate import Accelerator
 
-from backend import prepare
-from backend.asks import Asks
 from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.folder import Run
+from backend.training import prepare
+from backend.training.requests import Asks
 from tests.conftest import draw_pictures
-from tests.training.runs import config, events, lora_of, rows, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, state_of, train_here
 
 PLAIN = {"optimizer": "sgd", "weight_decay": 0.0, "lr_scheduler": "constant", "lr_warmup": 0.0, "max_grad_norm": 0.0}
 

@@ -21,10 +21,10 @@ from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 from PIL import Image
 from torch import Tensor
 
-from backend.flow import generator
-from backend.job import Job
+from backend.objectives.flow import generator
+from backend.training.job import Job
 from tests.conftest import draw_pictures
-from tests.training.runs import config, events, rows, train_here
+from tests.tiny.training import config, events, rows, train_here
 
 CAPTION = "sks, a red ring, drawing 0"
 BOX = (16.2, 0.0, 316.8, 501.0)

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend import flow
-from backend.asks import Asks
-from backend.checkpoint import Position
 from backend.config.load import parse
-from backend.duties import Duties, due
+from backend.objectives import flow
 from backend.objectives.flow_matching import FlowMatching
 from backend.runs.control import Control
 from backend.runs.events import EventWriter, read_events
 from backend.runs.folder import Run
-from backend.validation import Example, Measured, validate
+from backend.training.between_steps import Duties, due
+from backend.training.checkpoint import Position
+from backend.training.requests import Asks
+from backend.training.validation import Example, Measured, validate
 
 CPU = torch.device("cpu")
 SIGMAS = (0.05, 0.1, 0.2, 0.35)

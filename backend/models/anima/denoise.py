@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backend.compile.recording import recorded
-from backend.compile.scene import Scene, set_scene
+from backend.compile.cuda_graphs.recording import recorded
+from backend.compile.forward_shape import Scene, set_scene
 from backend.lora.fused import together
 from backend.models.anima import sinks
 from backend.models.anima.facts import FACTS, PATCH, scheduler_config
@@ -28,7 +28,7 @@ from backend.models.base import Base
 from backend.models.tokens import flow_sigmas, pack_latent
 from backend.shapes import segments
 from backend.shapes.attention import Route
-from backend.shapes.borders import with_grad
+from backend.shapes.graph_identity import with_grad
 from backend.shapes.rotary import Rope, rotate_halves
 from backend.shapes.runtime import ShapeRuntime
 

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import recorded
+from backend.compile.cuda_graphs.recording import recorded
 from backend.lora.fused import is_fused, together
 from backend.models.base import Base
+from backend.models.conditioning import controls_in
 from backend.models.flux.facts import FACTS, PATCH, scheduler_config
 from backend.models.tokens import flow_sigmas, pack_latent, unpack_latent
 from backend.shapes.attention import Route
-from backend.shapes.borders import with_grad
+from backend.shapes.graph_identity import with_grad
 from backend.shapes.runtime import ShapeRuntime
-from backend.told import controls_in
 
 Rope = tuple[Tensor, Tensor]
 # Marks the token axes of a block's inputs (streams, rope, mask) dynamic.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models import files
 from backend.models.base import SHIPPED, Base
 from backend.models.check import check_model

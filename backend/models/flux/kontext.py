@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models.base import Base
 from backend.models.files import SETTING
 from backend.models.fit import config_of

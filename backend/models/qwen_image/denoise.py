@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import recorded
+from backend.compile.cuda_graphs.recording import recorded
 from backend.lora.fused import together
 from backend.models.base import Base
+from backend.models.conditioning import controls_in
 from backend.models.qwen_image.facts import FACTS, PATCH, scheduler_config
 from backend.models.tokens import flow_sigmas, pack_latent, unpack_latent
 from backend.shapes.attention import Route
-from backend.shapes.borders import with_grad
+from backend.shapes.graph_identity import with_grad
 from backend.shapes.rotary import Rope, rotate_neighbours
 from backend.shapes.runtime import ShapeRuntime
-from backend.told import controls_in
 
 # Marks the token axes of a block's inputs (streams, rope, mask) dynamic.
 Mark = Callable[[tuple[Tensor, ...], Rope, Any], None]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models import files
 from backend.models.base import Base
 from backend.models.qwen_image import facts

@@ -14,12 +14,12 @@ from PIL import Image
 from torch import Tensor
 from transformers import Qwen2VLImageProcessorPil
 
+from backend.base.errors import Refused
 from backend.models.base import Base
 from backend.models.loading import Loading
 from backend.models.qwen_image import encode
 from backend.models.qwen_image.edit import ASKED, FACTS, IMAGE_TOKEN, PICTURE, TEMPLATE_TOKENS, picture_config
 from backend.models.qwen_image.encode import TextStack, load_vae
-from backend.refused import Refused
 
 __all__ = ["EditStack", "load_text", "load_vae"]
 

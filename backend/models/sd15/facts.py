@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models.base import Base
 from backend.models.check import check_model
 from backend.models.fit import config_of, differing, whole

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import recorded
+from backend.compile.cuda_graphs.recording import recorded
 from backend.lora.fused import together
 from backend.models.base import Base
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS, PATCH, scheduler_config
 from backend.models.tokens import flow_sigmas, pack_latent
 from backend.shapes.attention import Route
-from backend.shapes.borders import own_code, with_grad
+from backend.shapes.graph_identity import own_code, with_grad
 from backend.shapes.runtime import ShapeRuntime
 
 # Marks the token axes of a block's inputs (streams, rope, mask) dynamic.

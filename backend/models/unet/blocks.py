@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from backend.lora.fused import together
 from backend.shapes.attention import Route
-from backend.shapes.borders import own_code
+from backend.shapes.graph_identity import own_code
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 

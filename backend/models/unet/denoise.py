@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from backend.compile.recording import recorded
-from backend.compile.scene import Scene, set_scene
+from backend.compile.cuda_graphs.recording import recorded
+from backend.compile.forward_shape import Scene, set_scene
 from backend.shapes.runtime import ShapeRuntime
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.config.problems import Problem
+from backend.base.problems import Problem
 from backend.models import files
 from backend.models.base import Base, header_of
 from backend.models.fit import config_of, whole

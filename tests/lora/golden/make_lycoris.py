@@ -36,7 +36,7 @@ def filled(name: str, shape: list[int]) -> Tensor:
 def _made(way: dict[str, Any]) -> dict[str, Any]:
     from lycoris import LycorisNetwork, create_lycoris
 
-    from tests.tiny_flux import make_tiny_denoiser
+    from tests.tiny.flux import make_tiny_denoiser
 
     LycorisNetwork.apply_preset({"target_module": ["FluxTransformerBlock", "FluxSingleTransformerBlock"]})
     network = create_lycoris(make_tiny_denoiser(), 1.0, **{"linear_dim": RANK, "linear_alpha": ALPHA, **way})

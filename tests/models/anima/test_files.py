@@ -20,10 +20,9 @@ from backend.models.base import Base
 from backend.models.layouts import LAYOUTS
 from backend.models.sources import open_part
 from backend.models.table import family
-from tests.lora import comfy_maps
-from tests.models import originals
 from tests.models.anima.cosmos import published
-from tests.tiny_anima import _tiny, conditioner, make_tiny_denoiser, qwen
+from tests.tiny import comfy_maps, originals
+from tests.tiny.anima import _tiny, conditioner, make_tiny_denoiser, qwen
 
 EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
 

@@ -18,8 +18,8 @@ from backend.models.anima.facts import FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.models.anima.cosmos import without_torchvision
-from tests.shapes.common import assert_equal_runs, relative
-from tests.tiny_anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs, relative
 
 # 16, 24 and 15 tokens
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 40, 3]

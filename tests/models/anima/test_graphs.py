@@ -9,7 +9,7 @@ import torch
 
 from backend.models.anima.denoise import block_lists, predict
 from tests.models.anima.test_forward import make_batch, model_with_lora, ours
-from tests.models.block_graphs import (
+from tests.tiny.block_graphs import (
     BUCKETS,
     Subject,
     compiled_and_checkpointed_equal_eager,

@@ -18,22 +18,20 @@ from torch import Tensor, nn
 from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
 
 from backend.config.schema import Config
-from backend.data.items import DatasetScan, Scan
+from backend.dataset.items import DatasetScan, Scan
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
 from backend.models.base import Base
+from backend.models.conditioning import controls_in
 from backend.models.loading import Loading
 from backend.models.qwen_image.edit import ASKED, FACTS, PICTURE, TEMPLATE_TOKENS, picture_tokens
 from backend.models.table import family
 from backend.plan.graphs import Shape
-from backend.plan.memory_work import work_of
-from backend.plan.shapes import plan_for
+from backend.plan.make_plan import plan_for
+from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
-from backend.told import controls_in
-from tests.lora import comfy_maps
-from tests.models import originals
 from tests.models.qwen_image.test_forward import (
     EVERY_LAYER,
     GARBAGE,
@@ -47,10 +45,11 @@ from tests.models.qwen_image.test_forward import (
 )
 from tests.models.qwen_image.test_runs import PROMPT, single_files
 from tests.models.qwen_image.test_runs import settings as plain_settings
-from tests.plan.data import TEN_SIZES, items_of
-from tests.shapes.common import assert_equal_runs
-from tests.tiny_qwen_image import LATENT_CHANNELS, make_tiny_denoiser
-from tests.training.runs import events, lora_of, rows, same, start, train_here
+from tests.tiny import comfy_maps, originals
+from tests.tiny.plan_items import TEN_SIZES, items_of
+from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs
+from tests.tiny.training import events, lora_of, rows, same, start, train_here
 
 ROW, CPU = family("qwen_image_edit"), Loading(torch.float32, torch.device("cpu"))
 CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]

@@ -15,10 +15,10 @@ from PIL import Image
 
 from backend.config.schema import Config
 from backend.config.sections.model import ModelSection
-from backend.data.identity import text_identity
-from backend.data.items import DatasetScan, Item, Scan
-from backend.data.references import References
-from backend.data.scan import FolderSpec, scan
+from backend.dataset.items import DatasetScan, Item, Scan
+from backend.dataset.references import References
+from backend.dataset.scan import FolderSpec, scan
+from backend.latents.identity import text_identity
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
 from backend.models.base import Base
@@ -26,14 +26,11 @@ from backend.models.qwen_image.edit import ASKED, TEMPLATE_TOKENS
 from backend.models.qwen_image.edit_plus import FACTS
 from backend.models.table import family
 from backend.plan.graphs import Shape
-from backend.plan.memory_work import work_of
-from backend.plan.shapes import make_plan, plan_for
+from backend.plan.make_plan import make_plan, plan_for
+from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
-from tests.lora import comfy_maps
-from tests.models import originals
-from tests.models.block_graphs import planned_graphs_are_observed
 from tests.models.qwen_image.test_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
 from tests.models.qwen_image.test_edit import settings as edit_settings
 from tests.models.qwen_image.test_forward import (
@@ -48,10 +45,12 @@ from tests.models.qwen_image.test_forward import (
 )
 from tests.models.qwen_image.test_graphs import SUBJECT
 from tests.models.qwen_image.test_runs import PROMPT, single_files
-from tests.plan.data import TEN_SIZES, items_of
-from tests.shapes.common import assert_equal_runs
-from tests.tiny_qwen_image import LATENT_CHANNELS, make_tiny_denoiser
-from tests.training.runs import events, lora_of, rows, same, start, train_here
+from tests.tiny import comfy_maps, originals
+from tests.tiny.block_graphs import planned_graphs_are_observed
+from tests.tiny.plan_items import TEN_SIZES, items_of
+from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs
+from tests.tiny.training import events, lora_of, rows, same, start, train_here
 
 ROW = family("qwen_image_edit_plus")
 # latents of the control pictures of each row
@@ -282,7 +281,7 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
 
 
 def test_a_caption_is_another_text_with_each_of_its_pictures_and_their_order(tiny_qwen_edit_plus: Path) -> None:
-    from backend.data.store import TextCache
+    from backend.latents.store import TextCache
 
     cfg = Config.model_validate({"model": {"family": FACTS.name, "base_model": str(tiny_qwen_edit_plus)}})
     one, two = Item("1", Path("1.png"), 64, 64, ""), Item("2", Path("2.png"), 64, 64, "")

@@ -20,11 +20,10 @@ from backend.models.local import load_part
 from backend.models.qwen_image import code
 from backend.models.qwen_image.facts import FACTS
 from backend.models.sources import open_part
-from tests.lora import comfy_maps
-from tests.models import originals
 from tests.models.qwen_image.test_forward import EVERY_LAYER
-from tests.tiny_anima import _tiny
-from tests.tiny_qwen_image import make_tiny_denoiser, text_encoder
+from tests.tiny import comfy_maps, originals
+from tests.tiny.anima import _tiny
+from tests.tiny.qwen_image import make_tiny_denoiser, text_encoder
 
 CPU = Loading(torch.float32, torch.device("cpu"))
 

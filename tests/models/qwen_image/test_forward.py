@@ -17,8 +17,8 @@ from backend.models.qwen_image.denoise import positions, predict, rope_of
 from backend.models.qwen_image.facts import FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import assert_equal_runs, relative
-from tests.tiny_qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs, relative
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns, which have no middle
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 14, 6]

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from backend.models.qwen_image.denoise import block_lists, predict
-from tests.models.block_graphs import (
+from tests.models.qwen_image.test_forward import make_batch, model_with_lora, ours
+from tests.tiny.block_graphs import (
     BUCKETS,
     Subject,
     compiled_and_checkpointed_equal_eager,
     planned_graphs_are_observed,
 )
-from tests.models.qwen_image.test_forward import make_batch, model_with_lora, ours
 
 LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
 SUBJECT = Subject(model_with_lora, [r".*attn\.to_k"], block_lists, predict, make_batch, ours, LENGTHS, room=64)

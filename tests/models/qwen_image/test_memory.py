@@ -12,10 +12,10 @@ from backend.models.base import Base
 from backend.models.qwen_image.denoise import predict
 from backend.models.qwen_image.facts import FACTS
 from backend.models.table import family
-from backend.plan.activations import Format, Way, Work, training_bytes
-from backend.plan.parts import denoiser_of, family_memory, place_of, trained_layers
+from backend.plan.memory.activations import Format, Way, Work, training_bytes
+from backend.plan.memory.parts import denoiser_of, family_memory, place_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime
-from tests.plan.kept import CudaAutocast, Flash
+from tests.tiny.kept import CudaAutocast, Flash
 
 TEXT = 512
 

@@ -13,11 +13,11 @@ from PIL import Image
 
 from backend.config.schema import Config
 from backend.runs.folder import Run
-from tests.models import originals
 from tests.models.qwen_image.test_files import published_names
-from tests.tiny_anima import _tiny, autoencoder
-from tests.tiny_qwen_image import denoiser, text_encoder
-from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+from tests.tiny import originals
+from tests.tiny.anima import _tiny, autoencoder
+from tests.tiny.qwen_image import denoiser, text_encoder
+from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}

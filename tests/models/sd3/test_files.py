@@ -22,13 +22,12 @@ from backend.models.sd3.denoise import block_lists
 from backend.models.sd3.facts import FACTS, facts_of
 from backend.models.sources import open_part
 from backend.models.table import family
-from backend.plan.parts import place_of
-from tests.lora import comfy_maps
-from tests.models import originals
+from backend.plan.memory.parts import place_of
 from tests.models.sd3.test_forward import EVERY_LAYER
 from tests.models.test_layouts import DIFFERS, golden
-from tests.tiny_anima import _tiny
-from tests.tiny_sd3 import denoiser, make_tiny_denoiser
+from tests.tiny import comfy_maps, originals
+from tests.tiny.anima import _tiny
+from tests.tiny.sd3 import denoiser, make_tiny_denoiser
 
 # Heads as wide as the real ones: without norms of queries and keys the file's shapes don't tell.
 KINDS = {"3-medium": {"attention_head_dim": 64, "caption_projection_dim": 128}, "3.5-medium": {}, "3.5-large": {}}

@@ -15,8 +15,8 @@ from backend.models.sd3.denoise import places, predict
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
-from tests.shapes.common import assert_equal_runs, relative
-from tests.tiny_sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.shapes import assert_equal_runs, relative
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns too, which lie beside the middle of the table
 SIZES, LENGTHS, ROOM = [(8, 8), (8, 12), (6, 10)], [9, 14, 6], 24

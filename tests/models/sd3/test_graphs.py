@@ -9,13 +9,13 @@ import torch
 
 from backend.models.sd3.denoise import block_lists, predict
 from backend.models.sd3.facts import FACTS
-from tests.models.block_graphs import (
+from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
+from tests.tiny.block_graphs import (
     BUCKETS,
     Subject,
     compiled_and_checkpointed_equal_eager,
     planned_graphs_are_observed,
 )
-from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
 
 LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
 CLASSES = tuple(each.name for each in FACTS.block_classes)

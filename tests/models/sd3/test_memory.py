@@ -14,10 +14,10 @@ from backend.models.base import Base
 from backend.models.sd3.denoise import predict
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS, block_classes
 from backend.models.table import family
-from backend.plan.activations import Format, Way, Work, training_bytes
-from backend.plan.parts import denoiser_of, family_memory, trained_layers
+from backend.plan.memory.activations import Format, Way, Work, training_bytes
+from backend.plan.memory.parts import denoiser_of, family_memory, trained_layers
 from backend.shapes.runtime import ShapeRuntime
-from tests.plan.kept import CudaAutocast, Flash
+from tests.tiny.kept import CudaAutocast, Flash
 
 TEXT = CLIP_TOKENS + 256
 # layers, those with a second attention, norms of queries and keys, heads

@@ -11,14 +11,14 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
-from backend import flow
 from backend.config.load import parse
 from backend.models.loading import Loading
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS
 from backend.models.table import family
-from backend.plan.shapes import plan_for
+from backend.objectives import flow
+from backend.plan.make_plan import plan_for
 from backend.plan.texts import token_counter
-from tests.plan.data import scan_of
+from tests.tiny.plan_items import scan_of
 
 ROW, CPU = family("sd3"), Loading(torch.float32, torch.device("cpu"))
 CAPTIONS = ["a red circle", "", "the small cat in a white house, and the large black dog on a tree" * 3]

@@ -18,12 +18,12 @@ from backend.lora.save import file_tensors, write_lora
 from backend.models.sd3 import code
 from backend.models.sd3.facts import FACTS
 from backend.runs.folder import Run
-from tests.models import originals
 from tests.models.sd3.test_files import trained
 from tests.models.test_single_files import words
-from tests.tiny_anima import _tiny
-from tests.tiny_sd3 import denoiser
-from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+from tests.tiny import originals
+from tests.tiny.anima import _tiny
+from tests.tiny.sd3 import denoiser
+from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}

@@ -16,12 +16,12 @@ from backend.models.table import family
 from backend.models.unet.blocks import block_lists, levels_of, running_order
 from backend.models.unet.denoise import predict
 from backend.plan.graphs import Shape, count_graphs
-from backend.plan.parts import place_of
-from backend.plan.shapes import make_plan
+from backend.plan.make_plan import make_plan
+from backend.plan.memory.parts import place_of
 from backend.shapes.runtime import ShapeRuntime
-from tests.compile.toys import Counting
-from tests.plan.data import config, scan_of
-from tests.tiny_sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+from tests.tiny.blocks import Counting
+from tests.tiny.plan_items import config, scan_of
+from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 
 # cells of the coarsest level: 8 sizes, of which some have one token count
 SIZES = [(4, 6), (6, 4), (3, 8), (8, 3), (2, 12), (4, 5), (5, 4), (3, 7)]

@@ -17,8 +17,8 @@ from backend.models.loading import Loading
 from backend.models.spec import Geometry
 from backend.models.table import family
 from backend.objectives.choose import objective_of
-from backend.sampling import PromptText, draw_latent, to_picture
 from backend.shapes.runtime import ShapeRuntime
+from backend.training.sampling import PromptText, draw_latent, to_picture
 
 CPU = torch.device("cpu")
 LOADING = Loading(torch.float32, CPU)

@@ -11,19 +11,19 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from PIL import Image
 
+from backend.config.layer_patterns import included, sizes
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
-from backend.lora.patterns import included, sizes
 from backend.lora.save import file_tensors, write_lora
 from backend.models.loading import Loading
 from backend.models.table import family
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
-from tests.lora import comfy_maps
-from tests.training.runs import config, events, lora_of, rows, same, start, train_here
+from tests.tiny import comfy_maps
+from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "width": 128, "height": 128, "steps": 3, "seed": 5, "true_cfg_scale": 4.0}
 PICTURES = ((128, 128), (192, 128), (128, 192), (160, 128), (256, 128), (128, 256), (192, 192), (200, 150))

@@ -20,10 +20,10 @@ from backend.lora.save import Trained, in_format
 from backend.models.loading import Loading
 from backend.models.table import FAMILIES, family
 from backend.runs.folder import Run
-from backend.text_training import recompute
+from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures
 from tests.models.sdxl.test_runs import PROMPT, pipeline_of, settings
-from tests.training.runs import events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny.training import events, lora_of, rows, same, start, state_of, train_here
 
 CPU = torch.device("cpu")
 TEXT = {

@@ -11,10 +11,10 @@ import signal
 import sys
 import time
 
+from backend.base.files import unused_path, write_atomic
 from backend.runs.control import Control
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
-from backend.runs.files import unused_path, write_atomic
 from backend.runs.folder import Run
 from backend.runs.logsetup import configure_logging
 from backend.runs.metrics import MetricsWriter

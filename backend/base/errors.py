@@ -1,0 +1,50 @@
+"""The exceptions for a person: what is wrong, named, and the mend; neither needs a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backend.base.problems import Problem
+
+
+class Refused(ValueError):
+    """Settings or files that the person has to mend before this can go on."""
+
+    def __init__(self, text: str, remedy: str, path: str | None = None) -> None:
+        self.problems = [Problem(path, None, text, remedy)]
+        super().__init__(self.problems[0].sentence())
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> Refused:
+        """One refusal that tells every problem at once. AssertionError when there is none."""
+        found = list(problems)
+        assert found, "a refusal needs a problem"
+        refused = cls(found[0].text, found[0].remedy, found[0].path)
+        refused.problems = found
+        refused.args = ("\n".join(problem.sentence() for problem in found),)
+        return refused
+
+    @classmethod
+    def from_error(cls, error: ValueError, path: str | None = None) -> Refused:
+        """A refusal out of a helper's ValueError: its first sentence is the text, the others the remedy."""
+        text, _, remedy = str(error).partition(". ")
+        return cls(text, remedy, path)
+
+    @property
+    def text(self) -> str:
+        """What is wrong, all of it, without the remedies."""
+        return " ".join(problem.text for problem in self.problems)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, each remedy once."""
+        return " ".join(dict.fromkeys(problem.remedy for problem in self.problems if problem.remedy))
+
+
+class Failed(RuntimeError):
+    """A run that was fine at its start and can't go on; `text` says what happened and what was kept."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        self.text = text
+        self.remedy = remedy
+        super().__init__(f"{text} {remedy}")

@@ -1,0 +1,62 @@
+"""Whether recording a run's passes as CUDA graphs pays on this card: found by timing some plain ones."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from backend.compile.cuda_graphs import capture
+
+ROOM = 2.3
+"""Free memory that recording needs, in what a pass needs: recordings keep that much, and a shape that comes later runs
+plainly beside them first."""
+_PASSES = 3
+_SHARE = 0.7
+"""Least part of a forward pass that the processor needs for launching it, for recording to be tried. On an H200 FLUX's
+4 + 8 compiled blocks gain 2 to 5 % of a step by it; SDXL, which is all launching, nearly four fifths."""
+_GAIN = 0.05
+"""Least part of a forward pass that a replay has to save. Launching also waits where a slow card has many kernels
+queued, so that the share alone does not decide."""
+
+
+class Trial:
+    """Runs some passes as they are, waits for each, and says whether the processor is what they wait for.
+
+    against: why nothing is to be recorded, once that is found. words: what was found, as a sentence's second half.
+    gain: the part of a forward pass that the first recording's replay saves, once it is known.
+    """
+
+    def __init__(self) -> None:
+        self.against = ""
+        self.words = ""
+        self.gain: float | None = None
+        self._shares: list[float] = []
+
+    @property
+    def decided(self) -> bool:
+        """Whether it has seen enough."""
+        return bool(self.words)
+
+    def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        capture.wait()
+        began = time.perf_counter()
+        out = function(*given, **named)
+        launched = time.perf_counter()
+        capture.wait()
+        self._shares.append((launched - began) / (time.perf_counter() - began))
+        if len(self._shares) == _PASSES:
+            share = statistics.median(self._shares)
+            self.words = f"launching takes {share:.0%} of a forward pass"
+            if share < _SHARE:
+                self.against = f"the card does not wait for the processor: {self.words}"
+        return out
+
+    def pays(self, gain: float) -> bool:
+        """Whether a replay that saves this part of a forward pass saves enough."""
+        self.gain = gain
+        self.words = f"a replay saves {gain:.0%} of a forward pass"
+        if gain < _GAIN:
+            self.against = f"it hardly pays on this card: {self.words}"
+        return not self.against

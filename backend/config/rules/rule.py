@@ -1,0 +1,85 @@
+"""What a rule between settings is, and the kinds of rule that come again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from backend.base.problems import Problem, Severity
+from backend.config.schema import Config, by_path, get
+from backend.config.sections.training import step_limit
+
+When = Literal["always", "start"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    paths: the settings it reads; the problem is shown at the first. broken: given their values, whether the rule is
+    broken, or the indexes of the rows that break it. text, remedy: with the settings' values by name in braces.
+    column: of the row, where rows are named. when: ``start`` rules hold for a run, not for a preset.
+    """
+
+    paths: tuple[str, ...]
+    broken: Callable[..., bool | list[int]]
+    text: str
+    remedy: str
+    severity: Severity = "error"
+    when: When = "always"
+    column: str = ""
+
+    def problems(self, cfg: Config) -> list[Problem]:
+        """What this rule says about a config; empty when it is kept."""
+        values = {path.rsplit(".", 1)[1]: get(cfg, path) for path in self.paths}
+        found = self.broken(*values.values())
+        if not found:
+            return []
+        shown = {name: value for name, value in values.items() if not isinstance(value, list | dict)}
+        text, remedy = self.text.format(**shown), self.remedy.format(**shown)
+        places = [f"[{row}]{self.column and '.' + self.column}" for row in found] if isinstance(found, list) else [""]
+        return [Problem(self.paths[0] + place, None, text, remedy, self.severity) for place in places]
+
+
+def no_effect(path: str, needs: str, values: tuple[Any, ...], because: str) -> Rule:
+    """A warning when ``path`` was changed from its default although ``needs`` has none of these values."""
+    name, default = path.rsplit(".", 1)[1], by_path()[path].default
+    shown = " or ".join(str(v) for v in values)
+    return Rule(
+        (path, needs),
+        lambda value, other: value != default and other not in values,
+        f"{name} has no effect: {because}",
+        f"Set {needs} to {shown}, or take {name} out",
+        "warning",
+    )
+
+
+def longer_than_run(every: str, limit: str, unit: str, then: str) -> Rule:
+    """A warning when something that happens every so many steps or epochs never does within the run."""
+    name = every.rsplit(".", 1)[1]
+    others = ("training.max_train_steps", "training.max_train_epochs")
+
+    def broken(interval: int | None, steps: int | None, epochs: int | None) -> bool:
+        length = step_limit(steps, epochs) if unit == "steps" else epochs
+        return interval is not None and length is not None and interval > length
+
+    return Rule(
+        (every, *others),
+        broken,
+        f"{name} is longer than the run: {{{name}}} {unit}. {then}",
+        f"Set it to less than {limit}, or leave it empty",
+        "warning",
+    )
+
+
+def needs_pictures(path: str) -> Rule:
+    """A warning when validation is asked for and there is nothing to measure on."""
+    name, default = path.rsplit(".", 1)[1], by_path()[path].default
+    return Rule(
+        (path, "dataset.validation_split", "validation.validation_folders"),
+        lambda value, split, folders: value != default and not split and not folders,
+        f"{name} has no effect: there are no validation pictures",
+        "Set dataset.validation_split to 0.1, or add a row to validation.validation_folders",
+        "warning",
+    )

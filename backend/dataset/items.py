@@ -1,0 +1,244 @@
+"""What a scan finds: pictures, findings about them, and a document of both for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from backend.base.problems import Problem, sentences
+
+# A finding names this many files in its sentence; all of them are in its list.
+NAMED_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One picture to train on.
+
+    key: SHA-256 of the file's bytes (hex). width, height: px as seen, EXIF-turned. caption: the final one, trigger word
+    included. repeats: how often an epoch holds it. has_alpha: some pixel is transparent.
+    controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
+    """
+
+    key: str
+    path: Path
+    width: int
+    height: int
+    caption: str
+    caption_path: Path | None = None
+    repeats: int = 1
+    has_alpha: bool = False
+    controls: tuple[Item, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `from_dict` reads it back."""
+        return {
+            "key": self.key,
+            "path": str(self.path),
+            "width": self.width,
+            "height": self.height,
+            "caption": self.caption,
+            "caption_path": None if self.caption_path is None else str(self.caption_path),
+            "repeats": self.repeats,
+            "has_alpha": self.has_alpha,
+            "controls": [control.to_dict() for control in self.controls],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Item:
+        """The item of a `to_dict`."""
+        caption_path = data["caption_path"]
+        return cls(
+            key=data["key"],
+            path=Path(data["path"]),
+            width=data["width"],
+            height=data["height"],
+            caption=data["caption"],
+            caption_path=None if caption_path is None else Path(caption_path),
+            repeats=data["repeats"],
+            has_alpha=data["has_alpha"],
+            controls=tuple(map(cls.from_dict, data["controls"])),
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about the data: `kind` for programs, `text` and `remedy` for people, `files` it is about.
+
+    A "note" only informs, a "warning" is a likely mistake, an "error" stops a start. setting: the path of the setting
+    that it belongs to.
+    """
+
+    kind: str
+    severity: Literal["note", "warning", "error"]
+    text: str
+    remedy: str = ""
+    files: tuple[str, ...] = ()
+    setting: str = "dataset.folders"
+
+    def sentence(self) -> str:
+        """Text and remedy as one line."""
+        return sentences(self.text, self.remedy)
+
+    def to_dict(self, most_files: int | None = None) -> dict[str, Any]:
+        """Plain data; with `most_files` only so many names, and the count of all."""
+        return {
+            "kind": self.kind,
+            "severity": self.severity,
+            "text": self.text,
+            "remedy": self.remedy,
+            "files": list(self.files[:most_files]),
+            "count": len(self.files),
+            "setting": self.setting,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
+        """The finding of a `to_dict`."""
+        return cls(
+            kind=data["kind"],
+            severity=data["severity"],
+            text=data["text"],
+            remedy=data["remedy"],
+            files=tuple(data["files"]),
+            setting=data["setting"],
+        )
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """One folder (a chosen one or a sub-folder) with pictures: how many are usable and their final repeats.
+
+    named_repeats: the number that a `10_name` asks for, None without one. offer: the parent of a chosen `10_name`,
+    which would use such names.
+    """
+
+    path: str
+    images: int
+    repeats: int
+    named_repeats: int | None = None
+    chosen: bool = False
+    offer: str | None = None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The result of scanning folders. `ignored` and `other` count files by reason and by ending."""
+
+    items: tuple[Item, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    folders: tuple[FolderReport, ...] = ()
+    pictures: int = 0
+    captions: int = 0
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    other: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Warnings and errors of the findings."""
+        return problems_of(self.findings)
+
+    @property
+    def notes(self) -> list[Finding]:
+        """Findings that only inform."""
+        return [finding for finding in self.findings if finding.severity == "note"]
+
+    def summary(self) -> list[str]:
+        """What was found, one line a fact, for a terminal or a log."""
+        usable = len(self.items)
+        lines = [
+            f"{count_of(usable, 'picture')} to use of {self.pictures:,} found, {count_of(self.captions, 'caption')}"
+        ]
+        for report in self.folders:
+            times = "left out" if report.repeats == 0 else f"x {count_of(report.repeats, 'repeat')}"
+            lines.append(f"  {report.path}: {count_of(report.images, 'picture')} {times}")
+        if self.ignored:
+            lines.append("ignored: " + ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored.items())))
+        if self.other:
+            lines.append("other files: " + ", ".join(f"{n} {ending}" for ending, n in sorted(self.other.items())))
+        return lines + [f"{finding.severity}: {finding.sentence()}" for finding in self.findings]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole scan as plain data (20,000 pictures are about 7 MB of JSON)."""
+        return {
+            "items": [item.to_dict() for item in self.items],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "folders": [vars(report).copy() for report in self.folders],
+            "pictures": self.pictures,
+            "captions": self.captions,
+            "ignored": dict(self.ignored),
+            "other": dict(self.other),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Scan:
+        """The scan of a `to_dict`."""
+        return cls(
+            items=tuple(map(Item.from_dict, data["items"])),
+            findings=tuple(map(Finding.from_dict, data["findings"])),
+            folders=tuple(FolderReport(**report) for report in data["folders"]),
+            pictures=data["pictures"],
+            captions=data["captions"],
+            ignored=dict(data["ignored"]),
+            other=dict(data["other"]),
+        )
+
+
+@dataclass(frozen=True)
+class DatasetScan:
+    """Training pictures and the validation sets by name (pictures held out are the set "held out")."""
+
+    train: Scan
+    validation: Mapping[str, Scan] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, the training set's first."""
+        return [f for scan in (self.train, *self.validation.values()) for f in scan.findings]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """All warnings and errors, the training set's first."""
+        return problems_of(self.findings)
+
+    def captions(self) -> list[str]:
+        """Every caption that training and validation need, each once, in a fixed order."""
+        scans = (self.train, *self.validation.values())
+        return list(dict.fromkeys(item.caption for scan in scans for item in scan.items))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole scan as plain data."""
+        return {
+            "train": self.train.to_dict(),
+            "validation": {name: scan.to_dict() for name, scan in self.validation.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DatasetScan:
+        """The scan of a `to_dict`."""
+        sets = {name: Scan.from_dict(scan) for name, scan in data["validation"].items()}
+        return cls(Scan.from_dict(data["train"]), sets)
+
+
+def problems_of(findings: Iterable[Finding]) -> list[Problem]:
+    """The warnings and errors among `findings` as problems."""
+    return [
+        Problem(finding.setting, None, finding.text, finding.remedy, finding.severity)
+        for finding in findings
+        if finding.severity != "note"
+    ]
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 picture`, `20,000 pictures`."""
+    plural = "batches" if noun == "batch" else noun + "s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def name_files(files: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(files[:NAMED_FILES])
+    more = len(files) - NAMED_FILES
+    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -1,0 +1,327 @@
+"""The findings of a scan, in words: what is wrong or odd, which files it is about, and the mend."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.dataset.items import Finding, Item, count_of, name_files
+from backend.dataset.walk import Walk
+
+if TYPE_CHECKING:
+    from backend.dataset.scan import FolderSpec, Found, Gathered
+
+# Up to here every damaged picture gets its own sentence.
+_SINGLY = 20
+_TEXT_ENDINGS = (".txt", ".caption", ".cap", ".tags", ".text")
+
+
+def folder_fault(spec: FolderSpec) -> Finding | None:
+    """Why a chosen folder can't be walked, or None."""
+    path = spec.path
+    if path.is_file():
+        return Finding(
+            "not_a_folder",
+            "error",
+            f"{path} is a file, not a folder",
+            f"Choose the folder that it lies in: {path.parent}.",
+            (str(path),),
+            spec.setting,
+        )
+    if not path.is_dir():
+        above = next((parent for parent in path.parents if parent.is_dir()), None)
+        hint = f"{above} is there, but nothing called {_below(path, above)}" if above else "no part of it exists"
+        return Finding(
+            "missing_folder",
+            "error",
+            f"The image folder {path} does not exist: {hint}",
+            "Choose a folder that exists; a disk may not be connected.",
+            (str(path),),
+            spec.setting,
+        )
+    return None
+
+
+def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
+    """The error of a folder without a single picture, with what is in it instead."""
+    if found.closed:
+        text, remedy = f"The folder {spec.path} can't be read", "Give yourself permission to read it."
+    elif found.unread:
+        endings = ", ".join(sorted({path.suffix.lower() for path in found.unread}))
+        text = f"{spec.path} holds {count_of(len(found.unread), 'picture')} of a kind that can't be read ({endings})"
+        remedy = "Convert them to PNG, JPEG or WebP."
+    else:
+        inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
+        text = f"There is no picture in {spec.path} or its sub-folders: {inside}"
+        remedy = "Choose the folder with the pictures (png, jpg, jpeg, webp, bmp, tif, avif)."
+    return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
+
+
+def findings(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
+    """Everything else there is to say, errors and warnings first."""
+    found = [
+        *_damaged(gathered),
+        *_unread(gathered),
+        *_closed(gathered),
+        *_captions(gathered),
+        *_twice(gathered, items),
+        *_folder_names(gathered),
+        *_pixels(gathered),
+        *_leftovers(gathered),
+    ]
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
+    """The sum of counters, as a plain dict in a fixed order."""
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return {reason: total[reason] for reason in sorted(total)}
+
+
+def other_files(gathered: Gathered) -> dict[str, int]:
+    """Files that are neither pictures nor captions in use, by ending."""
+    counts = Counter(add_counts(found.other for found in gathered.walks.values()))
+    for caption in gathered.used_captions:
+        counts[os.path.splitext(caption)[1].lower()] -= 1
+    return {ending: number for ending, number in sorted(counts.items()) if number > 0}
+
+
+def _damaged(gathered: Gathered) -> list[Finding]:
+    bad = [found for found in gathered.found if found.measured.fault is not None]
+    remedy = "It is left out; copy or export it again, or take it away."
+    if len(bad) <= _SINGLY:
+        return [
+            Finding(
+                "unreadable",
+                "warning",
+                f"{_name(found, gathered)} can't be used: {found.measured.fault}",
+                remedy,
+                (str(found.path),),
+            )
+            for found in bad
+        ]
+    names = [_name(found, gathered) for found in bad]
+    text = f"{count_of(len(bad), 'picture')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
+    remedy = "They are left out; copy or export them again, or take them away."
+    return [Finding("unreadable", "warning", text, remedy, _paths(bad))]
+
+
+def _unread(gathered: Gathered) -> list[Finding]:
+    by_ending: dict[str, list[Path]] = defaultdict(list)
+    for found in gathered.walks.values():
+        # A folder with nothing else is an error of its own.
+        for path in found.unread if found.pictures else ():
+            by_ending[path.suffix.lower()].append(path)
+    return [
+        Finding(
+            "unread_kind",
+            "warning",
+            f"{count_of(len(paths), f'{ending} file')} can't be read: {name_files([path.name for path in paths])}",
+            "Convert them to PNG, JPEG or WebP, or take them away; until then they are left out.",
+            tuple(map(str, paths)),
+        )
+        for ending, paths in sorted(by_ending.items())
+    ]
+
+
+def _closed(gathered: Gathered) -> list[Finding]:
+    closed = [str(path) for found in gathered.walks.values() if found.pictures for path in found.closed]
+    if not closed:
+        return []
+    text = f"{count_of(len(closed), 'sub-folder')} can't be opened: {name_files(closed)}"
+    return [Finding("closed_folder", "warning", text, "Give yourself permission to read them.", tuple(closed))]
+
+
+def _captions(gathered: Gathered) -> list[Finding]:
+    usable = [found for found in gathered.found if found.measured.fault is None and found.repeats]
+    result = []
+    for found in usable:
+        if found.caption_fault is not None:
+            result.append(
+                Finding(
+                    "bad_caption",
+                    "warning",
+                    f"The caption {_caption_name(found, gathered)} can't be used: {found.caption_fault}",
+                    "Save it as UTF-8; until then its picture is left out.",
+                    (str(found.caption_path),),
+                )
+            )
+    foreign = [found for found in usable if found.encoding == "cp1252"]
+    if foreign:
+        names = name_files([_caption_name(found, gathered) for found in foreign])
+        result.append(
+            Finding(
+                "cp1252_caption",
+                "warning",
+                f"{count_of(len(foreign), 'caption')} not in UTF-8, read as Windows-1252: {names}",
+                "Look whether the text is right, and save it as UTF-8.",
+                tuple(str(found.caption_path) for found in foreign),
+            )
+        )
+    instead = f"only the trigger word {gathered.trigger_word!r}" if gathered.trigger_word else "an empty caption"
+    empty = [found for found in usable if found.caption_path and not found.caption and found.caption_fault is None]
+    if empty:
+        names = name_files([_caption_name(found, gathered) for found in empty])
+        result.append(
+            Finding(
+                "empty_caption",
+                "warning",
+                f"{count_of(len(empty), 'caption file')} without a word: {names}",
+                f"Write what the picture shows, or leave it: it trains with {instead}.",
+                tuple(str(found.caption_path) for found in empty),
+            )
+        )
+    return result + _missing_captions(gathered, usable, instead)
+
+
+def _missing_captions(gathered: Gathered, usable: list[Found], instead: str) -> list[Finding]:
+    missing = [found for found in usable if found.caption_path is None]
+    if not missing:
+        return []
+    remedy = f"Put a text file of the same name beside each picture; without, it trains with {instead}."
+    elsewhere = _other_endings(gathered, missing)
+    if elsewhere:
+        remedy = f"Files ending in {elsewhere} lie beside them: set caption_extension to that if they are the captions."
+    if len(missing) < len(usable):
+        names = name_files([_name(found, gathered) for found in missing])
+        text = f"{len(missing):,} of {len(usable):,} pictures have no caption ({gathered.caption_extension}): {names}"
+    elif len(usable) == 1:
+        text = f"The picture has no caption ({gathered.caption_extension})"
+    else:
+        text = f"None of the {len(usable):,} pictures has a caption ({gathered.caption_extension})"
+    kind = "missing_caption" if len(missing) < len(usable) else "no_captions"
+    return [Finding(kind, "warning", text, remedy, _paths(missing), "dataset.caption_extension")]
+
+
+def _other_endings(gathered: Gathered, missing: list[Found]) -> str:
+    """The ending of text files that lie beside most of the pictures without caption, if there is one."""
+    stems = {os.path.splitext(found.path)[0] for found in missing}
+    counts: Counter[str] = Counter()
+    for found in gathered.walks.values():
+        for text in found.texts:
+            stem, ending = os.path.splitext(text)
+            if stem in stems and ending.lower() in _TEXT_ENDINGS:
+                counts[ending.lower()] += 1
+    best = max(counts, key=lambda ending: counts[ending], default="")
+    return best if counts[best] * 2 >= len(missing) else ""
+
+
+def _twice(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
+    real = {report.path: os.path.realpath(report.path) for report in gathered.reports}
+    by_place: dict[tuple[str, str], list[str]] = defaultdict(list)
+    by_key: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        by_place[real[str(item.path.parent)], item.path.name].append(str(item.path))
+        by_key[item.key].append(item)
+    result = []
+    chosen_twice = [paths[0] for paths in by_place.values() if len(paths) > 1]
+    if chosen_twice:
+        text = f"{count_of(len(chosen_twice), 'picture')} in more than one of the chosen folders"
+        remedy = "They count once for each; take the inner folder out of the list if that is not meant."
+        result.append(Finding("chosen_twice", "warning", text, remedy, tuple(chosen_twice)))
+    several = [same for same in by_key.values() if len(same) > 1]
+    copies = [same for same in several if len({os.path.realpath(item.path) for item in same}) > 1]
+    if copies:
+        pairs = name_files([f"{same[1].path.name} = {same[0].path.name}" for same in copies])
+        text = f"{count_of(len(copies), 'picture')} in more than one copy: {pairs}"
+        remedy = "Every copy is trained, so these weigh more; delete copies that are not meant."
+        names = tuple(str(item.path) for same in copies for item in same)
+        result.append(Finding("copies", "warning", text, remedy, names))
+    return result
+
+
+def _folder_names(gathered: Gathered) -> list[Finding]:
+    result = []
+    for report in gathered.reports:
+        name = Path(report.path).name
+        if report.offer is not None:
+            text = (
+                f"The chosen folder is called {name}; here its own name does not count: "
+                f"{count_of(report.repeats, 'repeat')} of each picture"
+            )
+            remedy = f"Choose {report.offer} to have such names used, or set num_repeats to {report.named_repeats}."
+            result.append(Finding("named_folder", "warning", text, remedy, (report.path,)))
+        elif report.repeats == 0:
+            text = f"{name} is left out with its {count_of(report.images, 'picture')}: its name asks for 0 repeats"
+            result.append(
+                Finding("zero_repeats", "warning", text, f"Rename it to 1_{name[2:]} to use it.", (report.path,))
+            )
+    named = [report for report in gathered.reports if not report.chosen and report.named_repeats is not None]
+    if named:
+        # Sub-folders beside them that carry no number are told their repeats as well.
+        others = [report for report in gathered.reports if not report.chosen and report.named_repeats is None]
+        said = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
+        paths = tuple(r.path for r in (*named, *others))
+        result.append(Finding("final_repeats", "note", f"Repeats by folder name: {', '.join(said)}", "", paths))
+    return result
+
+
+def _pixels(gathered: Gathered) -> list[Finding]:
+    usable = [found for found in gathered.found if found.measured.fault is None]
+    result = []
+    clear = [found for found in usable if found.measured.has_alpha]
+    if clear:
+        names = name_files([_name(found, gathered) for found in clear])
+        text = f"{count_of(len(clear), 'picture')} with transparent parts: {names}"
+        remedy = "The setting transparency chooses the colour behind them; their hidden colours are not trained."
+        result.append(Finding("transparent", "note", text, remedy, _paths(clear), "dataset.transparency"))
+    moving = [found for found in usable if found.measured.animated]
+    if moving:
+        names = name_files([_name(found, gathered) for found in moving])
+        text = f"{count_of(len(moving), 'animated picture')}: {names}"
+        result.append(Finding("animated", "note", text, "Only the first frame is trained.", _paths(moving)))
+    return result
+
+
+def _leftovers(gathered: Gathered) -> list[Finding]:
+    result = []
+    by_caption: dict[str, list[Found]] = defaultdict(list)
+    for found in gathered.found:
+        if found.caption_path is not None:
+            by_caption[str(found.caption_path)].append(found)
+    shared = {caption: users for caption, users in by_caption.items() if len({user.path for user in users}) > 1}
+    if shared:
+        names = name_files([" and ".join(user.path.name for user in users) for users in shared.values()])
+        text = f"{count_of(len(shared), 'caption')} used by more than one picture of the same name: {names}"
+        result.append(Finding("shared_caption", "note", text, "", tuple(shared)))
+    ending = gathered.caption_extension.lower()
+    lone = sorted(
+        text
+        for found in gathered.walks.values()
+        for text in found.texts
+        if text.lower().endswith(ending) and text not in gathered.used_captions
+    )
+    if lone:
+        text = f"{count_of(len(lone), f'{ending} file')} without a picture: {name_files([Path(p).name for p in lone])}"
+        result.append(Finding("lone_caption", "note", text, "", tuple(lone)))
+    return result
+
+
+def _name(found: Found, gathered: Gathered) -> str:
+    return _shown(found.path, found.folder, gathered)
+
+
+def _caption_name(found: Found, gathered: Gathered) -> str:
+    assert found.caption_path is not None
+    return _shown(found.caption_path, found.folder, gathered)
+
+
+def _shown(path: Path, folder: int, gathered: Gathered) -> str:
+    """Below its chosen folder; with several folders, with that folder's name in front."""
+    root = gathered.folders[folder].path
+    inner = path.relative_to(root)
+    return str(inner if len(gathered.folders) == 1 else Path(root.name) / inner)
+
+
+def _below(path: Path, above: Path) -> str:
+    return path.relative_to(above).parts[0]
+
+
+def _paths(found: Iterable[Found]) -> tuple[str, ...]:
+    return tuple(str(one.path) for one in found)

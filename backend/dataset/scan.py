@@ -1,0 +1,311 @@
+"""Scanning image folders, without torch: every picture is decoded in full, every caption read, every oddity named.
+
+`scan` takes folders, `scan_dataset` a config; `python -m backend.dataset FOLDER --json --progress` does it in a
+process of its own for the page. Nothing is written into a person's image folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.base.paths import PROJECT_ROOT, resolve
+from backend.dataset import captions, controls, reports
+from backend.dataset.images import BadImage, probe
+from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
+from backend.dataset.scan_cache import Measured, ScanCache, Stamp
+from backend.dataset.split import HELD_OUT, hold_out, trained_too
+from backend.dataset.walk import Walk, named_repeats, walk
+from backend.models.table import family
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+    from backend.config.sections.dataset import ImageFolder
+    from backend.config.sections.sampling import ValidationFolder
+
+__all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "most_controls", "scan", "scan_dataset"]
+
+log = logging.getLogger(__name__)
+
+# done, total, path of the picture just measured
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class FolderSpec:
+    """A folder to scan: its path, repeats of every picture in it, the setting that chose it, and its control folder.
+
+    most_controls: pictures of that folder that one picture may have.
+    """
+
+    path: Path
+    num_repeats: int = 1
+    setting: str = "dataset.folders"
+    control: Path | None = None
+    most_controls: int = 1
+
+
+@dataclass
+class Found:
+    """A picture on the way to an Item: where it was found, what was measured, and its caption."""
+
+    path: Path
+    folder: int
+    repeats: int
+    measured: Measured
+    caption_path: Path | None
+    caption: str = ""
+    encoding: str | None = None
+    caption_fault: str | None = None
+    controls: tuple[Item, ...] = ()
+
+
+@dataclass
+class Gathered:
+    """Everything that the findings are made from."""
+
+    folders: Sequence[FolderSpec]
+    caption_extension: str
+    trigger_word: str | None
+    walks: dict[int, Walk] = field(default_factory=dict)
+    found: list[Found] = field(default_factory=list)
+    reports: list[FolderReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    used_captions: set[str] = field(default_factory=set)
+
+
+def scan(
+    folders: Iterable[FolderSpec],
+    caption_extension: str = ".txt",
+    *,
+    trigger_word: str | None = None,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> Scan:
+    """Find and measure every picture below `folders`; problems are findings, nothing raises for what a folder holds.
+
+    caption_extension: ending of the caption files, looked for without letter case. cache_dir: where measures are kept,
+    so that a second scan only lists files; None keeps none. workers: threads that decode, None for one a core, at most
+    8. Sub-folders named `10_name` right below a chosen folder multiply its repeats by that number (0 leaves them out).
+    """
+    gathered = Gathered(tuple(folders), caption_extension, trigger_word)
+    places = _walk_all(gathered)
+    measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers)
+    texts = {index: _by_lower_ending(found.texts) for index, found in gathered.walks.items()}
+    for (path, index, repeats), measured in zip(places, measures, strict=True):
+        caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
+        gathered.found.append(Found(path, index, repeats, measured, None if caption is None else Path(caption)))
+    _read_captions(gathered)
+    for index, spec in enumerate(gathered.folders):
+        if spec.control is not None:
+            own = [found for found in gathered.found if found.folder == index]
+            measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
+            most = spec.most_controls
+            gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
+    items = _items(gathered)
+    gathered.findings += reports.findings(gathered, items)
+    return Scan(
+        items=tuple(items),
+        findings=tuple(gathered.findings),
+        folders=tuple(gathered.reports),
+        pictures=len(gathered.found) + sum(len(found.unread) for found in gathered.walks.values()),
+        captions=len(gathered.used_captions),
+        ignored=reports.add_counts(found.ignored for found in gathered.walks.values()),
+        other=reports.other_files(gathered),
+    )
+
+
+def cache_folder(cfg: Config) -> Path:
+    """Where scans, latents and texts are kept: `dataset.cache_dir`, else `cache` in the project."""
+    return resolve(cfg.dataset.cache_dir) if cfg.dataset.cache_dir is not None else PROJECT_ROOT / "cache"
+
+
+def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Path | None = None) -> DatasetScan:
+    """Scan the folders of `cfg`, hold out its `validation_split` (as the set "held out"), scan its validation folders.
+
+    cache_dir: where measures are kept, `cache_folder(cfg)` when left out.
+    """
+    data, memory = cfg.dataset, cache_dir or cache_folder(cfg)
+
+    def look(folders: Sequence[FolderSpec]) -> Scan:
+        trigger = data.trigger_word
+        return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
+
+    most = most_controls(cfg)
+    chosen = [
+        FolderSpec(
+            resolve(folder.path),
+            folder.num_repeats,
+            f"dataset.folders[{index}].path",
+            _control(folder),
+            most,
+        )
+        for index, folder in enumerate(data.folders)
+    ]
+    train = look(chosen)
+    if not chosen:
+        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your pictures.")
+        train = replace(train, findings=(said, *train.findings))
+    sets: dict[str, Scan] = {}
+    if data.validation_split > 0:
+        train, held = hold_out(train, data.validation_split, data.validation_split_seed)
+        if held is not None:
+            sets[HELD_OUT] = held
+    for index, folder in enumerate(cfg.validation.validation_folders):
+        setting = f"validation.validation_folders[{index}].path"
+        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most)])
+        # Repeats weigh training; a measurement sees each picture once.
+        once = tuple(replace(item, repeats=1) for item in found.items)
+        findings = (*trained_too(train, once, folder.name, setting), *found.findings)
+        sets[folder.name] = replace(found, items=once, findings=findings)
+    return DatasetScan(train, sets)
+
+
+def most_controls(cfg: Config) -> int:
+    """Control pictures that a picture of a run may have."""
+    rule = family(cfg.model.family).facts.controls
+    return 1 if rule is None else rule.most
+
+
+def _control(folder: ImageFolder | ValidationFolder) -> Path | None:
+    return None if folder.control_path is None else resolve(folder.control_path)
+
+
+def _walk_all(gathered: Gathered) -> list[tuple[Path, int, int]]:
+    """(path, index of its folder, repeats) of every picture file, in the order that everything later keeps."""
+    places = []
+    for index, spec in enumerate(gathered.folders):
+        fault = reports.folder_fault(spec)
+        if fault is not None:
+            gathered.findings.append(fault)
+            continue
+        found = gathered.walks[index] = walk(spec.path)
+        for folder, pictures in found.pictures.items():
+            if spec.control is not None and folder.is_relative_to(spec.control):
+                continue
+            named = _named_below(spec.path, folder)
+            repeats = spec.num_repeats * (1 if named is None else named)
+            gathered.reports.append(_report(spec, folder, named, repeats))
+            places += [(path, index, repeats) for path in pictures]
+        if not found.pictures:
+            gathered.findings.append(reports.no_pictures(spec, found))
+    return places
+
+
+def _named_below(root: Path, folder: Path) -> int | None:
+    """The number of the `10_name` right below `root` that `folder` is or lies in."""
+    parts = folder.relative_to(root).parts
+    return named_repeats(root / parts[0]) if parts else None
+
+
+def _report(spec: FolderSpec, folder: Path, named: int | None, repeats: int) -> FolderReport:
+    chosen = folder == spec.path
+    if chosen:
+        named = named_repeats(folder)
+    offer = str(folder.parent) if chosen and named is not None else None
+    return FolderReport(str(folder), 0, repeats, named, chosen, offer)
+
+
+def _measure(paths: list[Path], memory: ScanCache, progress: Progress | None, workers: int | None) -> list[Measured]:
+    """One Measured a path, from memory or by decoding in threads (Pillow decodes without holding the interpreter)."""
+    measures: list[Measured | None] = [memory.get(path) for path in paths]
+    new = [index for index, known in enumerate(measures) if known is None]
+    fresh: list[tuple[Path, Stamp, Measured]] = []
+    done = len(paths) - len(new)
+    if progress is not None and done:
+        progress(done, len(paths), str(paths[-1]))
+    count = workers or min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(max_workers=count, thread_name_prefix="scan") as pool:
+        for index, (stamp, measured) in zip(new, pool.map(_measure_one, [paths[i] for i in new]), strict=True):
+            measures[index] = measured
+            done += 1
+            if stamp is not None:
+                fresh.append((paths[index], stamp, measured))
+            if progress is not None:
+                progress(done, len(paths), str(paths[index]))
+    memory.put(fresh)
+    return [measured for measured in measures if measured is not None]
+
+
+def _measure_one(path: Path) -> tuple[Stamp | None, Measured]:
+    """The measure, and the stamp that the file had before; no stamp for what should be tried again next time."""
+    try:
+        stamp = Stamp.of(path)
+        data = path.read_bytes()
+    except OSError as error:
+        return None, Measured(fault=f"it can't be read ({error.strerror or error})")
+    if not data:
+        return stamp, Measured(fault="the file is empty")
+    try:
+        seen = probe(io.BytesIO(data))
+    except BadImage as error:
+        return stamp, Measured(fault=str(error))
+    key = hashlib.sha256(data).hexdigest()
+    return stamp, Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated)
+
+
+def _by_lower_ending(texts: set[str]) -> dict[str, str]:
+    """Files by their path with the last ending in lower case: `a.TXT` is the caption of `a.png` too."""
+    lowered = {}
+    for text in sorted(texts, reverse=True):
+        stem, ending = os.path.splitext(text)
+        lowered[stem + ending.lower()] = text
+    return lowered
+
+
+def _read_captions(gathered: Gathered) -> None:
+    for found in gathered.found:
+        if found.caption_path is None:
+            continue
+        gathered.used_captions.add(str(found.caption_path))
+        try:
+            found.caption, found.encoding = captions.read(found.caption_path)
+        except captions.BadCaption as error:
+            found.caption_fault = str(error)
+        except OSError as error:
+            found.caption_fault = f"it can't be read ({error.strerror or error})"
+
+
+def _items(gathered: Gathered) -> list[Item]:
+    items = []
+    used: dict[str, int] = {}
+    for found in gathered.found:
+        seen = found.measured
+        if seen.fault is not None or found.caption_fault is not None:
+            continue
+        if gathered.folders[found.folder].control is not None and not found.controls:
+            continue
+        used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
+        if found.repeats:
+            items.append(
+                Item(
+                    key=seen.key,
+                    path=found.path,
+                    width=seen.width,
+                    height=seen.height,
+                    caption=captions.with_trigger(found.caption, gathered.trigger_word),
+                    caption_path=found.caption_path,
+                    repeats=found.repeats,
+                    has_alpha=seen.has_alpha,
+                    controls=found.controls,
+                )
+            )
+    gathered.reports = [
+        FolderReport(**{**vars(report), "images": used.get(report.path, 0)}) for report in gathered.reports
+    ]
+    return items
+
+
+if __name__ == "__main__":
+    from backend.dataset.__main__ import main
+
+    raise SystemExit(main())

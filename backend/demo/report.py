@@ -1,0 +1,206 @@
+"""What a finished run changed, read from its records: losses before and after, compiling, samples side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from backend.base.files import write_atomic
+from backend.runs.events import read_events
+from backend.runs.folder import Run, Sample
+from backend.runs.metrics import MetricsReader
+
+_AMBER = "yellow"
+_GAP = 16
+_TEXT_PX = 15
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One validation of a set: its loss at each noise level (the setting's words, "0.05") and the mean of them."""
+
+    step: int
+    sigma_losses: dict[str, float]
+    loss: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """A validation set at the run's first and last measurement."""
+
+    name: str
+    before: Measured
+    after: Measured
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """What was compiled. state: ``off``, ``compiled``, ``partly`` or ``fallback``, the last two with a reason.
+
+    planned: graphs of the shape plan. seconds: wall time spent compiling, as the last step's row tells.
+    """
+
+    state: str
+    reason: str | None
+    planned: int
+    graphs: int
+    recompiles: int
+    breaks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt's first and last sample; the same picture twice is never one."""
+
+    prompt: str
+    before: Path
+    after: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to. lora: the file of the finished LoRA, None when there is none."""
+
+    changes: tuple[Change, ...]
+    compiling: Compiling
+    samples: tuple[Pair, ...]
+    lora: Path | None
+
+
+def read_outcome(run: Run) -> Outcome:
+    """Read the records of `run`; what it did not measure, draw or compile is left out."""
+    events, _ = read_events(run.events_path)
+    done = [event for event in events if event["kind"] == "done"]
+    lora = Path(done[-1]["lora"]) if done and done[-1].get("lora") else None
+    return Outcome(_changes(events), _compiling(events, run), _pairs(run.samples()), lora)
+
+
+def percent(before: float, after: float) -> float:
+    """The change from `before` to `after` in percent of `before`; below 0 is a fall. `before` must not be 0."""
+    return (after / before - 1) * 100
+
+
+def tell_outcome(outcome: Outcome) -> Iterable[RenderableType]:
+    """Losses and compiling for a terminal, top to bottom."""
+    if outcome.changes:
+        yield loss_table(outcome.changes)
+    compiling = outcome.compiling
+    if compiling.state == "off":
+        yield Text("Compile: off")
+        return
+    if compiling.state in ("fallback", "partly"):
+        yield Text(f"Compile: {compiling.reason}. The LoRA is as good; training it took longer.", _AMBER)
+    counted = (
+        f"Graphs: {compiling.planned} planned, {compiling.graphs} made; "
+        f"{compiling.recompiles} recompiles, {compiling.breaks} graph breaks"
+    )
+    agreed = compiling.graphs == compiling.planned and not compiling.recompiles and not compiling.breaks
+    yield Text(counted, "" if agreed else _AMBER)
+    yield Text(f"Compile seconds: {compiling.seconds:.1f}")
+
+
+def loss_table(changes: Sequence[Change]) -> Table:
+    """Validation loss before and after for every set, as the mean and at each noise level."""
+    table = Table(title="Validation loss", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("Set")
+    table.add_column("Noise level")
+    for name in ("Before", "After", "Change"):
+        table.add_column(name, justify="right")
+    for change in changes:
+        rows = [("all", change.before.loss, change.after.loss)]
+        rows += [(s, change.before.sigma_losses[s], change.after.sigma_losses[s]) for s in change.before.sigma_losses]
+        for number, (sigma, before, after) in enumerate(rows):
+            name = change.name if number == 0 else ""
+            moved = f"{percent(before, after):+.1f} %" if before else ""
+            table.add_row(
+                Text(name),
+                sigma,
+                f"{before:.5f}",
+                f"{after:.5f}",
+                moved,
+                style="" if number else "bold",
+                end_section=False,
+            )
+    return table
+
+
+def draw_before_after(outcome: Outcome, path: Path) -> Path | None:
+    """Write a PNG with each prompt's first and last sample beside each other; None when nothing was drawn twice."""
+    if not outcome.samples:
+        return None
+    rows = [(pair.prompt, _open(pair.before), _open(pair.after)) for pair in outcome.samples]
+    font = ImageFont.load_default(_TEXT_PX)
+    column = max(max(before.width, after.width) for _, before, after in rows)
+    heights = [max(before.height, after.height) for _, before, after in rows]
+    line = _TEXT_PX + _GAP // 2
+    size = (2 * column + 3 * _GAP, sum(heights) + len(rows) * (line + _GAP) + line + 2 * _GAP)
+    sheet = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(sheet)
+    for number, title in enumerate(("before", "after")):
+        pen.text((_GAP + number * (column + _GAP), _GAP), title, "black", font=font)
+    y = _GAP + line
+    for (prompt, before, after), height in zip(rows, heights, strict=True):
+        sheet.paste(before, (_GAP, y))
+        sheet.paste(after, (2 * _GAP + column, y))
+        # the built-in font knows Latin letters only
+        shown = prompt.encode("latin-1", "replace").decode("latin-1")
+        pen.text((_GAP, y + height + 4), shown, "black", font=font)
+        y += height + line + _GAP
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG")
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def _open(path: Path) -> Image.Image:
+    with Image.open(path) as picture:
+        return picture.convert("RGB")
+
+
+def _changes(events: Sequence[dict[str, Any]]) -> tuple[Change, ...]:
+    measured: dict[str, list[Measured]] = {}
+    for event in events:
+        if event["kind"] == "validation" and event.get("loss") is not None:
+            found = Measured(event["step"], dict(event["sigma_losses"]), event["loss"])
+            measured.setdefault(event["set"], []).append(found)
+    return tuple(Change(name, found[0], found[-1]) for name, found in measured.items() if len(found) > 1)
+
+
+def _compiling(events: Sequence[dict[str, Any]], run: Run) -> Compiling:
+    states = [event for event in events if event["kind"] == "compile" and "state" in event]
+    row = MetricsReader(run).last() or {}
+
+    def count(kind: str, key: str | None = None) -> int:
+        return sum(event["kind"] == kind and (key is None or key in event) for event in events)
+
+    last = states[-1] if states else {}
+    return Compiling(
+        state=last.get("state") or "off",
+        reason=last.get("reason"),
+        planned=int(last.get("planned") or 0),
+        graphs=count("compile", "graph"),
+        recompiles=count("recompile"),
+        breaks=count("graph_break"),
+        seconds=float(row.get("compile_seconds") or 0.0),
+    )
+
+
+def _pairs(samples: Iterable[Sample]) -> tuple[Pair, ...]:
+    drawn: dict[int, list[Sample]] = {}
+    for sample in samples:
+        if sample.step is not None and sample.prompt_index is not None:
+            drawn.setdefault(sample.prompt_index, []).append(sample)
+    return tuple(
+        Pair(found[0].prompt or "", found[0].path, found[-1].path)
+        for _, found in sorted(drawn.items())
+        if len(found) > 1
+    )

@@ -1,0 +1,328 @@
+"""The doctor: can this machine compile and train, and what mends what it can't.
+
+    python -m backend.doctor [--json]
+
+Torch-free itself: what torch knows is asked in a subprocess, and that compiling works is proven there by doing it. With
+`--json` one check a line as it is found: {"name", "state": "ok"|"warn"|"fail", "text", "remedy"}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from backend.base.files import human_bytes
+from backend.compile import cache
+from backend.setup import toolchain
+
+State = Literal["ok", "warn", "fail"]
+PYTHON_FLOOR = (3, 11)
+PACKAGES = ("diffusers", "transformers", "peft", "accelerate", "safetensors", "pydantic", "gradio")
+_LOW_DISK, _NO_DISK = 10e9, 1e9
+_PROOF_SECONDS = 300
+# Whatever a compiler says in whatever code page, the doctor reads on.
+_WORDS: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. remedy: what to do about it, empty where nothing is to be done."""
+
+    name: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    if sys.version_info[:2] < PYTHON_FLOOR:
+        floor = ".".join(map(str, PYTHON_FLOOR))
+        return Check("Python", "fail", f"{version} is older than {floor}", f"Install Python {floor} or newer.")
+    return Check("Python", "ok", version)
+
+
+def _packages() -> Check:
+    found, lacking = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            lacking.append(name)
+    if lacking:
+        return Check("Packages", "fail", f"not installed: {', '.join(lacking)}", "Run: python3 launcher.py --reinstall")
+    return Check("Packages", "ok", ", ".join(found))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the probe said; `found` is None when it crashed or hung: `said` is then its last words, `log` all."""
+
+    found: dict[str, Any] | None
+    said: str = ""
+    log: str = ""
+
+
+def _ask(what: str, seconds: float, folder: Path | None = None) -> _Answer:
+    environment = dict(os.environ)
+    if folder is not None:
+        # A fresh folder: a hit in the cache would prove nothing about the compiler.
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "i"), "TRITON_CACHE_DIR": str(folder / "t")}
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "backend.doctor.probe", what]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=seconds, cwd=root, env=environment, check=False, **_WORDS
+        )
+    except subprocess.TimeoutExpired:
+        return _Answer(None, f"no answer within {seconds:.0f} s")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == 0 and lines:
+        return _Answer(json.loads(lines[-1]))
+    errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    last = next((line for line in reversed(errors) if "Error" in line or "error" in line), errors[-1] if errors else "")
+    said = toolchain.error_line(done.stderr) or last
+    return _Answer(None, said or f"it ended with exit code {done.returncode}", done.stderr)
+
+
+def _torch(found: dict[str, Any] | None, said: str) -> Check:
+    error = said if found is None else found.get("error")
+    if error or found is None:
+        return Check("torch", "fail", f"torch does not load: {error}", "Run: python3 launcher.py --reinstall")
+    version = found["torch"]
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < toolchain.TORCH_FLOOR:
+        floor = ".".join(map(str, toolchain.TORCH_FLOOR))
+        return Check(
+            "torch",
+            "warn",
+            f"{version} is older than {floor}: training works, but compiling is skipped",
+            f"Install torch {floor} or newer.",
+        )
+    return Check("torch", "ok", version)
+
+
+def _driver() -> str | None:
+    """NVIDIA driver version as nvidia-smi tells it; None without a driver."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return None
+    command = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False, **_WORDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.split()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def _gpu(found: dict[str, Any], driver: str | None) -> list[Check]:
+    gpu = found.get("gpu")
+    if gpu:
+        capability = ".".join(map(str, gpu["capability"]))
+        text = f"{gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB, compute capability {capability}"
+        checks = [Check("GPU", "ok", text)]
+        if not gpu["bf16"]:
+            checks[0] = Check("GPU", "warn", f"{text}: no bf16", "Train with mixed_precision fp16.")
+        return [*checks, Check("Driver", "ok", f"NVIDIA {driver}" if driver else "found")]
+    if driver and not found.get("cuda_build"):
+        return [
+            Check(
+                "GPU",
+                "fail",
+                f"there is an NVIDIA card (driver {driver}), but this torch is a build without CUDA",
+                "Run: python3 launcher.py --reinstall --torch-index URL (PyTorch's install page shows it, for CUDA).",
+            )
+        ]
+    if driver:
+        return [
+            Check(
+                "Driver",
+                "fail",
+                f"the driver {driver} does not serve this torch (CUDA {found['cuda_build']})",
+                "Install a newer NVIDIA driver, or a torch built for an older CUDA.",
+            )
+        ]
+    return [Check("GPU", "warn", "no NVIDIA card was found: everything runs on the CPU", "Fine for the demo.")]
+
+
+def _toolchain(on_gpu: bool) -> Iterator[Check]:
+    if on_gpu:
+        if toolchain.has_triton():
+            name = "triton-windows" if toolchain.is_windows() else "triton"
+            try:
+                version = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                version = "found"
+            yield Check("Triton", "ok", version)
+        else:
+            yield Check(
+                "Triton", "fail", "not installed, and compiling for the GPU needs it", toolchain.triton_remedy()
+            )
+    else:
+        yield Check("Triton", "ok", "not needed on the CPU")
+    kind = "c" if on_gpu else "cpp"
+    path = toolchain.compiler(kind)
+    language = "C compiler" if on_gpu else "C++ compiler"
+    # triton-windows brings a compiler of its own for GPU kernels.
+    needed = not (on_gpu and toolchain.is_windows())
+    if path:
+        yield Check(language, "ok", path)
+    else:
+        yield Check(language, "fail" if needed else "warn", "none was found", toolchain.compiler_remedy())
+    if toolchain.is_windows():
+        found = toolchain.msvc()
+        text = found or "Visual Studio's C++ tools were not found"
+        yield Check("MSVC", "ok" if found else "warn", text, "" if found else toolchain.compiler_remedy())
+    if toolchain.python_header():
+        yield Check("Python headers", "ok", "found")
+    else:
+        state: State = "fail" if on_gpu else "warn"
+        yield Check("Python headers", state, "Python.h is missing", toolchain.header_remedy())
+
+
+def _install() -> Iterator[Check]:
+    """A torch whose path compilers stumble over. Nothing where it is fine."""
+    folder = toolchain.torch_folder()
+    odd = toolchain.odd_path(folder) if folder is not None else None
+    if odd is not None:
+        text = f"torch is where C compilers stumble over its path: {odd}"
+        yield Check("Install path", "warn", text, toolchain.install_remedy())
+
+
+def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
+    """Checks of the cache folder and the disk it is on, and the folder."""
+    try:
+        folder = cache.root(chosen)
+    except OSError as error:
+        return [Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder you can write.")], None
+    used = cache.size(folder)
+    text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
+    wrong = cache.trouble(folder)
+    if wrong:
+        checks = [
+            Check("Compile cache", "warn", f"compilers stumble over its path: {wrong}", toolchain.folder_remedy())
+        ]
+    else:
+        checks = [Check("Compile cache", "ok", text)]
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1e9:.0f} GB free where the compile cache is"
+    if free < _LOW_DISK:
+        state: State = "fail" if free < _NO_DISK else "warn"
+        checks.append(Check("Disk", state, text, "Free some room: compiled kernels, caches and saves need a few GB."))
+    else:
+        checks.append(Check("Disk", "ok", text))
+    return checks, folder
+
+
+_INSTALL = {"flash2": "pip install flash-attn", "fa4": "pip install flash-attn-4"}
+
+
+def _attention(found: dict[str, Any]) -> list[Check]:
+    routes: dict[str, str | None] = found.get("routes", {})
+    usable = [name for name, why in routes.items() if why is None]
+    text = f"usable here: {', '.join(usable)}; auto picks for you"
+    if not found.get("gpu"):
+        # Most lack the card that "GPU" tells of already: no warning for each of them.
+        on_card = [name for name, why in routes.items() if why and "needs an NVIDIA GPU" in why]
+        others = [why for name, why in routes.items() if why and name not in on_card]
+        lacking = [f"{', '.join(on_card)} need an NVIDIA GPU", *others] if on_card else others
+        return [Check("Attention", "ok", "; ".join([text, *lacking]))]
+    checks = [Check("Attention", "ok", text)]
+    for name, why in routes.items():
+        if why is not None:
+            remedy = f"Optional: {_INSTALL[name]}" if name in _INSTALL and "install" in why else "Nothing needs it."
+            checks.append(Check(f"Attention {name}", "warn", why, remedy))
+    return checks
+
+
+_WITHOUT = {
+    "nf4": "Optional: pip install bitsandbytes",
+    "int8": "Leave base_compute at bf16.",
+    "fp8": "Leave base_compute at bf16.",
+}
+
+
+def _quantised(found: dict[str, Any]) -> list[Check]:
+    """NF4 weights and 8-bit products; weights in int8 and fp8 go everywhere."""
+    lacking = {name: why for name, why in found.get("quantised", {}).items() if why}
+    if not lacking:
+        return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products")]
+    return [Check("Quantised base", "warn", why, _WITHOUT[name]) for name, why in lacking.items()]
+
+
+def _proof(folder: Path | None) -> Check:
+    """Compile something in a fresh folder inside of the cache's: proves compiler, path and disk together."""
+    with tempfile.TemporaryDirectory(prefix="d", dir=folder, ignore_cleanup_errors=True) as fresh:
+        answer = _ask("compile", _PROOF_SECONDS, Path(fresh))
+    if answer.found is not None:
+        took = f"{answer.found['seconds']:.0f} s"
+        text = f"a small function was compiled and ran forward and backward on {answer.found['device']} in {took}"
+        return Check("Compile", "ok", text)
+    if folder is not None and toolchain.odd_path(folder):
+        remedy = toolchain.folder_remedy()
+    else:
+        remedy = toolchain.remedy_of(answer.log) or "Training still runs, without compile."
+    return Check("Compile", "fail", f"compiling failed: {answer.said}", remedy)
+
+
+def run(chosen: str | None = None) -> Iterator[Check]:
+    """All checks, each as soon as it is known. chosen: the setting compile_cache_dir."""
+    yield _python()
+    yield _packages()
+    answer = _ask("facts", 120)
+    found = answer.found
+    torch = _torch(found, answer.said)
+    yield torch
+    disk, folder = _disk(chosen)
+    if found is None or "error" in found:
+        yield from disk
+        return
+    yield from _gpu(found, _driver())
+    yield from _toolchain(bool(found.get("gpu")))
+    yield from _install()
+    yield from disk
+    yield from _attention(found)
+    yield from _quantised(found)
+    if torch.state == "ok":
+        yield _proof(folder)
+
+
+def checks(chosen: str | None = None) -> list[Check]:
+    """All checks at once; takes up to a minute, most of it the proof."""
+    return list(run(chosen))
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
+    """Run the checks and write them; 1 when one failed."""
+    parser = argparse.ArgumentParser(prog="launcher.py doctor", description="Check this machine.")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--cache-dir", help="the compile cache folder to check (setting compile_cache_dir)")
+    given = parser.parse_args(argv)
+    write = write or sys.stdout.write
+    failed = False
+    for check in run(given.cache_dir):
+        failed |= check.state == "fail"
+        if given.json:
+            write(json.dumps(asdict(check)) + "\n")
+        else:
+            remedy = f"\n{'':22}{check.remedy}" if check.remedy else ""
+            write(f"{check.state:5} {check.name:15} {check.text}{remedy}\n")
+        if write is sys.stdout.write:
+            sys.stdout.flush()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Settings of another program as ours, and for every name of theirs what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backend.base.problems import Problem
+from backend.config.load import Loaded
+from backend.importers.checked import checked
+from backend.importers.combined import read_family, read_length, read_lora, read_swap, read_text_encoders
+from backend.importers.names import read_name
+from backend.importers.notes import Fate, Note
+from backend.importers.optimizers import read_optimizer
+from backend.importers.pictures import read_data_set, read_folder
+from backend.importers.prompts import bring_prompts
+from backend.importers.source import TITLES, Source
+from backend.importers.timesteps import read_timesteps
+from backend.importers.unsaid import take_unsaid
+from backend.importers.work import Work
+
+_RULING = ("unet_lr", "lr_scheduler_type")
+"""Names that rule over the common one, wherever they stand."""
+
+
+@dataclass
+class Converted:
+    """loaded: our settings, checked. notes: one a name of theirs, in their order. title: what the file is."""
+
+    title: str
+    loaded: Loaded
+    notes: list[Note] = field(default_factory=list)
+
+    def with_fate(self, *fates: Fate) -> list[Note]:
+        """The notes of these kinds."""
+        return [note for note in self.notes if note.fate in fates]
+
+
+def convert(source: Source, dataset: Source | None = None) -> Converted:
+    """Bring a file over. dataset: the data set file that goes with it, where it is one of its own.
+
+    What can't be taken is in the notes; `loaded.config` is None only where the files themselves can't be read.
+    """
+    problems = [*source.problems, *(dataset.problems if dataset else ())]
+    if dataset is not None and not dataset.problems and dataset.kind != "dataset":
+        remedy = "Choose the .toml file with [[datasets]]"
+        problems.append(Problem(None, None, "the second file is no data set: it has no [[datasets]]", remedy))
+    if source.kind == "monotile":
+        remedy = "Load it as it is: launcher.py train FILE, or Import in the page"
+        problems.append(Problem(None, None, "the file holds settings of Monotile already", remedy))
+    if problems or source.kind is None:
+        return Converted("", Loaded(None, problems))
+    work = Work.of(source, dataset)
+    _settings(work)
+    return Converted(TITLES[work.kind], checked(work), work.notes)
+
+
+def _settings(work: Work) -> None:
+    """Name by name, then what takes more than one, then what no file says; notes in the order of the file."""
+    arguments = work.kind != "dataset"
+    if arguments:
+        read_family(work)
+        for key, value in sorted(work.values.items(), key=lambda item: item[0] in _RULING):
+            read_name(work, key, value)
+        read_length(work)
+        read_text_encoders(work)
+        read_lora(work)
+        read_swap(work)
+        bring_prompts(work)
+        read_folder(work)
+    read_data_set(work)
+    take_unsaid(work)
+    if arguments:
+        read_optimizer(work)
+        if work.family not in ("sdxl", "sd15"):
+            read_timesteps(work)

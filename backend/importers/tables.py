@@ -1,0 +1,312 @@
+"""What the arguments of sd-scripts, musubi-tuner and kohya_ss are called here. Data only; `reasons` has the others.
+
+Names and defaults are those of the programs' own argument parsers, checked against kohya-ss/sd-scripts at 48d368f,
+kohya-ss/musubi-tuner at 30c658c and bmaltais/kohya_ss at 45088f0 (tests/config/foreign/names.json lists them). A name
+that is missing here may still be an alias of a setting (`Setting.aliases`), which is looked up after these tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Name there -> setting here and how the value is read (backend.importers.values).
+KEYS: dict[str, tuple[str, str]] = {
+    "pretrained_model_name_or_path": ("model.base_model", "path"),
+    "dit": ("model.base_model", "path"),
+    "vae": ("model.vae", "path"),
+    "ae": ("model.vae", "path"),
+    "clip_l": ("model.text_encoder", "path"),
+    "t5xxl": ("model.text_encoder_2", "path"),
+    "text_encoder1": ("model.text_encoder_2", "path"),
+    "text_encoder2": ("model.text_encoder", "path"),
+    "text_encoder": ("model.text_encoder", "path"),
+    "qwen3": ("model.text_encoder", "path"),
+    "t5_tokenizer_path": ("model.tokenizer_2", "path"),
+    "t5xxl_max_token_length": ("model.text_length", "number"),
+    "qwen3_max_token_length": ("model.text_length", "number"),
+    "guidance_scale": ("model.guidance_scale", "number"),
+    "resolution": ("dataset.resolution", "resolution"),
+    "max_resolution": ("dataset.resolution", "resolution"),
+    "control_resolution": ("dataset.control_resolution", "resolution"),
+    "qwen_image_edit_control_resolution": ("dataset.control_resolution", "resolution"),
+    "min_bucket_reso": ("dataset.min_bucket_size", "number"),
+    "max_bucket_reso": ("dataset.max_bucket_size", "number"),
+    "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),
+    "bucket_no_upscale": ("dataset.no_upscale", "flag"),
+    "train_batch_size": ("dataset.batch_size", "number"),
+    "batch_size": ("dataset.batch_size", "number"),
+    "caption_extension": ("dataset.caption_extension", "extension"),
+    "caption_extention": ("dataset.caption_extension", "extension"),
+    "caption_dropout_rate": ("dataset.caption_dropout_rate", "number"),
+    "caption_dropout_every_n_epochs": ("dataset.caption_dropout_every_n_epochs", "off_at_0"),
+    "validation_split": ("dataset.validation_split", "number"),
+    "validation_seed": ("dataset.validation_split_seed", "number"),
+    "max_token_length": ("dataset.max_token_length", "number"),
+    "network_dim": ("network.network_dim", "number"),
+    "network_alpha": ("network.network_alpha", "number"),
+    "network_dropout": ("network.network_dropout", "dropout"),
+    "scale_weight_norms": ("network.scale_weight_norms", "off_at_0"),
+    "network_weights": ("network.network_weights", "path"),
+    "base_weights": ("network.base_weights", "paths"),
+    "base_weights_multiplier": ("network.base_weights_multiplier", "multipliers"),
+    "lora_network_weights": ("network.network_weights", "path"),
+    "full_bf16": ("network.lora_weight_dtype", "full_bf16"),
+    "optimizer_type": ("optimizer.optimizer", "optimizer"),
+    "optimizer": ("optimizer.optimizer", "optimizer"),
+    "use_8bit_adam": ("optimizer.optimizer", "old_optimizer"),
+    "use_lion_optimizer": ("optimizer.optimizer", "old_optimizer"),
+    "learning_rate": ("optimizer.learning_rate", "number"),
+    "unet_lr": ("optimizer.learning_rate", "rate"),
+    "text_encoder_lr": ("optimizer.text_encoder_lr", "rate"),
+    "lr_scheduler": ("optimizer.lr_scheduler", "scheduler"),
+    "lr_scheduler_type": ("optimizer.lr_scheduler", "class_path"),
+    "lr_warmup_steps": ("optimizer.lr_warmup", "warmup"),
+    "lr_warmup": ("optimizer.lr_warmup", "percent"),
+    "lr_scheduler_num_cycles": ("optimizer.lr_scheduler_num_cycles", "number"),
+    "lr_scheduler_power": ("optimizer.lr_scheduler_power", "number"),
+    "lr_scheduler_min_lr_ratio": ("optimizer.lr_scheduler_min_lr_ratio", "number"),
+    "max_grad_norm": ("optimizer.max_grad_norm", "number"),
+    "max_train_steps": ("training.max_train_steps", "off_at_0"),
+    "max_train_epochs": ("training.max_train_epochs", "off_at_0"),
+    "epoch": ("training.max_train_epochs", "off_at_0"),
+    "gradient_accumulation_steps": ("training.gradient_accumulation_steps", "number"),
+    "mixed_precision": ("training.mixed_precision", "text"),
+    "seed": ("training.seed", "seed"),
+    "gradient_checkpointing": ("training.gradient_checkpointing", "flag"),
+    "timestep_sampling": ("timesteps.timestep_sampling", "sampling"),
+    "sigmoid_scale": ("timesteps.sigmoid_scale", "number"),
+    "training_shift": ("timesteps.discrete_flow_shift", "number"),
+    "discrete_flow_shift": ("timesteps.discrete_flow_shift", "number"),
+    "logit_mean": ("timesteps.logit_mean", "number"),
+    "logit_std": ("timesteps.logit_std", "number"),
+    "mode_scale": ("timesteps.mode_scale", "number"),
+    "num_timestep_buckets": ("timesteps.stratified", "buckets"),
+    "weighting_scheme": ("timesteps.weighting_scheme", "weighting"),
+    "min_timestep": ("timesteps.min_timestep", "number"),
+    "max_timestep": ("timesteps.max_timestep", "number"),
+    "loss_type": ("loss.loss_type", "text"),
+    "huber_c": ("loss.huber_c", "number"),
+    "huber_schedule": ("loss.huber_schedule", "text"),
+    "v_parameterization": ("loss.prediction_type", "v_prediction"),
+    "min_snr_gamma": ("loss.min_snr_gamma", "off_at_0"),
+    "debiased_estimation_loss": ("loss.debiased_estimation", "flag"),
+    "scale_v_pred_loss_like_noise_pred": ("loss.scale_v_pred_loss_like_noise_pred", "flag"),
+    "noise_offset": ("loss.noise_offset", "number"),
+    "multires_noise_iterations": ("loss.multires_noise_iterations", "number"),
+    "multires_noise_discount": ("loss.multires_noise_discount", "discount"),
+    "ip_noise_gamma": ("loss.ip_noise_gamma", "number"),
+    "zero_terminal_snr": ("loss.zero_terminal_snr", "flag"),
+    "torch_compile": ("compile.compile", "compile"),
+    "compile": ("compile.compile", "compile"),
+    "dynamo_backend": ("compile.compile_backend", "backend"),
+    "compile_backend": ("compile.compile_backend", "backend"),
+    "dynamo_mode": ("compile.compile_mode", "text"),
+    "compile_mode": ("compile.compile_mode", "text"),
+    "dynamo_dynamic": ("compile.compile_dynamic", "dynamic"),
+    "dynamo_use_dynamic": ("compile.compile_dynamic", "dynamic"),
+    "compile_dynamic": ("compile.compile_dynamic", "dynamic"),
+    "dynamo_fullgraph": ("compile.compile_fullgraph", "flag"),
+    "dynamo_use_fullgraph": ("compile.compile_fullgraph", "flag"),
+    "compile_fullgraph": ("compile.compile_fullgraph", "flag"),
+    "compile_cache_size_limit": ("compile.compile_cache_size_limit", "off_at_0"),
+    "sdpa": ("compile.attention", "attention"),
+    "xformers": ("compile.attention", "attention"),
+    "flash_attn": ("compile.attention", "attention"),
+    "flash3": ("compile.attention", "attention"),
+    "sage_attn": ("compile.attention", "attention"),
+    "mem_eff_attn": ("compile.attention", "attention"),
+    "use_flash_attn": ("compile.attention", "attention"),
+    "use_sage_attn": ("compile.attention", "attention"),
+    "attn_mode": ("compile.attention", "attention"),
+    "blocks_to_swap": ("memory.blocks_to_swap", "number"),
+    "block_swap_ring_size": ("memory.swap_ring", "number"),
+    "vae_tiling": ("memory.vae_tiling", "tiling"),
+    "factor": ("network.lokr_factor", "factor"),
+    "fp8_base": ("memory.base_quantization", "fp8"),
+    "fp8_base_unet": ("memory.base_quantization", "fp8"),
+    "fp8_scaled": ("memory.base_quantization", "fp8"),
+    "fp8_t5": ("memory.text_encoder_quantization", "int8_text"),
+    "fp8_llm": ("memory.text_encoder_quantization", "int8_text"),
+    "fp8_vl": ("memory.text_encoder_quantization", "int8_text"),
+    "fp8_text_encoder": ("memory.text_encoder_quantization", "int8_text"),
+    "cpu_offload_checkpointing": ("memory.checkpointing_kind", "offload"),
+    "gradient_checkpointing_cpu_offload": ("memory.checkpointing_kind", "offload"),
+    "unsloth_offload_checkpointing": ("memory.checkpointing_kind", "offload"),
+    "sample_every_n_steps": ("sampling.sample_every_n_steps", "off_at_0"),
+    "sample_every_n_epochs": ("sampling.sample_every_n_epochs", "off_at_0"),
+    "sample_at_first": ("sampling.sample_at_start", "flag"),
+    "validate_every_n_steps": ("validation.validate_every_n_steps", "off_at_0"),
+    "validate_every_n_epochs": ("validation.validate_every_n_epochs", "off_at_0"),
+    "output_name": ("saving.output_name", "text"),
+    "save_every_n_steps": ("saving.save_every_n_steps", "off_at_0"),
+    "save_every_n_epochs": ("saving.save_every_n_epochs", "off_at_0"),
+    "save_last_n_steps": ("saving.save_last_n", "keep_last"),
+    "save_last_n_epochs": ("saving.save_last_n", "keep_last"),
+    "save_precision": ("saving.save_precision", "precision"),
+    "save_state": ("saving.save_state", "flag"),
+    "metadata_title": ("saving.metadata_title", "text"),
+    "metadata_author": ("saving.metadata_author", "text"),
+    "metadata_description": ("saving.metadata_description", "text"),
+    "training_comment": ("saving.metadata_description", "text"),
+    "metadata_license": ("saving.metadata_license", "text"),
+    "metadata_tags": ("saving.metadata_tags", "text"),
+    "log_with": ("logging.tensorboard", "log_with"),
+}
+# The same where a family has other parts behind a name.
+FAMILY_KEYS: dict[str, dict[str, tuple[str, str]]] = {"sd3": {"t5xxl": ("model.text_encoder_3", "path")}}
+
+# Read by code of their own, since they mean more than one setting.
+COMBINED = frozenset(
+    [
+        "network_module",
+        "LoRA_type",
+        "network_args",
+        "dora_wd",
+        "optimizer_args",
+        "train_data_dir",
+        "image_dir",
+        "dataset_config",
+        "sample_prompts",
+        "network_train_unet_only",
+        "network_train_text_encoder_only",
+        "sdxl",
+        "flux1_checkbox",
+        "sd3_checkbox",
+        "anima_checkbox",
+        "lumina_checkbox",
+        "hunyuan_image_checkbox",
+        "v2",
+        "model_version",
+        "edit",
+        "edit_plus",
+        "conv_dim",
+        "conv_alpha",
+        "rank_dropout",
+        "module_dropout",
+        "loraplus_lr_ratio",
+        "loraplus_unet_lr_ratio",
+        "loraplus_text_encoder_lr_ratio",
+        "enable_bucket",
+    ]
+)
+
+_BOTH = {
+    "network_dim": 4, "network_alpha": 1, "lr_scheduler": "constant", "lr_warmup_steps": 0, "learning_rate": 2e-6,
+    "gradient_checkpointing": False, "max_train_steps": 1600, "save_precision": "float",
+}  # fmt: skip
+# What the other program does where its file says nothing, and ours does something else. Without a precision of saving
+# they write what they train: float32, where full_bf16 is not on.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sd-scripts": {**_BOTH, "mixed_precision": "no"},
+    "musubi-tuner": {**_BOTH, "timestep_sampling": "sigma", "discrete_flow_shift": 1.0},
+    "kohya_ss": {},
+}
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sd-scripts": {"caption_extension": ".caption", "max_bucket_reso": 1024, "bucket_reso_steps": 64},
+    "musubi-tuner": {"resolution": [960, 544]},
+}
+"""The same of data sets, whether they have a file of their own or not."""
+FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
+    "flux": {"timestep_sampling": "sigma", "guidance_scale": 3.5, "discrete_flow_shift": 3.0},
+    "anima": {"timestep_sampling": "sigmoid", "discrete_flow_shift": 1.0},
+}
+"""Of sd-scripts, by family."""
+SAMPLES: dict[str, dict[str, Any]] = {
+    "flux": {"steps": 20, "guidance_scale": 3.5, "true_cfg_scale": 1.0},
+    "flux_kontext": {"steps": 20, "guidance_scale": 2.5, "true_cfg_scale": 1.0},
+    "qwen_image": {"steps": 20, "true_cfg_scale": 4.0},
+    "qwen_image_edit": {"steps": 20, "true_cfg_scale": 4.0},
+    "qwen_image_edit_plus": {"steps": 20, "true_cfg_scale": 4.0},
+}
+"""What samples are drawn with where their line says nothing, by our column; of other families, `OTHER_SAMPLES`."""
+OTHER_SAMPLES: dict[str, Any] = {"steps": 30, "true_cfg_scale": 7.5}
+SAMPLE_SIDE: dict[str, int] = {"musubi-tuner": 256, "sd-scripts": 512, "kohya_ss": 512}
+
+# network_module -> family here; a name that is not in model.family is not offered.
+NETWORKS: dict[str, str] = {
+    "networks.lora_flux": "flux", "networks.lora_sd3": "sd3", "networks.lora_qwen_image": "qwen_image",
+    "networks.lora_anima": "anima", "networks.lora_lumina": "lumina", "networks.lora_wan": "wan",
+    "networks.lora_framepack": "framepack", "networks.lora_zimage": "z_image", "networks.lora_flux_2": "flux_2",
+    "networks.lora_hunyuan_image": "hunyuan_image", "networks.lora_hv_1_5": "hunyuan_video_1_5",
+    "networks.lora_kandinsky": "kandinsky5", "networks.lora_krea2": "krea2", "networks.lora_ideogram4": "ideogram4",
+    "networks.lora_hidream_o1": "hidream_o1",
+}  # fmt: skip
+_BLOCK, _SINGLE = r"transformer_blocks\.\d+\..+", r"single_transformer_blocks\.\d+\..+"
+# What a LoRA covers there where nothing is said, and ours does not: all linear layers of the blocks (`networks/
+# lora_flux.py` and `lora_sd3.py`; `lora_qwen_image.py` of musubi-tuner, whose pattern for modulation fits no name).
+LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sd-scripts": {"flux": (_BLOCK, _SINGLE), "sd3": (_BLOCK,)},
+    "musubi-tuner": {"qwen_image": (_BLOCK,), "qwen_image_edit": (_BLOCK,), "qwen_image_edit_plus": (_BLOCK,)},
+}
+# Ranks of kinds of layers; 0 leaves them out.
+TYPE_DIMS: dict[str, str] = {
+    "img_attn_dim": r"transformer_blocks\.\d+\.attn\.to_(q|k|v|out\.0)",
+    "txt_attn_dim": r"transformer_blocks\.\d+\.attn\.(add_|to_add).*",
+    "img_mlp_dim": r"transformer_blocks\.\d+\.ff\..+", "txt_mlp_dim": r"transformer_blocks\.\d+\.ff_context\..+",
+    "img_mod_dim": r"transformer_blocks\.\d+\.norm1\.linear",
+    "txt_mod_dim": r"transformer_blocks\.\d+\.norm1_context\.linear",
+    "single_dim": r"single_transformer_blocks\.\d+\.(attn|proj_mlp|proj_out).*",
+    "single_mod_dim": r"single_transformer_blocks\.\d+\.norm\.linear",
+}  # fmt: skip
+SAME_NAMES = ("qwen_image", "qwen_image_edit", "qwen_image_edit_plus")
+"""Families whose layers have the same names there as here."""
+# kohya_ss' kinds: the family that each says, and the kind of network here. What is not here is not offered.
+LORA_TYPES: dict[str, tuple[str, str]] = {
+    "Standard": ("", "lora"), "Flux1": ("flux", "lora"), "Anima": ("anima", "lora"), "Lumina": ("lumina", "lora"),
+    "HunyuanImage-2.1": ("hunyuan_image", "lora"), "Kohya LoCon": ("", "lora"), "LyCORIS/LoCon": ("", "lora"),
+    "Kohya LoHa": ("", "loha"), "LyCORIS/LoHa": ("", "loha"), "Kohya LoKr": ("", "lokr"), "LyCORIS/LoKr": ("", "lokr"),
+}  # fmt: skip
+NO_CONVOLUTIONS = ("Standard", "Flux1", "Anima", "Lumina", "HunyuanImage-2.1")
+"""Of these, those that leave conv_dim unused, which every preset has."""
+
+# network_module, and algo of LyCORIS' -> kind of network here.
+KINDS: dict[str, str] = {"networks.loha": "loha", "networks.lokr": "lokr"}
+ALGOS: dict[str, str] = {"lora": "lora", "locon": "lora", "loha": "loha", "lokr": "lokr"}
+
+# Every preset of kohya_ss has the settings of all families: start of a name -> the switch that it counts behind.
+SWITCHES: dict[str, str] = {
+    "anima_": "anima_checkbox", "lumina_": "lumina_checkbox", "hunyuan_": "hunyuan_image_checkbox",
+    "sd3_": "sd3_checkbox", "sdxl_": "sdxl",
+}  # fmt: skip
+
+
+def _gates(*rows: tuple[str, str, str]) -> dict[str, tuple[str, str]]:
+    """Name -> the name that it hangs on, and the value that this must have ("on": any but off)."""
+    return {name: (gate, wanted) for gate, wanted, names in rows for name in names.split()}
+
+
+# Names of the same presets without such a start, which count only where another has a value
+# (`kohya_gui/lora_gui.py`, config_toml_data).
+GATES: dict[str, tuple[str, str]] = _gates(
+    ("flux1_checkbox", "on", "fp8_base_unet split_mode t5xxl_max_token_length guidance_scale mem_eff_save t5xxl clip_l "
+     "ae apply_t5_attn_mask cpu_offload_checkpointing single_blocks_to_swap double_blocks_to_swap discrete_flow_shift "
+     "model_prediction_type timestep_sampling model_type"),
+    ("sd3_checkbox", "on", "clip_g clip_g_dropout_rate logit_mean logit_std mode_scale pos_emb_random_crop_rate "
+     "save_clip save_t5xxl t5xxl_device t5xxl_dtype weighting_scheme"),
+    ("noise_offset_type", "Original", "noise_offset adaptive_noise_scale noise_offset_random_strength"),
+    ("noise_offset_type", "Multires", "multires_noise_iterations multires_noise_discount"),
+    ("split_mode", "on", "train_blocks"),
+    ("LoRA_type", "Kohya DyLoRA", "unit"),
+    ("LoRA_type", "LyCORIS/iA3", "train_on_input"),
+)  # fmt: skip
+
+OPTIMIZERS: dict[str, str] = {
+    "PagedAdamW": "paged_adamw", "AdamWScheduleFree": "adamw_schedulefree", "RAdamScheduleFree": "radam_schedulefree",
+    "AdaFactor": "adafactor", "SGDNesterov": "sgd", "SGDNesterov8bit": "bitsandbytes.optim.SGD8bit",
+    "PagedAdamW32bit": "bitsandbytes.optim.PagedAdamW32bit", "SGDScheduleFree": "pytorch_optimizer.ScheduleFreeSGD",
+}  # fmt: skip
+SCHEDULERS: dict[str, tuple[str, str]] = {
+    "constant_with_warmup": ("constant", ""),
+    "cosine_with_min_lr": ("cosine", ""),
+    "adafactor": ("constant", "Adafactor's own schedule is not offered; the rate stays the same"),
+    "warmup_stable_decay": ("linear", "it keeps the rate and then falls; linear falls all along"),
+    "inverse_sqrt": ("polynomial", "the inverse square root is not offered; polynomial falls to an end"),
+    "rex": ("rex", "half way it is at two thirds of the rate, there at nine tenths"),
+    "piecewise_constant": ("constant", "steps of the rate are not offered"),
+}
+SAMPLINGS: dict[str, tuple[str, str]] = {
+    "qinglong_flux": ("flux_shift", "this mixture is not offered; its largest part is taken"),
+    "ideogram4_shift": ("flux_shift", "Ideogram's shift by size is not offered; FLUX's is the nearest"),
+    "krea2_shift": ("flux_shift", "Krea's shift by size is not offered; FLUX's is the nearest"),
+    "flux2_shift": ("flux_shift", "FLUX.2's shift by size is not offered; FLUX's is the nearest"),
+}

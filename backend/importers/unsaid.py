@@ -1,0 +1,56 @@
+"""What the other program takes where a file says nothing, and ours takes something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.importers import tables
+from backend.importers.notes import Note, shown
+from backend.importers.values import READERS, is_off
+from backend.importers.work import Work
+
+_PICTURES = ("image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file")
+
+
+def take_unsaid(work: Work) -> None:
+    """Take the defaults of the program over, each with a word; after all that the files say."""
+    said = dict(tables.DEFAULTS.get(work.kind, {}))
+    if work.kind == "sd-scripts":
+        said |= tables.FAMILY_DEFAULTS.get(work.family, {})
+        if work.family == "flux" and "model_prediction_type" not in work.values:
+            why = "sigma_scaled is what sd-scripts takes, but FLUX is trained on the velocity, as it was made"
+            work.notes.append(Note("model_prediction_type", "default", f"not in the file: {why}"))
+    if said and not is_off(work.values.get("full_bf16")):
+        said["save_precision"] = "bf16"
+    for key, value in said.items():
+        _take(work, key, value, work.kind, said)
+    program = _program_of(work)
+    if not program:
+        return
+    for key, value in tables.DATASET_DEFAULTS[program].items():
+        if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
+            _take(work, key, value, program, said)
+    if "enable_bucket" not in work.all_values:
+        why = "there all pictures are cropped to one size, here they keep their shape"
+        work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
+
+
+def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any]) -> None:
+    goal, reader = tables.KEYS[key]
+    if goal in work.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours):
+        return
+    near = READERS[reader](key, value, {**said, **work.values})
+    work.take(goal, near.value, key)
+    why = f"not in the file: {shown(key, value)} is what {program} takes"
+    work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
+
+
+def _program_of(work: Work) -> str:
+    """Whose data set it is; empty where its file is not here, and for a preset, which leaves out nothing."""
+    if work.kind == "kohya_ss" or (work.dataset is None and "dataset.folders" not in work.ours):
+        return ""
+    if work.kind != "dataset" or work.dataset is None:
+        return work.kind
+    rows = [row for row in work.dataset.values.get("datasets", []) if isinstance(row, Mapping)]
+    return "musubi-tuner" if any(name in row for row in rows for name in _PICTURES) else "sd-scripts"

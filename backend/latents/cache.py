@@ -1,0 +1,269 @@
+"""Filling the caches: pictures through the VAE, captions through the text encoders, each once.
+
+One picture and one caption at a time: what lands in the cache does not depend on what else was missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from backend.base.errors import Refused
+from backend.base.files import free_bytes, human_bytes
+from backend.base.problems import Problem
+from backend.dataset.buckets import Fit
+from backend.dataset.controls import sample_items
+from backend.dataset.images import BadImage, cut, open_image
+from backend.dataset.items import Item
+from backend.dataset.references import Cut
+from backend.latents.store import LatentCache, TextCache
+from backend.plan.mode_plan import fitting_size
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+    from backend.plan.plan import Plan
+
+__all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
+
+log = logging.getLogger(__name__)
+
+# done, total
+Progress = Callable[[int, int], None]
+# Pictures decoded ahead of the VAE, and the threads that do it.
+_AHEAD = 4
+_THREADS = 2
+# Left free on the disk beyond what the caches take.
+_SPARE_BYTES = 500_000_000
+
+
+class Vae(Protocol):
+    """What is needed of a family's VaeStack."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def encode(self, pixels: Tensor) -> Tensor: ...
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Vae: ...
+
+
+class Encoders(Protocol):
+    """What is needed of a family's TextStack."""
+
+    def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]: ...
+
+
+class SeeingEncoders(Encoders, Protocol):
+    """The same of a family whose text encoder reads a caption together with its control pictures."""
+
+    def encode_with_pictures(
+        self, caption: str, pictures: Sequence[Image.Image], text_length: int
+    ) -> dict[str, Tensor]: ...
+
+
+class Words(NamedTuple):
+    """Something to encode: a caption at a text length in tokens, and the pictures that it is read with."""
+
+    caption: str
+    length: int
+    controls: tuple[Cut, ...] = ()
+
+
+def wanted_latents(plan: Plan) -> list[Cut]:
+    """Every picture of training and validation with its bucket, and their control pictures."""
+    pairs = _pictures(plan)
+    return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
+
+
+def _pictures(plan: Plan) -> list[Cut]:
+    sets = [(plan.items, plan.fits)]
+    sets += [(items, plan.validation_fits[name]) for name, items in plan.validation.items()]
+    return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
+
+
+def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
+    """All that the run needs encoded, once each: captions, the empty one, prompts and negatives.
+
+    Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
+    """
+    reads, length = plan.text.reads_control, plan.text_length
+    captions = [
+        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
+        for item, fit in _pictures(plan)
+    ]
+    wanted = [Words("", length)] if not reads else []
+    if reads and plan.drops_captions:
+        wanted += [Words("", length, controls) for _, controls in captions]
+    wanted += [Words(caption, length, controls) for caption, controls in captions]
+    for number, prompt in enumerate(cfg.sampling.prompts):
+        asked = plan.text.asked(prompt.text_length)
+        size = fitting_size(prompt.width, prompt.height, plan.geometry)
+        controls = plan.references.cuts(sample_items(prompt, number), size, read=True) if reads else ()
+        wanted += [Words(prompt.prompt, asked, controls), Words(prompt.negative_prompt, asked, controls)]
+    return list(dict.fromkeys(wanted))
+
+
+def build_latents(
+    cache: LatentCache,
+    wanted: Iterable[tuple[Item, Fit]],
+    load_vae: Callable[[], Vae],
+    progress: Progress | None = None,
+) -> int:
+    """Encode what the cache lacks and return how many that were; `load_vae` is called only if something is missing.
+
+    A latent with NaN or infinity is made again in float32. Refused, with every picture named, when one can't be read
+    any more, has changed since the scan or stays without finite values. An exception of `progress` (a stop) passes
+    through.
+    """
+    by_file = {cache.path(item, fit): (item, fit) for item, fit in wanted}
+    missing = cache.missing(by_file)
+    if not missing:
+        return 0
+    pairs = [by_file[path] for path in missing]
+    vae = load_vae()
+    problems: list[Problem] = []
+    for done, (path, (item, _), pixels) in enumerate(zip(missing, pairs, _decoded(pairs, cache), strict=True)):
+        if progress is not None:
+            progress(done, len(missing))
+        if isinstance(pixels, Problem):
+            problems.append(pixels)
+            continue
+        latent, made_in = _encode(vae, pixels)
+        if latent is None:
+            text = f"The VAE gives no finite values for {item.path}, not even in float32"
+            problems.append(Problem("dataset.folders", None, text, "Take the picture out, or choose another VAE."))
+            continue
+        if done == 0:
+            _check_room(cache.folder, latent.numel() * 4, len(missing), "pictures")
+        cache.write(path, {"latent": latent}, picture=item.key, made_in=str(made_in))
+    if problems:
+        raise Refused.of(problems)
+    if progress is not None:
+        progress(len(missing), len(missing))
+    return len(missing)
+
+
+def build_text(
+    cache: TextCache,
+    wanted: Iterable[Words | tuple[str, int]],
+    load_text: Callable[[], Encoders],
+    progress: Progress | None = None,
+) -> int:
+    """Encode the captions that the cache lacks and return how many; `load_text` is called only if one is missing.
+
+    Refused when a caption gives NaN or infinity, or its picture can't be read any more. An exception of `progress` (a
+    stop) passes through.
+    """
+    by_file = {cache.path(*words): Words(*words) for words in wanted}
+    missing = cache.missing(by_file)
+    if not missing:
+        return 0
+    encoders = load_text()
+    for done, path in enumerate(missing):
+        if progress is not None:
+            progress(done, len(missing))
+        words = by_file[path]
+        encoded = _encode_words(encoders, words, cache.transparency)
+        bad = [name for name, tensor in encoded.items() if not torch.isfinite(tensor).all()]
+        if bad:
+            text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
+            raise Refused(text, "Set weight_dtype to bf16 or fp32.", "model.weight_dtype")
+        if done == 0:
+            size = sum(tensor.numel() * tensor.element_size() for tensor in encoded.values())
+            _check_room(cache.folder, size, len(missing), "captions")
+        cache.write(path, encoded)
+    if progress is not None:
+        progress(len(missing), len(missing))
+    return len(missing)
+
+
+def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+    if not words.controls:
+        return encoders.encode([words.caption], words.length)[0]
+    pictures = []
+    for item, fit in words.controls:
+        try:
+            pictures.append(picture_of(item, fit, transparency))
+        except ValueError as error:
+            text = f"{item.path} {error}"
+            raise Refused(text, "Start again: it is scanned anew.", "dataset.folders") from error
+    return encoders.encode_with_pictures(words.caption, pictures, words.length)
+
+
+def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
+    """Pixels (3, H, W) float32 in [-1, 1] of `item` cut to its bucket; ValueError as `picture_of`."""
+    values = torch.from_numpy(np.array(picture_of(item, fit, transparency), dtype=np.uint8)).permute(2, 0, 1)
+    return values.float() / 127.5 - 1.0
+
+
+def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
+    """RGB picture of `item` cut to its bucket.
+
+    ValueError, in words, when the file can't be read or is not the one that was scanned.
+    """
+    try:
+        data = item.path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror or error}") from error
+    if hashlib.sha256(data).hexdigest() != item.key:
+        raise ValueError("has changed since it was scanned")
+    try:
+        picture = open_image(io.BytesIO(data), transparency)
+    except BadImage as error:
+        raise ValueError(f"can't be used: {error}") from error
+    return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
+
+
+def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[Tensor | Problem]:
+    """Pixels of each picture in order, decoded a few ahead; a Problem where that fails."""
+
+    def read(pair: tuple[Item, Fit]) -> Tensor | Problem:
+        try:
+            return pixels_of(*pair, cache.transparency)
+        except ValueError as error:
+            return Problem("dataset.folders", None, f"{pair[0].path} {error}", "Start again: it is scanned anew.")
+
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="decode")
+    try:
+        ahead: list[Future[Tensor | Problem]] = []
+        for number in range(len(pairs) + _AHEAD):
+            if number < len(pairs):
+                ahead.append(pool.submit(read, pairs[number]))
+            if number >= _AHEAD:
+                yield ahead.pop(0).result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _encode(vae: Vae, pixels: Tensor) -> tuple[Tensor | None, torch.dtype]:
+    """Latent (C, h, w) float32 and what it was made in; None where even float32 gives no finite values."""
+    dtype = vae.dtype
+    latent = vae.encode(pixels[None])[0]
+    if torch.isfinite(latent).all():
+        return latent.float(), dtype
+    if dtype == torch.float32:
+        return None, dtype
+    log.warning("A latent holds NaN in %s; made again in float32", dtype)
+    vae.to(dtype=torch.float32)
+    try:
+        latent = vae.encode(pixels[None])[0]
+    finally:
+        vae.to(dtype=dtype)
+    return (latent.float() if torch.isfinite(latent).all() else None), torch.float32
+
+
+def _check_room(folder: Path, bytes_each: int, count: int, what: str) -> None:
+    """Refused when the disk can't hold what is about to be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free, needed = free_bytes(folder), bytes_each * count
+    if free is not None and needed + _SPARE_BYTES > free:
+        text = f"The cache of {count:,} {what} needs about {human_bytes(needed)}, and {human_bytes(free)} are free"
+        raise Refused(text, "Free some space, or set cache_dir to a folder on another disk.", "dataset.cache_dir")

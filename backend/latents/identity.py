@@ -1,0 +1,123 @@
+"""What a model file is, told by its content in milliseconds: caches are keyed by it, so that another VAE is noticed.
+
+Small files are hashed whole. Of a large safetensors file the header is hashed (names, types, shapes) and the first
+bytes of every tensor; training or converting a model changes all of its tensors. Names and dates of files don't matter:
+a copied or renamed model keeps its caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.base.paths import resolve
+from backend.lora.keys import is_of_text
+from backend.models.base import Base, header_of
+from backend.models.spec import Part
+from backend.models.table import family
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+_WHOLE_BYTES = 16_000_000
+_TENSOR_BYTES = 4096
+_CHUNK = 1 << 20
+
+
+def vae_identity(cfg: Config) -> str:
+    """Identity (hex) of the VAE that `cfg` encodes with: its own `model.vae`, or the base model's."""
+    facts = family(cfg.model.family).facts
+    return identity([_part_files(Base.of(cfg.model), facts.part("vae"))])
+
+
+def text_identity(cfg: Config) -> str:
+    """Identity (hex) of what `cfg` encodes captions with: its text encoders, conditioner, tokenizers, processor.
+
+    Their quantisation counts too, and LoRAs that are merged into them.
+    """
+    facts = family(cfg.model.family).facts
+    base = Base.of(cfg.model)
+    parts = [part for part in facts.parts if part.name.startswith(("text_", "tokenizer", "processor"))]
+    found = identity(_part_files(base, part) for part in parts)
+    kind = cfg.memory.text_encoder_quantization
+    beside = [] if kind == "none" else [kind]
+    if facts.controls is not None and facts.controls.most > 1:
+        # the same files as another family's, asked in other words
+        beside.append(facts.name)
+    merged = base_weights_identity(cfg, text=True)
+    if merged:
+        beside.append(f"merged {merged}")
+    # as they are, the identity stays what it was before there was a choice: caches made then are still good
+    return hashlib.sha256(" ".join([found, *beside]).encode()).hexdigest() if beside else found
+
+
+def base_weights_identity(cfg: Config, text: bool = False) -> str:
+    """Identity (hex) of the LoRA files that are merged into the base, with their multipliers; "" where none is.
+
+    text: only of those that change text encoders. OSError when one can't be read.
+    """
+    files = [(resolve(path), times) for path, times in cfg.network.merged]
+    found = [f"{file_identity(path)} {times}" for path, times in files if not text or _changes_text(path)]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""
+
+
+def _changes_text(path: Path) -> bool:
+    return any(is_of_text(name) for name in header_of(path).names)
+
+
+def identity(groups: Iterable[Iterable[Path]]) -> str:
+    """Identity (hex) of groups of files, in the order given; OSError when one can't be read."""
+    whole = hashlib.sha256()
+    for group in groups:
+        for path in group:
+            whole.update(file_identity(path).encode())
+        whole.update(b"/")
+    return whole.hexdigest()
+
+
+def file_identity(path: Path) -> str:
+    """Identity (hex) of one file by its content."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        digest = hashlib.sha256(str(size).encode())
+        spans = _tensor_spans(path) if size > _WHOLE_BYTES else None
+        if spans is None:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+            return digest.hexdigest()
+        digest.update(stream.read(spans[0][0]))
+        for begin, end in spans:
+            stream.seek(begin)
+            digest.update(stream.read(min(end - begin, _TENSOR_BYTES)))
+        return digest.hexdigest()
+
+
+def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
+    """Byte spans of the tensors of a safetensors file, in order; None for any other file."""
+    if path.suffix.lower() not in (".safetensors", ".sft"):
+        return None
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        try:
+            (length,) = struct.unpack("<Q", start)
+            table = json.loads(stream.read(length)) if length < _CHUNK * 100 else {}
+            spans = sorted(tuple(v["data_offsets"]) for k, v in table.items() if k != "__metadata__")
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+            return None
+    return [(8 + length + begin, 8 + length + end) for begin, end in spans] or None
+
+
+def _part_files(base: Base, part: Part) -> list[Path]:
+    """The files that decide what a part computes: its weights, or all plain files of a tokenizer, and its config."""
+    place = base.place(part)
+    if place is None:
+        return []
+    folder = place.path
+    if part.weights:
+        config = folder / "config.json"
+        return [*([config] if config.is_file() else []), *base.weight_files(part)]
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in (".json", ".txt", ".model"))

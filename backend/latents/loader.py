@@ -1,0 +1,196 @@
+"""Batches out of the caches, by their place in the run: (epoch, batch) is all there is to a position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from backend.latents.store import LatentCache, TextCache
+from backend.models.conditioning import CAPTION, Told, with_controls
+
+if TYPE_CHECKING:
+    from backend.dataset.buckets import Fit
+    from backend.dataset.items import Item
+    from backend.plan.plan import Plan
+
+Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], dict[str, Tensor]]
+"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser is told of them."""
+
+# Batches that each worker reads ahead.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch on the CPU: a latent (C, h, w) float32, what it is told and the content key of each row."""
+
+    latents: list[Tensor]
+    text: list[Told]
+    keys: list[str]
+    index: int
+    epoch: int
+
+
+class Loader:
+    """Training and validation batches of a plan.
+
+    workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
+    time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
+    same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
+    family, where its denoiser is told a picture's size: goes with the text.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        latents: LatentCache,
+        text: TextCache | None,
+        workers: int = 0,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.plan = plan
+        self._conditions = conditions
+        self.last_wait = 0.0
+        self.total_wait = 0.0
+        self._latents = latents
+        self._text = text
+        self._ahead = workers * _AHEAD
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="loader") if workers else None
+        self._coming: dict[tuple[int, int], Future[Batch]] = {}
+        self._epochs: dict[int, list[list[int]]] = {}
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of every epoch."""
+        return self.plan.steps.batches_per_epoch
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Batch `index` of `epoch`, both from 0. IndexError beyond the epoch; Refused when a cache file is damaged.
+
+        The seconds it took are in `last_wait`, and add up in `total_wait`.
+        """
+        if not 0 <= index < self.batches_per_epoch:
+            raise IndexError(f"epoch {epoch} has {self.batches_per_epoch} batches, and number {index} was asked for")
+        started = time.monotonic()
+        coming = self._coming.pop((epoch, index), None)
+        if coming is None:
+            # A jump: what was read ahead is of no use.
+            self._drop()
+            found = self._read(epoch, index, self._rows(epoch, index))
+        else:
+            found = coming.result()
+        self._read_ahead(epoch, index)
+        self.last_wait = time.monotonic() - started
+        self.total_wait += self.last_wait
+        return found
+
+    def validation(self, name: str) -> Iterator[Batch]:
+        """The pictures of a validation set, one a batch, always in the same order and with their captions."""
+        pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
+        for index, (item, fit) in enumerate(pairs):
+            encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
+            text = self._told(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
+            yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+
+    def drawn(
+        self,
+        prompt: str,
+        size: tuple[int, int],
+        length: int | None = None,
+        controls: Sequence[Item] = (),
+    ) -> Told:
+        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
+
+        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
+        """
+        encoded = self._encoded(prompt, self.plan.text.asked(length), controls, size)
+        told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
+        trimmed = self._trimmed(encoded, self.plan.text.fit(prompt, length))
+        return self._with_controls({**trimmed, **told}, controls, size)
+
+    def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Told:
+        """controls: pictures that some families read the caption with, for a result of `size` px."""
+        if self._text is None:
+            return {CAPTION: caption}
+        read = self.plan.references.cuts(controls, size, read=True) if self.plan.text.reads_control else ()
+        return self._text.load(caption, length, read)
+
+    def _with_controls(self, told: Told, controls: Sequence[Item], size: tuple[int, int]) -> Told:
+        """`told`, with the latents of the control pictures of a result of `size` px."""
+        return with_controls(told, [self._latents.load(*cut) for cut in self.plan.references.cuts(controls, size)])
+
+    def _told(self, encoded: Told, item: Item, fit: Fit) -> Told:
+        """The caption, with the control pictures' latents and the picture's size, where there are such."""
+        encoded = self._with_controls(encoded, item.controls, fit.bucket.size)
+        if self._conditions is None:
+            return encoded
+        crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
+        told = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
+        return {**encoded, **told}
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._drop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool, self._ahead = None, 0
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _rows(self, epoch: int, index: int) -> list[int]:
+        if epoch not in self._epochs:
+            # This epoch and, near its end, the next one.
+            self._epochs = {kept: rows for kept, rows in self._epochs.items() if abs(kept - epoch) == 1}
+            self._epochs[epoch] = self.plan.batches(epoch)
+        return self._epochs[epoch][index]
+
+    def _read(self, epoch: int, index: int, rows: list[int]) -> Batch:
+        plan = self.plan
+        captions = [plan.caption(epoch, index, row, item) for row, item in enumerate(rows)]
+        # One text length a batch: the bucket that holds its longest caption.
+        length = max(plan.text.fit(caption) for caption in captions)
+        pictures = [(plan.items[item], plan.fits[item]) for item in rows]
+
+        def told(caption: str, item: Item, fit: Fit) -> Told:
+            encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
+            return self._told(self._trimmed(encoded, length), item, fit)
+
+        return Batch(
+            latents=[self._latents.load(*picture) for picture in pictures],
+            text=[told(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
+            keys=[plan.items[item].key for item in rows],
+            index=index,
+            epoch=epoch,
+        )
+
+    def _trimmed(self, encoded: Told, length: int) -> Told:
+        """With `length`, which tells the denoiser how many tokens to keep; without it, where nothing is trimmed."""
+        kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
+        return kept if self.plan.caption_buckets is None else {**kept, "length": torch.tensor(length)}
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        if self._pool is None:
+            return
+        for _ in range(self._ahead):
+            index += 1
+            if index == self.batches_per_epoch:
+                epoch, index = epoch + 1, 0
+            if (epoch, index) not in self._coming:
+                rows = self._rows(epoch, index)
+                self._coming[epoch, index] = self._pool.submit(self._read, epoch, index, rows)
+
+    def _drop(self) -> None:
+        for future in self._coming.values():
+            future.cancel()
+        self._coming.clear()

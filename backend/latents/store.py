@@ -1,0 +1,193 @@
+"""The caches of encoded pictures and captions: one safetensors file each, keyed by content and all that made it.
+
+A key covers the picture or caption, its bucket and crop, the backing colour of transparency, the picture that a caption
+is read with, the encoder's files and the number format it computed in, so nothing stale is ever read: a changed input
+is another file. Files are written whole or not at all and carry a checksum; a damaged one is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
+from torch import Tensor
+
+from backend.base.errors import Refused
+from backend.base.files import write_atomic
+from backend.dataset.buckets import Fit
+from backend.dataset.items import Item
+from backend.dataset.references import Cut
+
+log = logging.getLogger(__name__)
+
+# Raise it when the way from picture or caption to tensors changes.
+_VERSION = 1
+# Up to this many bytes are read and checked in full at a start; of more, only headers and sizes.
+_CHECK_BYTES = 2_000_000_000
+
+
+class Damaged(ValueError):
+    """A cache file that is cut off, overwritten or of another kind."""
+
+
+class TensorCache:
+    """Files of named tensors below `folder`, by a key of everything that made them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._whole: set[Path] = set()
+        self._lock = threading.Lock()
+
+    def file_of(self, inputs: Mapping[str, Any]) -> Path:
+        """The file for these inputs, whether it exists or not."""
+        text = json.dumps({"version": _VERSION, **inputs}, sort_keys=True)
+        name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+        return self.folder / name[:2] / f"{name}.safetensors"
+
+    def write(self, path: Path, tensors: Mapping[str, Tensor], **said: str) -> None:
+        """Write tensors (any device) to `path`, whole or not at all. DiskFull or WriteFailed when it can't be done."""
+        host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, save_bytes(host, {**said, "crc32": str(_checksum(host))}))
+        with self._lock:
+            self._whole.add(path)
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """The tensors of `path` on the CPU. Damaged when it is not as it was written, OSError when it is not there."""
+        data = path.read_bytes()
+        try:
+            tensors = load_bytes(data)
+            said = _metadata(data)
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise Damaged(f"{path}: {error}") from None
+        if path not in self._whole:
+            if said.get("crc32") != str(_checksum(tensors)):
+                raise Damaged(f"{path}: the checksum does not fit")
+            with self._lock:
+                self._whole.add(path)
+        return tensors
+
+    def missing(self, paths: Iterable[Path]) -> list[Path]:
+        """Those of `paths`, each once, that don't exist or are damaged; damaged files are removed."""
+        result = []
+        budget = _CHECK_BYTES
+        for path in dict.fromkeys(paths):
+            try:
+                size = path.stat().st_size
+                budget -= size
+                if path not in self._whole:
+                    self.read(path) if budget > 0 else _check_ends(path, size)
+                continue
+            except FileNotFoundError:
+                pass
+            except Damaged as error:
+                log.warning("A cache file is damaged and is made anew: %s", error)
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("A cache file can't be read and is made anew: %s", error)
+            result.append(path)
+        return result
+
+
+class LatentCache(TensorCache):
+    """Latents by picture and bucket.
+
+    vae: identity of the VAE's files. dtype: what it computes in. transparency: backing colour. A change of any of them
+    is another file.
+    """
+
+    def __init__(self, folder: Path, vae: str, dtype: torch.dtype, transparency: str) -> None:
+        super().__init__(folder / "latents")
+        self.transparency = transparency
+        self.dtype = dtype
+        self._vae = vae
+
+    def path(self, item: Item, fit: Fit) -> Path:
+        """The file of `item` in its bucket."""
+        seen = _seen(item, fit, self.transparency)
+        return self.file_of({**seen, "vae": self._vae, "dtype": str(self.dtype)})
+
+    def load(self, item: Item, fit: Fit) -> Tensor:
+        """Latent (C, h, w) float32 on the CPU. Refused when the file is gone or damaged in the middle of a run."""
+        return _load(self, self.path(item, fit), str(item.path))["latent"]
+
+
+class TextCache(TensorCache):
+    """Encoded captions.
+
+    encoders: identity of the text encoders' and tokenizers' files. dtype: what they compute in. transparency: backing
+    colour of pictures that are read with a caption.
+    """
+
+    def __init__(self, folder: Path, encoders: str, dtype: torch.dtype, transparency: str = "white") -> None:
+        super().__init__(folder / "text")
+        self.dtype = dtype
+        self.transparency = transparency
+        self._encoders = encoders
+
+    def path(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> Path:
+        """The file of `caption` at a text length in tokens; controls: the pictures that it is read with, cut."""
+        said = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
+        # without a picture, or with one, the key is what it was before there were more: caches made then are still good
+        pictures = [_seen(*control, self.transparency) for control in controls]
+        seen = {"control": pictures[0]} if len(pictures) == 1 else {"controls": pictures} if pictures else {}
+        return self.file_of({**said, **seen})
+
+    def load(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> dict[str, Tensor]:
+        """What the family's encoders gave for it, on the CPU. Refused when the file is gone or damaged."""
+        return _load(self, self.path(caption, length, controls), f"the caption {caption[:60]!r}")
+
+
+def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
+    """What decides the pixels of `item` in its bucket."""
+    return {
+        "picture": item.key,
+        "size": [fit.bucket.width, fit.bucket.height],
+        "box": [round(edge, 3) for edge in fit.box],
+        # The backing colour matters only where something is transparent.
+        "transparency": transparency if item.has_alpha else None,
+    }
+
+
+def _load(cache: TensorCache, path: Path, what: str) -> dict[str, Tensor]:
+    try:
+        return cache.read(path)
+    except Damaged as error:
+        # Out of the way, so that the next start makes it anew.
+        path.unlink(missing_ok=True)
+        raise Refused(f"The cache of {what} is damaged: {error}", "Start again: it is made anew.") from None
+    except OSError as error:
+        text = f"The cache of {what} can't be read: {error.strerror or error}"
+        raise Refused(text, "Leave the cache folder alone while a run goes on, and start again.") from None
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]).get("__metadata__", {})
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    value = 0
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        value = zlib.crc32(flat.numpy().tobytes(), zlib.crc32(name.encode(), value))
+    return value
+
+
+def _check_ends(path: Path, size: int) -> None:
+    """Damaged unless header and length fit together; reads the header only."""
+    try:
+        with safetensors.safe_open(path, "pt") as opened:
+            opened.keys()
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise Damaged(f"{path} ({size} bytes): {error}") from None

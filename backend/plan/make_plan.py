@@ -1,0 +1,86 @@
+"""The shape plan: from scanned sizes and settings to shapes, graphs, batches and steps. Arithmetic, without torch.
+
+`make_plan` is what the page shows, the log tells and the trainer runs by: the buckets, the batch order and the caption
+dropout of a run come from its `Plan` and from nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from backend.dataset.buckets import SHAPE_MODES
+from backend.dataset.items import DatasetScan, Finding
+from backend.dataset.references import References
+from backend.models.base import Base
+from backend.models.spec import FamilyFacts, Geometry, PictureTokens
+from backend.models.table import family
+from backend.plan.findings import plan_findings, recommend
+from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch
+from backend.plan.plan import ModePlan, Plan
+from backend.plan.texts import CountTokens, TextPlan, text_length_of, token_counter
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+__all__ = ["ModePlan", "Plan", "fitting_size", "make_plan", "plan_for"]
+
+
+def make_plan(
+    cfg: Config,
+    scan: DatasetScan,
+    geometry: Geometry,
+    facts: FamilyFacts,
+    count_tokens: CountTokens | None = None,
+    picture_tokens: PictureTokens | None = None,
+) -> Plan:
+    """The plan of a run of `cfg` on the pictures of `scan`.
+
+    count_tokens: real tokens of a caption (see `token_counter`), asked only when captions are trimmed. What can't be
+    planned is an error among the plan's findings; nothing raises. picture_tokens: of a control picture that is read
+    with the caption (see `Family.picture_tokens`).
+    """
+    fixed = facts.fixed_text_length
+    trimmed = None if fixed else cfg.compile.caption_buckets
+    text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before, picture=picture_tokens)
+    if trimmed and count_tokens is not None:
+        text = replace(text, buckets=tuple(trimmed), count=count_tokens)
+    modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}
+    plan = Plan(
+        mode=cfg.compile.shape_mode,
+        modes=modes,
+        items=scan.train.items,
+        validation={name: found.items for name, found in scan.validation.items()},
+        text=replace(text, before=modes[cfg.compile.shape_mode].text_before),
+        geometry=geometry,
+        references=References.of(cfg, facts, geometry),
+        batch_size=cfg.dataset.batch_size,
+        validation_batch=validation_batch(cfg),
+        sample_ratio=cfg.dataset.sample_ratio,
+        seed=cfg.training.seed,
+        dropout=(cfg.dataset.caption_dropout_rate, cfg.dataset.caption_dropout_every_n_epochs),
+        compile=cfg.compile.compile,
+    )
+    recommended, reason = recommend(cfg, plan)
+    findings = tuple(plan_findings(cfg, scan, plan))
+    return replace(plan, recommended=recommended, reason=reason, findings=findings)
+
+
+def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
+    """`make_plan` with geometry and tokenizer of the config's own base model, as far as it can be read.
+
+    Without a readable base model the family's usual geometry is taken, and the plan says so.
+    """
+    row = family(cfg.model.family)
+    geometry, said = row.facts.default_geometry, None
+    base = None if cfg.model.base_model is None else Base.of(cfg.model)
+    if base is not None:
+        try:
+            geometry = row.geometry(base)
+        except ValueError as error:
+            text = f"The base model can't be read ({error}); planned with the usual {row.facts.title} geometry"
+            said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
+    counter = token_counter(base, row.facts) if base is not None and cfg.compile.caption_buckets else None
+    facts = row.facts if base is None else row.facts_of(base)
+    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or Base(None)))
+    return plan if said is None else replace(plan, findings=(said, *plan.findings))

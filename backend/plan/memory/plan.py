@@ -1,0 +1,48 @@
+"""The estimate for `launcher.py plan` and for the page: for this machine, or for a card that is only named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backend.models.base import Base
+from backend.models.spec import Family
+from backend.models.table import family
+from backend.plan.memory.estimate import Estimate
+from backend.plan.memory.machine import cards, named_card, ram
+from backend.plan.memory.nearest import Nearest, Search
+from backend.plan.memory.work import RunWork, work_of_settings
+from backend.plan.texts import text_length_of
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+
+def memory_plan(
+    cfg: Config, work: RunWork | None = None, vram_gb: float | None = None
+) -> tuple[Estimate, Nearest | None] | None:
+    """Estimate and nearest change of a run of `cfg`; None where the base model can't be read.
+
+    work: what the plan of its pictures lists; without it all are taken to be as large as the resolution says. vram_gb:
+    of a card elsewhere, in place of this machine's first one.
+    """
+    row = family(cfg.model.family)
+    if work is None:
+        try:
+            geometry = row.geometry(Base.of(cfg.model))
+        except ValueError:
+            geometry = row.facts.default_geometry
+        work = work_of_settings(cfg, geometry, _text_tokens(cfg, row))
+    found = [named_card(vram_gb)] if vram_gb else cards()
+    card = found[0] if found else None
+    # On another machine the RAM is not known.
+    room = None if vram_gb else ram().total
+    search = Search(cfg, work, card, on_card=card is not None, ram_room=room)
+    estimate = search.after({})
+    return None if estimate is None else (estimate, search.nearest())
+
+
+def _text_tokens(cfg: Config, row: Family) -> int:
+    """Text tokens of a row, those of one square control picture included where it is read with it."""
+    counter, rule = row.picture_tokens(Base.of(cfg.model)), row.facts.controls
+    side = (rule and rule.read_area) or cfg.dataset.resolution
+    return row.facts.text_before + text_length_of(cfg, row.facts) + (0 if counter is None else counter(side, side))

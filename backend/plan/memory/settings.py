@@ -1,0 +1,106 @@
+"""The settings of a run as far as they decide over memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
+from backend.models.activations import VaeActivations
+from backend.models.table import family as family_named
+from backend.plan.memory.activations import Format, Way
+from backend.plan.memory.parts import Parts, family_memory
+from backend.plan.memory.swap import device_bytes, swapped_blocks
+from backend.plan.memory.weight_bytes import stored_as, total_bytes
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
+_USUAL_VAE = VaeActivations(encode=5, decode=6)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What of a config decides over memory, with auto resolved.
+
+    weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
+    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to. recorded: passes are
+    replayed as CUDA graphs.
+    """
+
+    weight_width: int
+    base_format: str | None
+    text_format: str | None
+    autocast: bool
+    number: Format
+    way: Way
+    rank: int
+    lora_dtype: str
+    vae: VaeActivations
+    blocks_to_swap: int = 0
+    ring: int = 2
+    limit_gb: float | None = None
+    tiled_encode: bool = False
+    tiled_decode: bool = False
+    turns: bool = False
+    recorded: bool = False
+
+    def tiles(self, decode: bool) -> bool:
+        """Whether the VAE works in tiles."""
+        return self.tiled_decode if decode else self.tiled_encode
+
+    def swap(self, parts: Parts) -> tuple[int, int]:
+        """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
+        sizes = self.swapped(parts)
+        return sum(sizes), device_bytes(sizes, self.ring)
+
+    def swapped(self, parts: Parts) -> list[int]:
+        """Bytes of each swapped block."""
+        total = len(parts.denoiser.blocks)
+        # Over all blocks in running order, as the trainer swaps: classes may alternate, and then by class differs.
+        (picked,) = swapped_blocks({"block": total}, min(self.blocks_to_swap, total)).values()
+        return [block_weights(parts, index, self) for index in picked]
+
+
+def block_weights(parts: Parts, index: int, given: Chosen) -> int:
+    """Bytes of the linear layers of a block, which are what is swapped."""
+    block = parts.denoiser.blocks[index]
+    shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
+    return total_bytes(shapes, given.base_format, given.weight_width)
+
+
+def chosen(cfg: Config, on_card: bool) -> Chosen:
+    """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
+    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_card else 4)
+    mixed = cfg.training.mixed_precision
+    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_card)
+    said = family_memory(family_named(cfg.model.family))
+    memory = cfg.memory
+    return Chosen(
+        weight_width=width,
+        base_format=stored_as(memory.base_quantization, memory.base_compute),
+        text_format=stored_as(memory.text_encoder_quantization),
+        autocast=autocast,
+        number=Format(2, 4) if autocast else Format(width, width),
+        way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
+        rank=cfg.network.network_dim,
+        lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
+        vae=said.vae if said else _USUAL_VAE,
+        blocks_to_swap=memory.blocks_to_swap,
+        ring=memory.swap_ring,
+        limit_gb=memory.vram_limit_gb,
+        tiled_encode=memory.vae_tiling == "on",
+        tiled_decode=memory.vae_tiling == "on",
+        turns=memory.offload_by_turns == "on",
+        # auto records only where a run finds the memory for it.
+        recorded=cfg.compile.cuda_graphs == "on",
+    )
+
+
+def _budget(cfg: Config) -> float:
+    """Share of its activations that a compiled block may keep."""
+    share = cfg.memory.activation_memory_budget
+    if share is None:
+        return 0.0 if within_graphs(cfg) else 1.0
+    return share if cfg.compile.compile_backend in PARTITIONING else 1.0

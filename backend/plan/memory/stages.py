@@ -1,0 +1,260 @@
+"""How much memory a run will need, by stage and part, before anything is loaded: arithmetic without torch.
+
+What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
+from the layers of the blocks (`backend.plan.memory.activations`). A run holds its estimate against its own peak at its end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from backend.base.errors import Refused
+from backend.config.layer_patterns import factor_shapes, included, sizes
+from backend.models.base import Base
+from backend.models.spec import Family
+from backend.models.table import family as family_named
+from backend.plan.memory import ram as memory_ram
+from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
+from backend.plan.memory.estimate import TIGHT, Estimate, Stage, room_of
+from backend.plan.memory.machine import Card
+from backend.plan.memory.optimizer_bytes import trained_bytes
+from backend.plan.memory.parts import Parts, family_memory, read_parts, trained_layers
+from backend.plan.memory.settings import Chosen, chosen
+from backend.plan.memory.swap import too_many
+from backend.plan.memory.text import TrainedText, trained_text
+from backend.plan.memory.weight_bytes import total_bytes
+from backend.plan.memory.work import RunWork
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+WORKSPACE = 100_000_000
+"""Bytes of cuBLAS and cuDNN workspaces, inputs, embeddings and other small things in torch's allocator."""
+
+VAE_WORKSPACE = 1.3
+"""What convolutions' workspaces add to the VAE's tensors."""
+
+TILE_PX = 512
+"""Side of the tiles that a tiled VAE works on."""
+
+TEXT_WORKING = 6
+"""Widest layers' results that a text encoder holds at once."""
+
+
+def estimate(
+    cfg: Config,
+    work: RunWork,
+    card: Card | None,
+    *,
+    parts: Parts | None = None,
+    on_card: bool = True,
+    ram_room: int | None = None,
+) -> Estimate | None:
+    """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
+
+    parts: of the base model, where they were read already. on_card: False for a run on the CPU, whose RAM holds all.
+    ram_room: RAM of the machine that it runs on, where that is known.
+    """
+    family = family_named(cfg.model.family)
+    parts = parts or read_parts(family, Base.of(cfg.model))
+    if parts is None:
+        return None
+    given = chosen(cfg, on_card)
+    limit = int(given.limit_gb * 2**30) if given.limit_gb else None
+    room = room_of(card, limit)
+    given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
+    stages = _stages(cfg, family, parts, given, work)
+    ram = memory_ram.needed(parts, given, stages, on_card)
+    rough = family_memory(family) is None
+    wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
+    problems = () if wrong is None else (wrong,)
+    return Estimate(tuple(stages), ram, card, limit, rough, given, on_card, ram_room, problems)
+
+
+def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Chosen], list[Stage]]) -> Chosen:
+    """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
+
+    def short(stage: str, way: Chosen) -> bool:
+        found = next((s for s in stages(way) if s.name == stage), None)
+        return room is not None and found is not None and found.total > TIGHT * room
+
+    memory = cfg.memory
+    if memory.vae_tiling == "auto" and short("encode_pictures", given):
+        given = replace(given, tiled_encode=True)
+    if memory.vae_tiling == "auto" and short("decode_samples", replace(given, turns=True)):
+        given = replace(given, tiled_decode=True)
+    if memory.offload_by_turns == "auto" and short("decode_samples", given):
+        given = replace(given, turns=True)
+    return given
+
+
+def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
+    trained = _trained(cfg, family, parts, given, work)
+    weights = _denoiser_weights(parts, given) | trained.text.resident
+    found = [
+        Stage("encode_text", {} if trained.text.lora else _text(parts, given, work)),
+        Stage("encode_pictures", _vae(parts, given, work.largest_picture * work.encodes_pictures, decode=False)),
+        _training(family, parts, given, work.training, weights, trained),
+    ]
+    if work.validation is not None:
+        found.append(_forward("validate", family, parts, given, work.validation, weights, trained))
+    if work.sampling is not None:
+        drawing = _forward("sample", family, parts, given, work.sampling, weights, trained)
+        decode = _vae(parts, given, work.sample_pixels, decode=True)
+        beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
+        kept = _of_training(trained, between=True) | trained.text.resident
+        found += [drawing, Stage("decode_samples", beside | decode | kept)]
+    if given.recorded:
+        recordings = _recordings(found[2], trained)
+        found[2:] = [replace(stage, parts={**stage.parts, "recordings": recordings}) for stage in found[2:]]
+    return [stage for stage in found if stage.allocated]
+
+
+def _recordings(training: Stage, trained: Trained) -> int:
+    """Bytes that recorded passes keep: what a pass holds, and the gradients that it writes and that are summed up.
+
+    Kept beside it: a shape's first pass is a plain one, and so are validation and samples.
+    """
+    return training.parts["activations"] + 2 * trained.bytes["gradients"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The LoRA. bytes: weights, gradients, optimizer, ema. layers: block class -> paths within a block. count: numbers.
+
+    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep. decomposed:
+    it is a DoRA, which keeps what its layers give.
+    """
+
+    bytes: Mapping[str, int]
+    layers: Mapping[str, frozenset[str]]
+    count: int
+    text: TrainedText
+    around: int
+    decomposed: bool = False
+
+
+def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
+    layers = trained_layers(parts.denoiser, included(cfg.network, family.facts), cfg.network.targets_exclude or ())
+    ranks = _ranks(layers, parts.denoiser.kernels, cfg)
+    text = trained_text(cfg, family.facts, parts, given, work.training)
+    shapes = _lora_shapes(layers, ranks, cfg) + text.lora
+    optimizer, ema = cfg.optimizer, cfg.training.ema
+    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, given.lora_dtype, ema)
+    by_class: dict[str, set[str]] = defaultdict(set)
+    for name in layers:
+        if name in parts.denoiser.places:
+            kind, path = parts.denoiser.places[name]
+            by_class[kind].add(path)
+    frozen = {name: frozenset(paths) for name, paths in by_class.items()}
+    decomposed = cfg.network.network_type == "dora"
+    around = convolutions_kept(parts.denoiser, family_memory(family), ranks, decomposed)
+    count = sum(rows * columns for rows, columns in shapes)
+    return Trained(found, frozen, count, text, around, decomposed)
+
+
+def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:
+    """Rank of each trained layer."""
+    try:
+        return {path: size.rank for path, size in sizes(list(layers), cfg.network, kernels).items()}
+    except Refused:
+        # said where the layers are chosen
+        return dict.fromkeys(layers, cfg.network.network_dim)
+
+
+def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], cfg: Config) -> list[tuple[int, int]]:
+    """Shapes of all that is trained, by each layer's own rank."""
+    network = cfg.network
+    return [
+        shape
+        for path, size in layers.items()
+        for shape in factor_shapes(network.network_type, *size, ranks[path], network.lokr_factor).values()
+    ]
+
+
+def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
+    """What of the LoRA stays on the card, in a step or between two, where its mean takes its place and it is kept."""
+    mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
+    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
+
+
+def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
+    """Bytes of the denoiser on the card: resident weights, and the ring that swapped ones pass through."""
+    total = total_bytes(parts.shapes, given.base_format, given.weight_width)
+    swapped, ring = given.swap(parts)
+    return {"weights": total - swapped, "swap_ring": ring}
+
+
+def _training(
+    family: Family, parts: Parts, given: Chosen, work: Work, weights: Mapping[str, int], trained: Trained
+) -> Stage:
+    held = _held(family, parts, given, work, trained)
+    # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
+    copies = 2 * trained.count if given.autocast and given.way.checkpointing == "off" else 0
+    return Stage(
+        "train",
+        {
+            **weights,
+            **_of_training(trained),
+            "gradients": trained.bytes["gradients"],
+            "activations": held.total + copies + trained.text.activations,
+            "workspace": WORKSPACE,
+        },
+        {"activations": held.host} if held.host else {},
+    )
+
+
+def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
+    return training_bytes(
+        parts.denoiser,
+        family_memory(family),
+        work,
+        given.rank,
+        trained.layers,
+        given.way,
+        given.number,
+        trained.around,
+        trained.decomposed,
+    )
+
+
+def _forward(
+    name: str,
+    family: Family,
+    parts: Parts,
+    given: Chosen,
+    work: Work,
+    weights: Mapping[str, int],
+    trained: Trained,
+) -> Stage:
+    passing = forward_bytes(parts.denoiser, family_memory(family), work, given.number, given.way.compiled)
+    kept = _of_training(trained, between=True)
+    return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
+
+
+def _text(parts: Parts, given: Chosen, work: RunWork) -> dict[str, int]:
+    sizes = {name: total_bytes(shapes, given.text_format, given.weight_width) for name, shapes in parts.texts.items()}
+    if not sizes or not work.encodes_text:
+        return {}
+    widest = max(
+        (max(shape) for shapes in parts.texts.values() for shape in shapes.values() if len(shape) == 2),
+        default=0,
+    )
+    # the table of words is wider than any result; results are as wide as the feed-forward
+    widest = min(widest, 16384)
+    passing = work.training.text * widest * TEXT_WORKING * given.weight_width
+    return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
+
+
+def _vae(parts: Parts, given: Chosen, pixels: int, decode: bool) -> dict[str, int]:
+    memory = given.vae
+    if not parts.vae or not pixels or memory is None:
+        return {}
+    worked = min(pixels, TILE_PX * TILE_PX) if given.tiles(decode) else pixels
+    each = memory.decode if decode else memory.encode
+    passing = int(worked * each * parts.vae_width * given.weight_width * VAE_WORKSPACE)
+    result = pixels * 3 * 4
+    return {"vae": parts.vae * given.weight_width, "pictures": passing + result}

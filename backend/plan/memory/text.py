@@ -1,0 +1,58 @@
+"""What trained text encoders take beside the denoiser: their weights, their LoRA, roughly what they compute with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backend.config.layer_patterns import factor_shapes
+from backend.models.spec import FamilyFacts
+from backend.plan.memory.activations import Work
+from backend.plan.memory.parts import Parts
+from backend.plan.memory.settings import Chosen
+from backend.plan.memory.weight_bytes import total_bytes
+from backend.plan.memory.work import trains_text
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+KEPT, RECOMPUTED = 17, 1
+"""Numbers a token and channel that a transformer's layer keeps for its backward pass (Korthikanti et al., arXiv
+2205.05198), and that checkpointing leaves."""
+
+
+@dataclass(frozen=True)
+class TrainedText:
+    """resident: bytes on the card for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
+
+    resident: Mapping[str, int] = field(default_factory=dict)
+    lora: list[tuple[int, int]] = field(default_factory=list)
+    activations: int = 0
+
+
+def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, given: Chosen, work: Work) -> TrainedText:
+    """The text encoders of a run of `cfg` that puts `work` through; nothing where they are not trained."""
+    if not trains_text(cfg, facts):
+        return TrainedText()
+    network = cfg.network
+    layers: list[tuple[int, int]] = []
+    kept = weights = 0
+    for shapes in parts.texts.values():
+        weights += total_bytes(shapes, given.text_format, given.weight_width)
+        # some classes have no text_model in front, and the pattern wants something there
+        named = {f"te.{name.removesuffix('.weight')}": shape for name, shape in shapes.items() if len(shape) == 2}
+        found = {n: s for n, s in named.items() if any(re.fullmatch(t, n) for t in facts.text_targets)}
+        layers += [(inner, outer) for outer, inner in found.values()]
+        widths = [inner for name, (_, inner) in found.items() if name.endswith("q_proj")]
+        once = max(widths, default=0) * KEPT
+        kept += once if given.way.checkpointing != "off" else 0
+        kept += sum(widths) * (RECOMPUTED if given.way.checkpointing != "off" else KEPT)
+        if network.network_type == "dora" and given.way.checkpointing == "off":
+            kept += sum(outer for outer, _ in found.values())
+    tokens = work.batch * work.text
+    resident = {"text_encoders": weights}
+    kind, factor = network.network_type, network.lokr_factor
+    lora = [shape for size in layers for shape in factor_shapes(kind, *size, given.rank, factor).values()]
+    return TrainedText(resident, lora, tokens * kept * given.number.half)

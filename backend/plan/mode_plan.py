@@ -1,0 +1,290 @@
+"""What one shape mode makes of the scanned pictures: buckets, groups, steps, and the shapes that reach the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from backend.dataset.batches import Group, epoch_batches, group
+from backend.dataset.buckets import BucketTable, Fit, ShapeMode, table_for
+from backend.dataset.captions import is_dropped
+from backend.dataset.controls import sample_sizes
+from backend.dataset.items import DatasetScan, Item
+from backend.dataset.references import References, Size, sizes_of
+from backend.models.spec import FamilyFacts, Geometry
+from backend.plan.graphs import GraphPlan, Shape, count_graphs
+from backend.plan.plan import ModePlan
+from backend.plan.steps import StepPlan, plan_steps
+from backend.plan.texts import TextPlan
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config, SamplePrompt
+
+# Sample sizes up to this much above the largest bucket raise the static count: one graph less for little padding.
+_RAISE_FOR_SAMPLES = 1.05
+# Rows whose text lengths are played through when captions are trimmed in batches.
+_MOST_ROWS = 200_000
+
+
+def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]:
+    """The size in px that the model can draw: the asked one rounded down to whole tokens, at least one."""
+    unit = geometry.pixels_per_token
+    return max(unit, width // unit * unit), max(unit, height // unit * unit)
+
+
+def sampling_is_on(cfg: Config) -> bool:
+    """Whether the run draws samples at some time."""
+    given = cfg.sampling
+    times = (given.sample_at_start, given.sample_at_end, given.sample_every_n_steps, given.sample_every_n_epochs)
+    return bool(given.prompts) and any(times)
+
+
+def validation_is_on(cfg: Config) -> bool:
+    """Whether the run measures validation sets at some time, if there are any."""
+    given = cfg.validation
+    return any(
+        (given.validate_at_start, given.validate_at_end, given.validate_every_n_steps, given.validate_every_n_epochs)
+    )
+
+
+def validation_batch(cfg: Config) -> int:
+    """Rows of a validation forward: 1 where samples (1 too) are drawn, to share their graphs; else as in training."""
+    return 1 if sampling_is_on(cfg) else cfg.dataset.batch_size
+
+
+def plan_mode(
+    cfg: Config, scan: DatasetScan, geometry: Geometry, facts: FamilyFacts, text: TextPlan, mode: ShapeMode
+) -> ModePlan:
+    """Buckets, groups, steps and graphs of one shape mode."""
+    if mode in facts.lacks_modes:
+        return ModePlan(mode, impossible=f"{facts.title} can't have shape_mode {mode}: {facts.lacks_modes[mode]}")
+    try:
+        table = table_for(cfg, geometry, mode)
+    except ValueError as error:
+        return ModePlan(mode, impossible=str(error))
+    items = scan.train.items
+    fits = _fit_all(table, items)
+    held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
+    references = References.of(cfg, facts, geometry)
+    own = tokens_of_all(items, fits, references)
+    beside = [tokens - fit.bucket.tokens for tokens, fit in zip(own, fits, strict=True)]
+    groups = group("off" if facts.one_size_batches else mode, fits, [item.repeats for item in items], beside)
+    steps = plan_steps(
+        images=len(items),
+        buckets=len({fit.bucket for fit in fits}),
+        groups=groups,
+        batch_size=cfg.dataset.batch_size,
+        sample_ratio=cfg.dataset.sample_ratio,
+        accumulation=cfg.training.gradient_accumulation_steps,
+        max_steps=cfg.training.step_limit,
+        max_epochs=cfg.training.max_train_epochs,
+    )
+    pairs = [*zip(items, fits, strict=True)]
+    measured = [pair for name, each in held.items() for pair in zip(scan.validation[name].items, each, strict=True)]
+    every = own + [
+        t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each, references)
+    ]
+    text = text.reading(_read_sizes(cfg, references, pairs + measured))
+    static = _static_count(cfg, references, every)
+    padded_to = static if mode == "static" else None
+    work = _Work(cfg, scan, references, text, mode, fits, held, groups, steps, padded_to)
+    entries = sum(item.repeats for item in items)
+    used = sum(tokens * item.repeats for tokens, item in zip(own, items, strict=True))
+    trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
+    return ModePlan(
+        mode=mode,
+        table=table,
+        fits=fits,
+        validation_fits=held,
+        groups=groups,
+        graphs=work.graphs(facts),
+        steps=steps,
+        static_token_count=padded_to,
+        padding=1 - used / (entries * padded_to) if padded_to and entries else 0.0,
+        crop=sum(fit.crop for fit in fits) / len(fits) if fits else 0.0,
+        never=tuple(index for index in range(len(items)) if index not in trained),
+        text_before=text.before,
+    )
+
+
+def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
+    known: dict[tuple[int, int], Fit] = {}
+    result = []
+    for item in items:
+        size = (item.width, item.height)
+        fit = known.get(size)
+        if fit is None:
+            fit = known[size] = table.assign(*size)
+        result.append(fit)
+    return tuple(result)
+
+
+def _read_sizes(cfg: Config, references: References, pairs: Iterable[tuple[Item, Fit]]) -> set[tuple[Size, ...]]:
+    """Sizes in px of the control pictures that a text encoder may read with a caption, of pictures and samples."""
+    read = {tuple(references.sizes(sizes_of(item.controls), fit.bucket.size, read=True)) for item, fit in pairs}
+    for prompt in cfg.sampling.prompts if sampling_is_on(cfg) else []:
+        size = fitting_size(prompt.width, prompt.height, references.geometry)
+        read.add(tuple(references.sizes(sample_sizes(prompt), size, read=True)))
+    return read
+
+
+def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit], references: References) -> list[int]:
+    """Image tokens of each picture's row: its own, and those of its control pictures."""
+    return [
+        fit.bucket.tokens + references.tokens(sizes_of(item.controls), fit.bucket.size)
+        for item, fit in zip(items, fits, strict=True)
+    ]
+
+
+def _static_count(cfg: Config, references: References, tokens: Sequence[int]) -> int | None:
+    """The static token count: as set, else the largest bucket in use, raised to sample sizes that are hardly larger."""
+    if cfg.compile.static_token_count is not None:
+        return cfg.compile.static_token_count
+    if not tokens:
+        return None
+    largest = max(tokens)
+    samples = [prompt_tokens(prompt, references) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
+    return max([largest, *(drawn for drawn in samples if drawn <= largest * _RAISE_FOR_SAMPLES)])
+
+
+def prompt_tokens(prompt: SamplePrompt, references: References) -> int:
+    """Image tokens of a sample, those of its control pictures included."""
+    size = fitting_size(prompt.width, prompt.height, references.geometry)
+    return references.geometry.image_tokens(*size) + references.tokens(sample_sizes(prompt), size)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One mode's shapes on their way to graphs."""
+
+    cfg: Config
+    scan: DatasetScan
+    references: References
+    text: TextPlan
+    mode: ShapeMode
+    fits: tuple[Fit, ...]
+    validation_fits: Mapping[str, tuple[Fit, ...]]
+    groups: tuple[Group, ...]
+    steps: StepPlan
+    static: int | None
+
+    def graphs(self, facts: FamilyFacts) -> GraphPlan:
+        """Shapes of training, validation and sampling, and the graphs they cost."""
+        found = self._graphs(facts, self.sampling() if sampling_is_on(self.cfg) else [])
+        if sampling_is_on(self.cfg) or not self.cfg.sampling.prompts:
+            return found
+        more = self._graphs(facts, self.sampling())
+        return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
+
+    def _graphs(self, facts: FamilyFacts, sampling: list[Shape]) -> GraphPlan:
+        training, validation = self.training(), self.validation()
+        given = self.cfg
+        start = [*(validation if given.validation.validate_at_start else ())]
+        start += sampling if given.sampling.sample_at_start else []
+        dynamic = given.compile.compile_dynamic
+        calls = start, training, [*validation, *sampling]
+        counted = count_graphs(self.mode, dynamic, *calls)
+        joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))
+        compiled = _compiled_classes(given, facts)
+        shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
+        counts = [count for _, count in compiled]
+        classes, backends = sum(counts), max(counts, default=1)
+        native = replace(self, static=None)
+        unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
+        return GraphPlan(
+            tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded, shared
+        )
+
+    def image_size(self, tokens: int) -> int:
+        """Image tokens that the blocks see: padded in static mode, where they fit."""
+        return tokens if self.static is None else max(tokens, self.static)
+
+    def training(self) -> list[Shape]:
+        """Distinct training shapes, in the order of the groups, or as they come when captions are trimmed."""
+        if self.text.buckets is not None:
+            return self._training_by_rows()
+        shapes: dict[Shape, None] = {}
+        own = tokens_of_all(self.scan.train.items, self.fits, self.references)
+        size = self.cfg.dataset.batch_size
+        for each, count in zip(self.groups, self.steps.groups, strict=True):
+            whole = [size] if count.used >= size else []
+            rest = [count.used % size] if count.used % size else []
+            sizes = dict.fromkeys(self.image_size(own[index]) for index in each.indices)
+            for rows in (*whole, *rest):
+                shapes |= dict.fromkeys(Shape(tokens, self.text.tokens, rows) for tokens in sizes)
+        return list(shapes)
+
+    def _training_by_rows(self) -> list[Shape]:
+        data, seed = self.cfg.dataset, self.cfg.training.seed
+        rows_per_epoch = max(1, sum(count.used for count in self.steps.groups))
+        epochs = min(-(-self.steps.batches // max(1, self.steps.batches_per_epoch)), -(-_MOST_ROWS // rows_per_epoch))
+        lengths = [self.text.fit(item.caption) for item in self.scan.train.items]
+        empty = self.text.fit("")
+        members = [each.indices for each in self.groups]
+        own = tokens_of_all(self.scan.train.items, self.fits, self.references)
+        shapes: dict[Shape, None] = {}
+        for epoch in range(epochs):
+            drop_last = data.sample_ratio >= 1.0
+            for number, batch in enumerate(
+                epoch_batches(members, data.batch_size, seed, epoch, drop_last, data.sample_ratio)
+            ):
+                longest = 0
+                for row, index in enumerate(batch):
+                    key, place = self.scan.train.items[index].key, number * data.batch_size + row
+                    dropped = is_dropped(
+                        key, seed, epoch, place, data.caption_dropout_rate, data.caption_dropout_every_n_epochs
+                    )
+                    longest = max(longest, empty if dropped else lengths[index])
+                sizes = {self.image_size(own[index]) for index in batch}
+                shapes |= dict.fromkeys(Shape(tokens, longest, len(batch)) for tokens in sorted(sizes))
+        return list(shapes)
+
+    def validation(self) -> list[Shape]:
+        """Distinct validation shapes."""
+        if not validation_is_on(self.cfg):
+            return []
+        rows = validation_batch(self.cfg)
+        return list(
+            dict.fromkeys(
+                Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
+                for name, fits in self.validation_fits.items()
+                for item, tokens in zip(
+                    self.scan.validation[name].items,
+                    tokens_of_all(self.scan.validation[name].items, fits, self.references),
+                    strict=True,
+                )
+            )
+        )
+
+    def sampling(self) -> list[Shape]:
+        """Distinct shapes of the sample prompts: one row each, the negative's as well where it takes part."""
+        shapes: dict[Shape, None] = {}
+        for prompt in self.cfg.sampling.prompts:
+            texts = [prompt.prompt, *([prompt.negative_prompt] if prompt.true_cfg_scale > 1 else [])]
+            tokens = self.image_size(prompt_tokens(prompt, self.references))
+            for text in texts:
+                length = self.text.fit(text, prompt.text_length)
+                if self.static is not None and self.text.buckets is None:
+                    # Static mode pads shorter text as well, exactly masked.
+                    length = max(length, self.text.tokens)
+                shapes.setdefault(Shape(tokens, length, 1))
+        return list(shapes)
+
+
+def _compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
+    """Of each block class, whether it has text and image in one sequence, and how many backends compile it."""
+    given = cfg.compile
+    if given.compile_scope == "model":
+        return [(False, 1)]
+    classes = []
+    for block in facts.block_classes:
+        backends = {given.compile_backend}
+        for row in given.compile_blocks or ():
+            name, _, numbers = row.blocks.partition(":")
+            if name != block.name:
+                continue
+            chosen = {row.backend or given.compile_backend} if row.compile else set()
+            backends = backends | chosen if numbers else chosen
+        classes.append((block.joint, len(backends)))
+    return classes

@@ -1,0 +1,261 @@
+"""The state that a stopped run goes on from as if it had not stopped, written whole or not at all.
+
+``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, the LoRA's running mean where
+there is one, random number states, the gradients of a half-done accumulation, and the position; ``state/latest`` names
+the newest. A state is written into a folder with another name, flushed, and renamed; only then is the one before it
+removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from backend.base.errors import Refused
+from backend.base.files import atomic_folder, atomic_path, unused_path, write_atomic
+from backend.lora.inject import Lora
+from backend.optimizers import ema
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+_BEFORE = {"layers": "", "loraplus": "off", "merged": ""}
+"""What states of before these were kept belong to."""
+_NAME = re.compile(r"step-\d{8}(\+\d+)?(-\d+)?")
+
+
+class Stateful(Protocol):
+    """What has a state_dict: an optimizer, a schedule, a loss scaler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Position:
+    """How far a run is.
+
+    step: optimizer steps done. micro: batches of the step in progress whose gradients are summed already. epoch, batch:
+    the next batch to read, both from 0. step_epoch: the epoch when `step` was counted. loss_sum: of those `micro`
+    batches, each divided by the accumulation's length. smooth, smooth_weight: the smoothed loss and its weight.
+    seconds: spent training so far.
+    """
+
+    step: int = 0
+    micro: int = 0
+    epoch: int = 0
+    batch: int = 0
+    step_epoch: int = 0
+    loss_sum: float = 0.0
+    smooth: float = 0.0
+    smooth_weight: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a state belongs to.
+
+    targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
+    in and multiplied in. layers: digest of the sizes and rates of layers that have their own; "" where none has.
+    batches: pictures of a batch, batches of a step, batches of an epoch. loraplus: on or off; on, the optimizer keeps
+    A and B apart. merged: identity of the LoRA files merged into the base; "" where none is.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    optimizer: str
+    data: str
+    base: str = "none bf16"
+    layers: str = ""
+    batches: tuple[int, int, int] | None = None
+    loraplus: str = "off"
+    merged: str = ""
+
+
+def save_state(
+    folder: Path, position: Position, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint
+) -> Path:
+    """Write the state as the newest of `folder` and remove those before it; return its folder.
+
+    parts: name -> optimizer, schedule, scaler. A half-done accumulation's gradients are taken from the LoRA.
+    DiskFull or WriteFailed when it can't be written: the state before it is then untouched.
+    """
+    name = f"step-{position.step:08d}" + (f"+{position.micro}" if position.micro else "")
+    target = unused_path(folder / name)
+    with atomic_folder(target) as temporary:
+        _write(temporary, position, lora, parts, fingerprint)
+    write_atomic(folder / "latest", target.name)
+    for old in _states(folder):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest_state(folder: Path) -> Path | None:
+    """The newest whole state in `folder`, or None. Left-overs of a crash are removed."""
+    for path in folder.glob(".step-*.part"):
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        named = folder / (folder / "latest").read_text(encoding="utf-8").strip()
+    except OSError:
+        named = None
+    if named is not None and _NAME.fullmatch(named.name) and (named / "position.json").is_file():
+        return named
+    whole = [path for path in _states(folder) if (path / "position.json").is_file()]
+    return max(whole, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def load_state(
+    state: Path,
+    lora: Lora,
+    parts: dict[str, Stateful],
+    fingerprint: Fingerprint,
+    warn: Callable[[str], object] = log.warning,
+) -> Position:
+    """Set everything to what `state` holds, random number generators included; return the position.
+
+    Refused when the LoRA or the optimizer is another one. What else changed, such as the pictures, `warn` is told;
+    where batches are counted in another way now, the run goes on with the next epoch.
+    """
+    position, saved = _read_json(state)
+    _compare(saved, fingerprint, warn)
+    position = _counted_anew(position, saved.get("batches"), fingerprint.batches, warn)
+    try:
+        lora.restore(safetensors.torch.load_file(state / "lora.safetensors"))
+        kept = torch.load(state / "optimizer.pt", map_location="cpu", weights_only=True)
+        for name, part in parts.items():
+            if name != ema.PART or name in kept:
+                part.load_state_dict(kept[name])
+        said = ema.changed(kept.get(ema.PART), parts.get(ema.PART))
+        if said is not None:
+            warn(said)
+        if position.micro:
+            gradients = safetensors.torch.load_file(state / "gradients.safetensors")
+            for name, parameter in _named(lora).items():
+                parameter.grad = gradients[name].to(parameter.device)
+        _set_rng(torch.load(state / "rng.pt", map_location="cpu", weights_only=True))
+    except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise Refused(f"The state {state} can't be used: {error}", "Start a new run.") from error
+    return position
+
+
+def _write(where: Path, position: Position, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint) -> None:
+    tensors = {name: value.cpu().contiguous() for name, value in lora.tensors().items()}
+    _write_tensors(where / "lora.safetensors", tensors)
+    if position.micro:
+        summed = {name: p.grad.cpu().contiguous() for name, p in _named(lora).items() if p.grad is not None}
+        _write_tensors(where / "gradients.safetensors", summed)
+    for name, data in (
+        ("optimizer.pt", {key: part.state_dict() for key, part in parts.items()}),
+        ("rng.pt", _rng()),
+    ):
+        with atomic_path(where / name) as path:
+            torch.save(data, path)
+    said = {"version": VERSION, "position": asdict(position), "fingerprint": asdict(fingerprint)}
+    write_atomic(where / "position.json", json.dumps(said, indent=1))
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    with atomic_path(path, expected_bytes=sum(t.nbytes for t in tensors.values())) as temporary:
+        safetensors.torch.save_file(tensors, temporary)
+
+
+def _named(lora: Lora) -> dict[str, torch.nn.Parameter]:
+    return dict(zip(lora.tensors(), lora.parameters(), strict=True))
+
+
+def _states(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+
+
+def _read_json(state: Path) -> tuple[Position, dict[str, Any]]:
+    try:
+        said = json.loads((state / "position.json").read_text(encoding="utf-8"))
+        if said["version"] != VERSION:
+            raise Refused(f"The state {state} is of version {said['version']}", "Start a new run.")
+        known = {field.name for field in fields(Position)}
+        return Position(**{key: value for key, value in said["position"].items() if key in known}), said["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"The state {state} can't be read: {error}", "Start a new run.") from error
+
+
+def _counted_anew(
+    position: Position, before: list[int] | None, now: tuple[int, int, int] | None, warn: Callable[[str], object]
+) -> Position:
+    """The position where batches are counted as `now`: their numbers in the epoch mean others than those of `before`.
+
+    States of before this was kept have no `before`: only a number beyond the epoch tells there.
+    """
+    if now is None or (position.batch < now[2] if before is None else tuple(before) == now):
+        return position
+    warn(
+        "Batch size, accumulation or the number of batches in an epoch changed since the run stopped: it goes on with "
+        f"the next epoch after step {position.step}, and not as if it had not stopped."
+    )
+    epoch = position.epoch + bool(position.batch)
+    return replace(position, micro=0, loss_sum=0.0, epoch=epoch, step_epoch=epoch, batch=0)
+
+
+def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], object]) -> None:
+    current = json.loads(json.dumps(asdict(now)))
+    for key, setting in (
+        ("rank", "network.network_dim"),
+        ("alpha", "network.network_alpha"),
+        ("targets", "network.targets_include"),
+        ("layers", "network.layer_settings"),
+        ("optimizer", "optimizer.optimizer"),
+        ("loraplus", "network.loraplus_lr_ratio"),
+        ("merged", "network.base_weights"),
+    ):
+        if saved.get(key, _BEFORE.get(key)) != current[key]:
+            both = "" if key in ("targets", "layers", "merged") else f" ({saved.get(key)}, now {current[key]})"
+            text = f"The state to resume from was made with other values of {setting}{both}"
+            raise Refused(text, f"Set {setting} back, or start a new run with network_weights.", setting)
+    if saved.get("data") != current["data"]:
+        warn("The training pictures changed since the run stopped: it goes on, but not as if it had not stopped.")
+    # states of before there was a choice have none
+    if saved.get("base", current["base"]) != current["base"]:
+        then, here = (said.replace(" ", ", multiplied in ") for said in (saved["base"], current["base"]))
+        warn(
+            f"The base model was kept as {then} when the run stopped, and is kept as {here} now: it goes on, but not "
+            "as if it had not stopped."
+        )
+
+
+def _rng() -> dict[str, Any]:
+    """States of every generator that a step may draw from, in types that load without running code."""
+    kind, keys, place, has_gauss, gauss = np.random.get_state()
+    version, words, normal = random.getstate()
+    return {
+        "python": [version, torch.tensor(words, dtype=torch.int64), normal],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), place, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _set_rng(saved: dict[str, Any]) -> None:
+    version, words, normal = saved["python"]
+    random.setstate((version, tuple(words.tolist()), normal))
+    kind, keys, place, has_gauss, gauss = saved["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), place, has_gauss, gauss))
+    torch.set_rng_state(saved["torch"])
+    if saved["cuda"] and len(saved["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(saved["cuda"])

@@ -1,0 +1,136 @@
+"""What a run's denoiser is compiled and recorded with, as its settings say."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import errors
+from backend.compile import cache as compile_cache
+from backend.compile.cuda_graphs import capture
+from backend.compile.cuda_graphs.graph_trial import Trial
+from backend.compile.cuda_graphs.recording import Recorder, record
+from backend.compile.helper import compile_model
+from backend.compile.report import CompileReport
+from backend.compile.selection import Choice
+from backend.compile.telemetry import Telemetry
+from backend.config.checkpointing import within_graphs
+from backend.config.rules.rows import check
+from backend.config.schema import Config, with_values
+from backend.memory import checkpointing
+from backend.runs.events import EventWriter
+from backend.shapes.runtime import ShapeRuntime
+from backend.training.inputs import Inputs
+from backend.training.trainable import Trained
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder(cfg: Config) -> Path | None:
+    """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
+    chosen = cfg.compile.compile_cache_dir
+    try:
+        return compile_cache.prepare(resolve(chosen) if chosen else None)
+    except OSError as error:
+        text = str(error).partition(";")[0]
+        if not cfg.compile.compile:
+            log.info("%s; nothing is compiled in this run", text)
+            return None
+        remedy = "Set it to a folder on this machine that you can write."
+        raise Refused(text, remedy, "compile.compile_cache_dir") from error
+
+
+def compile_blocks(
+    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
+) -> tuple[Telemetry | None, CompileReport | None]:
+    """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
+    chosen = inputs.cfg.compile
+    if not chosen.compile or cache is None:
+        return None, None
+    telemetry = Telemetry(cache).start()
+    stack.callback(telemetry.stop)
+    recompute = within_graphs(inputs.cfg)
+    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
+    rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
+    try:
+        report = compile_model(
+            trained.denoiser,
+            inputs.code.block_lists(trained.denoiser),
+            backend=chosen.compile_backend,
+            mode=chosen.compile_mode,
+            dynamic=shapes.compile_dynamic(chosen.compile_dynamic),
+            fullgraph=chosen.compile_fullgraph,
+            cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
+            disable_linear=chosen.disable_linear,
+            swapping=trained.swap is not None,
+            scope=chosen.compile_scope,
+            selection=rows or None,
+            checkpointing=inputs.cfg.training.gradient_checkpointing,
+            recompute=recompute,
+        )
+    except ValueError as error:
+        raise Refused.from_error(error, "compile.compile") from error
+    if report.disable_linear:
+        telemetry.judge_nothing()
+        return telemetry, report
+    graphs = inputs.plan.graphs
+    planned = {*graphs.training, *graphs.validation, *graphs.sampling}
+    log.info("compile: cache %s, signature %s", cache, compile_cache.signature(compile_cache.made_of(cache), planned))
+    telemetry.warm(
+        inputs.plan.planned_graphs,
+        training=graphs.training_graphs * graphs.backends,
+        no_grad=graphs.no_grad_graphs * graphs.backends,
+    )
+    return telemetry, report
+
+
+def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Recorder | None:
+    """Have training passes recorded as CUDA graphs, where that is set and there is a card; else None.
+
+    Left to itself (auto), first asks whether this run's passes can be recorded and whether it pays.
+    """
+    chosen = inputs.cfg.compile.cuda_graphs
+    if chosen == "off":
+        return None
+    if inputs.device.type != capture.DEVICE:
+        if chosen == "on":
+            text = f"cuda_graphs has no effect on {inputs.device.type}"
+            events.write("warning", text=text, remedy="Set compile.cuda_graphs to auto or off.")
+        return None
+    if chosen == "auto" and (why := _unrecordable(inputs.cfg)):
+        events.write("cuda_graphs", state="left out", reason=why)
+        log.info("CUDA graphs: %s", why)
+        return None
+    return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
+
+
+def _unrecordable(cfg: Config) -> str:
+    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
+    backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
+    if cfg.compile.compile and "cudagraphs" in backends:
+        return "the compile backend cudagraphs records by itself"
+    if torch.version.hip is not None:
+        return "it was never tried on ROCm"
+    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
+    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
+
+
+def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
+    """An event for what a recorder has done or found; a warning where it gave up what was asked for."""
+    if recorder.failed:
+        remedy = "The run goes on without. Set compile.cuda_graphs to off, and this line is gone."
+        if chosen == "on":
+            events.write("warning", text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy)
+        events.write("cuda_graphs", state="failed", reason=recorder.failed)
+    elif recorder.trial is not None and recorder.trial.against:
+        events.write("cuda_graphs", state="left out", reason=recorder.trial.against)
+    elif recorder.recordings:
+        shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
+        facts = {"shapes": shapes, "seconds": seconds, "kept": recorder.kept, "reason": recorder.full}
+        events.write("cuda_graphs", state="recorded", **facts)

@@ -1,0 +1,155 @@
+"""A run's estimate of its memory: written down before anything large loads, and held against the peak at its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from backend.base.errors import Refused
+from backend.base.files import write_atomic
+from backend.base.problems import Problem
+from backend.config.schema import Config
+from backend.memory.meter import Meter
+from backend.plan.memory.estimate import OUTSIDE, Estimate
+from backend.plan.memory.machine import Card, ram
+from backend.plan.memory.nearest import Search
+from backend.plan.memory.report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words
+from backend.plan.memory.work import RunWork
+from backend.runs.events import EventWriter
+
+log = logging.getLogger(__name__)
+
+FILE = "memory.json"
+"""The estimate in the run's folder, and the peak beside it."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The estimate of a run, and the search that knows its shapes."""
+
+    search: Search
+    estimate: Estimate
+
+    @classmethod
+    def of(cls, cfg: Config, work: RunWork, device: torch.device) -> Expected | None:
+        """For a run on `device`; None where the base model's files say nothing."""
+        search = Search(cfg, work, card_of(device), on_card=device.type == "cuda", ram_room=ram().total)
+        found = search.after({})
+        return None if found is None else cls(search, found)
+
+    def tell(self, events: EventWriter) -> None:
+        """Write the estimate down, as an event, in the log and in the run's folder."""
+        nearest = self.search.nearest()
+        told = memory_dict(self.estimate, nearest)
+        events.write("memory_estimate", **told)
+        _write(events, {"estimate": told})
+        for line in memory_lines(self.estimate, nearest):
+            log.info(line)
+        if self.estimate.verdict == "does_not_fit":
+            remedy = "" if nearest is None else nearest_words(nearest)
+            events.write("warning", text=memory_lines(self.estimate, None)[0], remedy=remedy)
+
+    def refuse_what_can_not_fit(self) -> None:
+        """Refused for stages whose weights alone are more than there is: what activations add is not yet counted."""
+        room = self.estimate.room
+        if room is None or not self.search.on_card:
+            return
+        short = [stage for stage in self.estimate.stages if stage.surely + OUTSIDE > room]
+        if not short:
+            return
+        if any(stage.name == "train" for stage in short):
+            # those after it hold the same weights
+            short = [stage for stage in short if stage.name.startswith("encode") or stage.name == "train"]
+        nearest = self.search.nearest()
+        remedy = "Use a card with more memory." if nearest is None else nearest_words(nearest)
+        raise Refused.of([Problem("memory.vram_limit_gb" if self._limited else "model.base_model", None, text, remedy)
+                          for text in (self._short(stage) for stage in short)])  # fmt: skip
+
+    @property
+    def _limited(self) -> bool:
+        card = self.estimate.card
+        return self.estimate.limit is not None and card is not None and self.estimate.limit < card.free
+
+    def _short(self, stage: Any) -> str:
+        card, room = self.estimate.card, self.estimate.room
+        assert card is not None and room is not None
+        sizes = ", ".join(f"{name.replace('_', ' ')} {gigabytes(size)}" for name, size in stage.sure.items() if size)
+        has = "vram_limit_gb leaves" if self._limited else f"{card.name} has"
+        of = "" if self._limited else f" free of {gigabytes(card.total)}"
+        needs = gigabytes(stage.surely + OUTSIDE)
+        return (
+            f"The model does not fit the card: {STAGES[stage.name].lower()} needs at least {needs} ({sizes}, "
+            f"{gigabytes(OUTSIDE)} for CUDA itself), and {has} {gigabytes(room)}{of}"
+        )
+
+
+def card_of(device: torch.device) -> Card | None:
+    """The card that a run is on. What this process itself holds already counts as free."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    free = min(total, free + torch.cuda.memory_reserved(device) + OUTSIDE)
+    return Card(torch.cuda.get_device_name(device), total, free)
+
+
+def limit(gigabytes_: float | None, device: torch.device) -> str | None:
+    """Hold torch's allocator to `memory.vram_limit_gb`; a sentence when that has no effect."""
+    if gigabytes_ is None:
+        return None
+    if device.type != "cuda":
+        return "vram_limit_gb has no effect: this run computes on the CPU"
+    total = torch.cuda.mem_get_info(device)[1]
+    # What CUDA itself takes is beside the allocator and within the limit.
+    share = max(gigabytes_ * 2**30 - OUTSIDE, 2**28) / total
+    torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
+    return None
+
+
+def peak_ram() -> int:
+    """The most RAM that this process has held, in bytes; where the system does not keep it, what it holds now."""
+    try:
+        import resource
+    except ImportError:
+        # Windows
+        memory = psutil.Process().memory_info()
+        return int(getattr(memory, "peak_wset", memory.rss))
+    import sys
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(most if sys.platform == "darwin" else most * 1024)
+
+
+def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Meter) -> dict[str, Any]:
+    """Tell what was used beside what was estimated: event `memory_peak`, log, run folder; returns the fields."""
+    told: dict[str, Any] = {"ram_peak": peak_ram()}
+    if meter.device.type == "cuda":
+        told["vram_peak"] = meter.vram_peak()
+        told["vram_reserved_peak"] = torch.cuda.max_memory_reserved(meter.device)
+    if expected is not None:
+        told["ram_estimated"] = expected.estimate.ram_total
+        if "vram_peak" in told:
+            told["vram_estimated"] = max(stage.allocated for stage in expected.estimate.stages)
+            kept = meter.kept
+            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"] - kept)
+            if kept:
+                told["words"] += f"; beside it recorded passes keep {gigabytes(kept)}"
+            log.info("Video memory: %s", told["words"])
+        log.info("RAM: %s", against_peak(told["ram_estimated"], told["ram_peak"]))
+    events.write("memory_peak", **told)
+    _write(events, {"peak": told})
+    return told
+
+
+def _write(events: EventWriter, part: dict[str, Any]) -> None:
+    """Add a part to the run's memory.json; a disk that is full costs the record and not the run."""
+    path = events.path.parent / FILE
+    try:
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        write_atomic(path, json.dumps(known | part, indent=1).encode())
+    except (OSError, ValueError) as error:
+        log.warning("%s could not be written: %s", path, error)

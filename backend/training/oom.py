@@ -1,0 +1,256 @@
+"""Out of memory: what was being done, how much was missing, and what to change, in order of least cost."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from backend.base.errors import Failed
+from backend.memory.shortage import is_full, is_short_of_ram
+from backend.plan.memory.changes import Change
+from backend.plan.memory.report import gigabytes
+from backend.runs.diagnose_rules import LESS_RAM
+from backend.runs.events import EventWriter, read_events
+from backend.training.expected_memory import Expected
+
+if TYPE_CHECKING:
+    from backend.training.job import Job
+
+log = logging.getLogger(__name__)
+
+_UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = r"([\d.]+) ([KMGT]iB|bytes|B)"
+_DOING = {
+    "cache_latents": "encoding the pictures",
+    "cache_text": "encoding the captions",
+    "load": "loading the base model",
+    "compile": "compiling, in the first step",
+    "train": "training",
+    "sample": "drawing samples",
+    "validate": "measuring the validation loss",
+    "save": "saving",
+}
+_STAGES = {
+    "cache_latents": ("encode_pictures",),
+    "cache_text": ("encode_text",),
+    "load": ("train",),
+    "compile": ("train",),
+    "train": ("train",),
+    "sample": ("sample", "decode_samples"),
+    "validate": ("validate",),
+}
+"""Stages of the estimate that a phase belongs to."""
+
+_OTHERWISE = {
+    "cache_text": "",
+    "cache_latents": ", or lower resolution",
+    "sample": ", or draw smaller samples",
+}
+"""What is left where no setting of the estimate helps."""
+
+_LEAST = 200_000_000
+"""Bytes that a change should save at least, however little the last allocation lacked."""
+
+
+class OutOfMemory(Failed):
+    """The card was full. `kind` and `cause` are those of `backend.runs.diagnose`."""
+
+    kind = "cuda_oom"
+    cause = "Model, pictures and settings together need more VRAM than is free on this GPU."
+
+
+class OutOfRam(Failed):
+    """The machine had no RAM left, in the same words."""
+
+    kind = "ram"
+    cause = "Models, swapped blocks and caches together need more RAM than is free."
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Numbers of torch's own message, in bytes; None where it does not say.
+
+    wanted: the allocation that failed. free, total: of the card. ours: held by this process. others: by other ones.
+    allowed: a limit that this process was given.
+    """
+
+    wanted: int | None = None
+    free: int | None = None
+    total: int | None = None
+    ours: int | None = None
+    others: int | None = None
+    allowed: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Shortage:
+        """The numbers in a message of torch 2.x; all None in that of another library."""
+        others = [_bytes(*found) for found in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)]
+        ours = _one(rf"this process has {_SIZE} memory in use", text)
+        allocated = _one(rf"allocated memory {_SIZE} is allocated by PyTorch", text)
+        unused = _one(rf"and {_SIZE} is reserved by PyTorch but unallocated", text)
+        if ours is None and allocated is not None:
+            ours = allocated + (unused or 0)
+        return cls(
+            _one(rf"[Tt]ried to allocate {_SIZE}", text),
+            _one(rf"of which {_SIZE} is free", text),
+            _one(rf"total capac\w* of {_SIZE}", text),
+            ours,
+            sum(others) if others else None,
+            _one(rf"{_SIZE} allowed", text),
+        )
+
+    @property
+    def missing(self) -> int | None:
+        """Bytes that would have been enough for this allocation."""
+        if self.wanted is None:
+            return None
+        room = self.free
+        if self.allowed is not None and self.ours is not None:
+            room = max(0, self.allowed - self.ours)
+        return self.wanted if room is None else max(0, self.wanted - room)
+
+    def words(self) -> str:
+        """What was missing, as sentences; empty when nothing is known."""
+        said = []
+        if self.wanted is not None:
+            more = f"{_size(self.wanted)} more were needed"
+            if self.allowed is not None:
+                said.append(f"{more}, and vram_limit_gb allows {_size(self.allowed)}.")
+            elif self.free is not None and self.total is not None:
+                said.append(f"{more}, and {_size(self.free)} of {_size(self.total)} were free.")
+            else:
+                said.append(f"{more}.")
+        if self.ours is not None:
+            others = f", other programs {_size(self.others)}" if self.others else ""
+            said.append(f"This run held {_size(self.ours)}{others}.")
+        return " ".join(said)
+
+
+@contextmanager
+def explained(events: EventWriter, expected: Expected | None) -> Iterator[None]:
+    """Turn an exception about memory that ran out into one that says what was being done and what to change."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise told(error, events, expected) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the card or the machine has no memory left."""
+    return is_full(error) or is_short_of_ram(error)
+
+
+def told(
+    error: BaseException,
+    events: EventWriter,
+    expected: Expected | None,
+    shape: str = "",
+    keep: Callable[[], str] = lambda: "",
+) -> OutOfMemory | OutOfRam:
+    """What a person should know of it. shape: of what was worked on. keep: saves what can be, and says what."""
+    log.error("%s", "".join(traceback.format_exception(error)).rstrip())
+    phase, found = last_phase(events), Shortage.read(str(error))
+    doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
+    need = max(found.missing or 0, _LEAST)
+    if is_full(error):
+        text = f"The card ran out of memory while {doing}. {found.words()} {keep()}"
+        offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
+        return OutOfMemory(" ".join(text.split()), offer.strip())
+    text = f"The machine ran out of memory (RAM) while {doing}. {found.words()} {keep()}"
+    search = expected.search if expected is not None else None
+    offered = [] if search is None else (search.cheapest_in_ram if search.on_card else search.cheapest)(need=need)
+    return OutOfRam(" ".join(text.split()), f"{LESS_RAM} {_in_order(offered)}".rstrip())
+
+
+def last_phase(events: EventWriter) -> str:
+    """The phase that the run's events name last; "" before the first."""
+    written, _ = read_events(events.path)
+    phases = [event for event in written if event["kind"] == "phase"]
+    return str(phases[-1].get("phase")) if phases else ""
+
+
+def _without_recordings(events: EventWriter) -> str:
+    """What to set where recorded passes keep memory of the card; "" where there are none."""
+    written, _ = read_events(events.path)
+    told = [event for event in written if event["kind"] == "cuda_graphs"]
+    if not told or told[-1].get("state") != "recorded":
+        return ""
+    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(told[-1]['kept'])}."
+
+
+def remedy(expected: Expected | None, phase: str, need: int) -> str:
+    """Three settings that make the stage of `phase` smaller by `need` bytes, in order of least cost."""
+    stages = _STAGES.get(phase, ())
+    offered = expected.search.cheapest(stages=stages, need=need) if expected is not None else []
+    if offered:
+        return _in_order(offered)
+    return f"Close other programs that use the card{_OTHERWISE.get(phase, ', or lower batch_size or resolution')}."
+
+
+def _in_order(offered: Sequence[tuple[Change, int]]) -> str:
+    """Changes with what each is predicted to save, as a sentence; "" for none."""
+    said = [
+        f"({number}) {change.words} ({', '.join(f'{path} = {_value(value)}' for path, value in change.values.items())})"
+        f": saves about {gigabytes(saved)} and costs {change.cost}"
+        for number, (change, saved) in enumerate(offered, 1)
+    ]
+    return f"In order of least cost: {'; '.join(said)}." if said else ""
+
+
+def keep_whole(job: Job, error: BaseException) -> str:
+    """Save what is whole, once memory is free again; a sentence about what was kept.
+
+    The step in which the card ran out is given up: LoRA, optimizer and position are those after the step before it.
+    """
+    in_optimizer = any("optim" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    free_after(error)
+    position, whole = job.position, job.whole
+    if in_optimizer or whole is None:
+        return "The state of the last save is kept." if job.saver.run.has_state() else "Nothing was saved before it."
+    if not whole.step:
+        return "No step was done yet, so there is nothing to keep."
+    for name, value in vars(whole).items():
+        setattr(position, name, value)
+    job.optimizer.zero_grad()
+    path = job.saver.save_stopped()
+    where = "" if path is None else f" in {path.name}"
+    resumed = " Resume goes on from there, with other settings too." if job.saver.settings.save_state else ""
+    return f"The LoRA of step {whole.step} is kept{where}.{resumed}"
+
+
+def free_after(error: BaseException) -> None:
+    """Let go of what the failed work held: its frames still name every tensor of it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _one(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text)
+    return _bytes(found[1], found[2]) if found else None
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
+
+
+def _size(count: int) -> str:
+    return gigabytes(count) if count >= 2**30 / 10 else f"{count / 2**20:.0f} MB"
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

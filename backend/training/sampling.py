@@ -1,0 +1,199 @@
+"""Sample pictures during training: the prompts of the settings, drawn with the LoRA as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, PngImagePlugin
+from torch import Tensor
+
+from backend.base.files import unused_path, write_atomic
+from backend.config.schema import SamplePrompt
+from backend.lora.inject import Lora
+from backend.memory.decoder import Decoder
+from backend.models.conditioning import Teller, Told
+from backend.models.spec import Geometry
+from backend.objectives import flow
+from backend.objectives.base import Steps
+from backend.plan.mode_plan import fitting_size
+from backend.runs.errors import WriteFailed
+from backend.runs.events import EventWriter
+from backend.runs.folder import Run
+from backend.runs.progress import PhaseProgress
+from backend.training.requests import Asks
+
+log = logging.getLogger(__name__)
+
+Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[Tensor]]
+"""Noisy latents, levels (B,), text and guidance -> predictions, through the blocks compiled for training."""
+
+
+Guide = Callable[[Tensor, Tensor, float], Tensor]
+"""Outputs for a prompt and for its negative, and the scale of true guidance -> the output to go on with."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop while a picture was being drawn."""
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """What the denoiser is told by a prompt and by its negative; `negative` is None where it has no effect."""
+
+    positive: Told
+    negative: Told | None
+
+
+def uses_negative(prompt: SamplePrompt) -> bool:
+    """True when the negative prompt takes part: only a true guidance above 1 weighs against it."""
+    return prompt.true_cfg_scale > 1.0
+
+
+def guided(toward: Tensor, away: Tensor, scale: float) -> Tensor:
+    """True guidance (Ho and Salimans, arXiv 2207.12598) as most pipelines have it; both outputs (C, h, w)."""
+    return away + scale * (toward - away)
+
+
+@torch.no_grad()
+def draw_latent(
+    prompt: SamplePrompt,
+    text: PromptText,
+    predict: Predict,
+    sampler: Callable[[int, int], Steps],
+    geometry: Geometry,
+    device: torch.device,
+    check: Callable[[], None] = lambda: None,
+    guide: Guide = guided,
+) -> Tensor:
+    """The finished latent (C, h, w) float32 of `prompt`, by the sampler of the family's objective.
+
+    The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
+    tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
+    """
+    width, height = fitting_size(prompt.width, prompt.height, geometry)
+    rows, columns = geometry.latent_size(width, height)
+    source = torch.Generator("cpu").manual_seed(prompt.seed)
+    steps = sampler(prompt.steps, geometry.image_tokens(width, height))
+    x = steps.start(flow.noise((geometry.latent_channels, rows, columns), source).to(device))
+    for number, now in enumerate(steps.levels):
+        check()
+        level = torch.tensor([now], dtype=torch.float32, device=device)
+        seen = steps.seen(x, number)
+        output = predict([seen], level, [text.positive], prompt.guidance_scale)[0].float()
+        if text.negative is not None:
+            away = predict([seen], level, [text.negative], prompt.guidance_scale)[0].float()
+            output = guide(output, away, prompt.true_cfg_scale)
+        x = steps.step(x, output, number)
+    return x
+
+
+def to_picture(pixels: Tensor) -> Image.Image:
+    """RGB picture of pixels (3, H, W) in [-1, 1]; values beyond are cut off. ValueError when they are not finite."""
+    if not torch.isfinite(pixels).all():
+        raise ValueError("the sample holds NaN")
+    values = ((pixels.float().cpu() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    return Image.fromarray(values.permute(1, 2, 0).numpy(), "RGB")
+
+
+def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, said: Mapping[str, Any]) -> None:
+    """Save a PNG that tells how it was made: ``parameters`` as other tools read it, ``monotile`` as JSON."""
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("parameters", parameters_line(prompt, picture.size))
+    info.add_itxt("monotile", json.dumps({**prompt.model_dump(), **said}, ensure_ascii=False))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", pnginfo=info)
+    write_atomic(path, buffer.getvalue())
+
+
+def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
+    """Prompt and settings in the form that AUTOMATIC1111's web UI began and most viewers read."""
+    negative = f"\nNegative prompt: {prompt.negative_prompt}" if prompt.negative_prompt else ""
+    settings = (
+        f"Steps: {prompt.steps}, Sampler: Euler, CFG scale: {prompt.true_cfg_scale:g}, "
+        f"Distilled CFG Scale: {prompt.guidance_scale:g}, Seed: {prompt.seed}, Size: {size[0]}x{size[1]}, "
+        f"LoRA scale: {prompt.lora_scale:g}"
+    )
+    return f"{prompt.prompt}{negative}\n{settings}"
+
+
+@dataclass
+class Sampler:
+    """Draws all prompts of a run at a step.
+
+    texts: what the denoiser is told by each prompt, in their order. tell: brings them to the device, encoded. sampler:
+    (steps, image tokens) -> a fresh one. decoder: latents to pixels; where the denoiser has to leave for it, all
+    prompts are decoded at one turn. guide: the family's true guidance.
+    """
+
+    run: Run
+    events: EventWriter
+    asks: Asks
+    prompts: Sequence[SamplePrompt]
+    texts: Sequence[PromptText]
+    predict: Predict
+    sampler: Callable[[int, int], Steps]
+    lora: Lora
+    decoder: Decoder
+    geometry: Geometry
+    device: torch.device
+    tell: Teller
+    guide: Guide = guided
+
+    def draw(self, step: int) -> None:
+        """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
+        total = sum(prompt.steps for prompt in self.prompts)
+        waiting: list[tuple[int, Tensor]] = []
+        try:
+            with PhaseProgress(self.events, "sample", total=total) as progress:
+                for number in range(len(self.prompts)):
+                    waiting.append((number, self._latent(number, progress)))
+                    if not self.decoder.turns:
+                        self._finish(step, waiting)
+        except Interrupted:
+            log.info("The samples of step %d were left out: the run was asked to stop", step)
+        self._finish(step, waiting)
+
+    def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
+        def check() -> None:
+            if self.asks.stop:
+                raise Interrupted
+            progress.advance()
+
+        prompt, text = self.prompts[number], self.texts[number]
+        with self.lora.scaled(prompt.lora_scale), torch.no_grad():
+            # one by one, as pipelines do
+            (positive,) = self.tell([text.positive])
+            negative = None if text.negative is None else self.tell([text.negative])[0]
+            on_device = PromptText(positive, negative)
+            return draw_latent(
+                prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check, self.guide
+            )
+
+    def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
+        """Decode and write the latents of these prompts, and empty the list."""
+        if not waiting:
+            return
+        with self.decoder.on_card():
+            for number, latent in waiting:
+                self._write(step, number, latent)
+        waiting.clear()
+
+    def _write(self, step: int, number: int, latent: Tensor) -> None:
+        prompt = self.prompts[number]
+        try:
+            picture = to_picture(self.decoder.decode(latent))
+            path = unused_path(self.run.samples_dir / f"step{step:08d}-{number}.png")
+            write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
+        except (ValueError, WriteFailed) as error:
+            remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
+            self.events.write("warning", text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy)
+            return
+        file = path.relative_to(self.run.path).as_posix()
+        self.events.write("sample", step=step, prompt_index=number, file=file, prompt=prompt.prompt)

@@ -1,0 +1,122 @@
+"""The progress display of a run in the foreground: it reads the run's folder, as the page does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from backend.base.problems import sentences
+from backend.runs.events import read_events
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsReader
+from backend.runs.status import StatusReader
+
+_EVERY_S = 0.25
+
+
+@contextmanager
+def show(run: Run, console: Console | None = None) -> Iterator[None]:
+    """Show how `run` gets on until the block ends: a bar with a step's numbers, and a line for each rare event."""
+    console = console or Console(stderr=True, highlight=False)
+    display = _Display(run, console)
+    with display.bar:
+        thread = threading.Thread(target=display.follow, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            display.ended.set()
+            thread.join(5)
+            display.update()
+
+
+class _Display:
+    """A bar over the run's status, and its events as lines above it."""
+
+    def __init__(self, run: Run, console: Console) -> None:
+        self.ended = threading.Event()
+        self._run = run
+        self._console = console
+        self._status = StatusReader(run)
+        self._metrics = MetricsReader(run)
+        _, self._offset = read_events(run.events_path)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[numbers]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self.bar.add_task("Starting", total=None, numbers="")
+
+    def follow(self) -> None:
+        """Update until `ended`."""
+        while not self.ended.wait(_EVERY_S):
+            self.update()
+
+    def update(self) -> None:
+        """Read what is new and show it."""
+        events, self._offset = read_events(self._run.events_path, self._offset)
+        for event in events:
+            line = event_line(event)
+            if line:
+                self._console.print(line, markup=False)
+        status = self._status.read()
+        row = self._metrics.last() if status.phase == "train" else None
+        self.bar.update(
+            self._task,
+            description=status.text,
+            total=status.total or 1,
+            completed=status.done or 0,
+            numbers=step_numbers(row),
+        )
+
+
+def step_numbers(row: dict[str, Any] | None) -> str:
+    """Loss, rate, speed, memory and graphs of a step's row in a few words."""
+    if row is None:
+        return ""
+    parts = []
+    for name, form in (("loss", "loss {:.4f}"), ("loss_smooth", "({:.4f})"), ("lr", "lr {:.2e}")):
+        if row.get(name) is not None:
+            parts.append(form.format(row[name]))
+    if row.get("s_per_step") is not None:
+        parts.append(f"{row['s_per_step']:.2f} s/step")
+    memory = row.get("vram_allocated") or row.get("ram")
+    if memory:
+        parts.append(f"{'VRAM' if row.get('vram_allocated') else 'RAM'} {memory / 1e9:.1f} GB")
+    if row.get("graphs"):
+        parts.append(f"graphs {row['graphs']:.0f}, recompiles {row.get('recompiles') or 0:.0f}")
+    return "  ".join(parts)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One line for a rare event; empty for what the bar shows."""
+    kind, step = event["kind"], event.get("step")
+    if kind == "validation":
+        levels = ", ".join(f"{sigma}: {loss:.4f}" for sigma, loss in (event.get("sigma_losses") or {}).items())
+        return f"step {step}: validation {event.get('set')} {event.get('loss'):.5f} ({levels})"
+    if kind in ("checkpoint", "sample"):
+        return f"step {step}: {kind} {event.get('file')}"
+    if kind in ("warning", "error"):
+        return f"{kind}: {sentences(event.get('text'), event.get('cause'), event.get('remedy'))}"
+    if kind == "recompile":
+        return f"recompile: {event.get('reason')}"
+    if kind == "graph_break":
+        return f"graph break: {event.get('reason')} ({event.get('file')}:{event.get('line')})"
+    if kind == "memory_estimate":
+        return f"memory: {event.get('headline')}"
+    if kind == "memory_peak":
+        return f"memory: {event['words']}" if event.get("words") else ""
+    if kind == "resumed":
+        return f"resumed at step {step}"
+    if kind == "stopped":
+        return f"stopped at step {step}"
+    if kind == "done":
+        return f"done: {step} steps, {event.get('lora')}"
+    return ""

@@ -1,0 +1,68 @@
+"""Text encoders that are trained beside the denoiser: their LoRA, and how captions are encoded meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.keys import linear_layers
+from backend.training.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class TrainedText:
+    """The text encoders with their LoRA, on the device for the whole run. layers: as in `Names`, those of the LoRA."""
+
+    stack: Any
+    lora: Lora
+    layers: dict[str, tuple[int, int]]
+    accelerator: Accelerator
+    text_length: int
+
+    def encode(self, captions: Sequence[str]) -> list[dict[str, Tensor]]:
+        """What the encoders give for each caption, as they are now, under the autocast of the denoiser."""
+        with self.accelerator.autocast():
+            return self.stack.states(captions, self.text_length)
+
+
+def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
+    """The encoders, frozen but for a LoRA in the layers that the family names."""
+    cfg = inputs.cfg
+    stack = inputs.code.load_text(inputs.base, inputs.text_loading)
+    module, idle = stack.trained()
+    targets = find_targets(module, inputs.family.facts.text_targets, idle)
+    sizes = linear_layers(module)
+    lora = inject(
+        module,
+        targets,
+        rank=cfg.network.network_dim,
+        alpha=cfg.network.network_alpha,
+        dropout=cfg.network.network_dropout,
+        rank_dropout=cfg.network.rank_dropout,
+        module_dropout=cfg.network.module_dropout,
+        seed=cfg.training.seed,
+        kind=cfg.network.network_type,
+        factor=cfg.network.lokr_factor,
+        cast=inputs.precision == "no",
+        device=inputs.device,
+    )
+    # LoRA dropout and checkpointing act in train mode alone, and CLIP has nothing else that differs there
+    module.train()
+    if cfg.training.gradient_checkpointing:
+        recompute(module)
+    return TrainedText(stack, lora, {path: sizes[path] for path in targets}, accelerator, inputs.plan.text_length)
+
+
+def recompute(module: nn.Module) -> None:
+    """Let every transformers model in `module` compute its layers a second time in the backward pass."""
+    for part in module.modules():
+        # the newer name first
+        enable = getattr(part, "activation_checkpointing_enable", None)
+        enable = enable or getattr(part, "gradient_checkpointing_enable", None)
+        if enable is not None:
+            enable({"use_reentrant": False})

@@ -1,0 +1,238 @@
+"""A look at the images: the scan in a subprocess, then the shape plan, made ready for the Dataset and Compile tabs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from backend.base.files import write_atomic
+from backend.config import toml_io
+from backend.config.schema import Config
+from backend.dataset.images import open_image
+from backend.dataset.items import DatasetScan, Item
+from backend.dataset.scan import most_controls
+from backend.plan.make_plan import plan_for
+from backend.plan.memory.work import RunWork, work_of
+from gui import messages, plans, plots
+from gui.jobs import Job
+
+log = logging.getLogger(__name__)
+
+PAGE = 48
+_THUMB_PX = 300
+# Settings outside these sections change neither what is found nor the plan.
+_SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
+# What the scan itself reads; of all else the plan alone is made anew.
+_SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
+_OTHER_PICTURES = "The form names other pictures since this look: look again."
+_OTHER_CAPTIONS = "Captions were written since this look: look again to have them counted."
+_MISTAKES = "The form has mistakes; this is the plan from before them."
+# Without a picture to train on there is nothing to plan.
+_NO_PLAN: dict[str, Any] = {
+    "headline": "", "steps": "", "modes": [], "recommended": "", "lines": [], "lists": [], "histogram": ""
+}  # fmt: skip
+
+
+class Look:
+    """The newest look, and the one being taken."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job = Job()
+        self.done = 0
+        self.total = 0
+        self.problems: list[dict[str, Any]] = []
+        self.items: list[Item] = []
+        self.result: dict[str, Any] | None = None
+        self._written: dict[Path, Item] = {}  # pictures whose captions were written since
+        self._trained = 0  # so many of the items are trained on; those behind them are for validation
+        self._config: Config | None = None
+        self._buckets: dict[str, str] = {}
+        self._scan: DatasetScan | None = None
+        self._work: RunWork | None = None
+        self._lock = threading.Lock()
+
+    def start(self, config: Config) -> bool:
+        """Begin a look at what this config trains on; False when one is being taken."""
+        if self.job.state == "running":
+            return False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "look.toml"
+        toml_io.dump(config, path, whole=True)
+        self.done = self.total = 0
+        self.problems = []
+        found: dict[str, Any] = {}
+
+        def line(document: dict[str, Any]) -> None:
+            kind = document.get("kind")
+            if kind == "progress":
+                self.done, self.total = document["done"], document["total"]
+            elif kind in ("result", "problems"):
+                found.update(document)
+
+        def end(code: int, errors: str) -> bool:
+            if "dataset" not in found:
+                self.problems = found.get("problems") or [
+                    {
+                        "severity": "error",
+                        "text": f"The images could not be looked at (exit code {code}).",
+                        "remedy": errors.splitlines()[-1] if errors else "",
+                    }
+                ]
+                return False
+            self._written = {}
+            self._take(config, DatasetScan.from_dict(found["dataset"]))
+            return True
+
+        arguments = ["--config", str(path), "--json", "--progress"]
+        return self.job.start("backend.dataset", arguments, line, end)
+
+    def facts(self, now: Config | None) -> dict[str, Any]:
+        """State, progress, and the result, its plan that of ``now``; ``stale`` says why it is an older one.
+
+        now: the form as a config; None while it has mistakes.
+        """
+        state = self.job.state
+        if state in ("idle", "cancelled"):
+            state = "done" if self.result else "idle"
+        self._follow(now)
+        result = self.result
+        if result is not None:
+            other = now is not None and not self._seen(now)
+            written = _OTHER_CAPTIONS if self._written else ""
+            result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else written}
+        return {
+            "look": self.job.number,
+            "state": state,
+            "done": self.done,
+            "total": self.total,
+            "problems": self.problems if state == "failed" else [],
+            "result": result if state == "done" else None,
+        }
+
+    @property
+    def caption_extension(self) -> str:
+        """How caption files of the pictures that were looked at end."""
+        return self._config.dataset.caption_extension if self._config else ".txt"
+
+    @property
+    def trigger_word(self) -> str | None:
+        """What stands in front of each of their captions."""
+        return self._config.dataset.trigger_word if self._config else None
+
+    def edited(self, index: int, item: Item) -> None:
+        """A picture's caption was written."""
+        self.items[index] = self._written[item.path] = item
+
+    def work(self, now: Config) -> RunWork | None:
+        """What the plan of the pictures lists; None before a look, and when the form names other pictures since."""
+        if self._scan is None or self.result is None or not self._seen(now) or not self._scan.train.items:
+            return None
+        self._follow(now)
+        if self._work is None:
+            self._work = work_of(now, plan_for(now, self._scan))
+        return self._work
+
+    def _seen(self, now: Config) -> bool:
+        """Whether these settings name the pictures that were looked at."""
+        return self._config is not None and _scanned(now) == _scanned(self._config)
+
+    def _follow(self, now: Config | None) -> None:
+        """Make the plan anew where settings have changed that the scan does not read."""
+        if now is None or self._scan is None or self.job.state == "running":
+            return
+        with self._lock:
+            if self._seen(now) and _relevant(now) != _relevant(self._config):
+                self._take(now, self._scan)
+
+    def page(self, number: int) -> dict[str, Any]:
+        """One page of pictures with their captions."""
+        pages = max(1, -(-len(self.items) // PAGE))
+        number = min(max(0, number), pages - 1)
+        first = number * PAGE
+        return {
+            "look": self.job.number,
+            "pages": pages,
+            "items": [
+                {
+                    "index": first + offset,
+                    "name": item.path.name,
+                    "caption": item.caption[:300],
+                    "width": item.width,
+                    "height": item.height,
+                    "bucket": self._buckets.get(item.key, ""),
+                    "validation": first + offset >= self._trained,
+                }
+                for offset, item in enumerate(self.items[first : first + PAGE])
+            ],
+        }
+
+    def thumb(self, index: int) -> bytes | None:
+        """A small JPEG of one picture of this look, or None. The browser names a number, never a path."""
+        if not 0 <= index < len(self.items):
+            return None
+        item = self.items[index]
+        cached = self.folder / "thumbs" / f"{hashlib.sha256(item.key.encode()).hexdigest()[:32]}.jpg"
+        try:
+            return cached.read_bytes()
+        except OSError:
+            pass
+        try:
+            picture = open_image(item.path, "grey")
+            picture.thumbnail((_THUMB_PX, _THUMB_PX), Image.Resampling.LANCZOS)
+            buffer = io.BytesIO()
+            picture.save(buffer, "JPEG", quality=85)
+        except (OSError, ValueError) as wrong:
+            log.info("No thumbnail of %s: %s", item.path, wrong)
+            return None
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(cached, buffer.getvalue())
+        except OSError as wrong:
+            log.info("A thumbnail could not be kept: %s", wrong)
+        return buffer.getvalue()
+
+    def _take(self, config: Config, scan: DatasetScan) -> None:
+        held = [item for found in scan.validation.values() for item in found.items]
+        every = [*scan.train.items, *held]
+        self.items, self._trained = [self._written.get(item.path, item) for item in every], len(scan.train.items)
+        self._config, self._scan, self._work = config, scan, None
+        found = [messages.finding_facts(finding) for finding in scan.findings]
+        counts = {
+            "images": len(scan.train.items),
+            "with_caption": sum(1 for item in scan.train.items if item.caption_path is not None),
+            "validation": len(held),
+            "sizes": len({(item.width, item.height) for item in scan.train.items}),
+            "ignored": sum(scan.train.ignored.values()),
+        }
+        self._buckets = {}
+        self.result = {"counts": counts, "problems": found} | _NO_PLAN
+        if not scan.train.items:
+            return
+        planned = plans.for_page(config, scan)
+        self._buckets = planned.pop("bucket_of")
+        bars = planned.pop("bars")
+        advice = planned.pop("findings")
+        self.result |= {
+            "problems": [*found, *advice],
+            "histogram": plots.histogram(bars, "Pictures in each bucket"),
+            **planned,
+        }
+
+
+def _relevant(config: Config | None) -> dict[str, Any] | None:
+    return None if config is None else {name: getattr(config, name).model_dump() for name in _SECTIONS}
+
+
+def _scanned(config: Config) -> list[Any]:
+    dataset = config.dataset.model_dump()
+    measured = config.validation.model_dump()["validation_folders"]
+    paired = any(row["control_path"] for row in [*dataset["folders"], *measured])
+    # of control pictures the scan takes as many as the family
+    return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config)]

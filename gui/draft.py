@@ -1,0 +1,186 @@
+"""What lies on the desk: the form as it was last seen, kept on the server.
+
+A browser tab may be refreshed, closed or opened twice, and the server may be restarted; the draft is a file, so none of
+that loses a keystroke. It also holds the way back from a load, and the presets put in the bin.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.base.files import write_atomic
+from backend.config.schema import settings
+from backend.config.sections.sampling import CONTROL_IMAGES
+from backend.models.table import FAMILIES, lacking
+from gui import fields, form
+
+log = logging.getLogger(__name__)
+
+_DRAFT_VERSION = 1
+_STEPS_BACK = 20
+_TABS_KEPT = 100
+
+
+@dataclass
+class Snapshot:
+    """A form and where it came from. base: the form as the preset had it, to tell what was changed since."""
+
+    values: form.Values
+    preset: str | None = None
+    base: form.Values = field(default_factory=form.defaults)
+
+
+class Desk:
+    """The draft, with undo and redo of loads. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.now = Snapshot(form.defaults())
+        self.past: list[Snapshot] = []
+        self.future: list[Snapshot] = []
+        self._seen: dict[str | None, form.Values] = {}  # the form as each tab was last known to show it
+        self.is_new = not self.path.exists()  # nobody has been here yet
+        self._restore()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "draft.json"
+
+    def keep(self, values: Mapping[str, Any], tab: str | None = None) -> bool:
+        """Take the form as a tab shows it, and write it down.
+
+        Where another tab has changed the form since, only what was changed in this one is taken, and the answer is
+        True: it shows an old form, and has to be given the new one.
+        """
+        with self.lock:
+            values = form.complete(values)
+            seen = self._seen.get(tab, values)
+            changed = {path: value for path, value in values.items() if value != seen[path]}
+            merged = self.now.values | changed if tab in self._seen else values
+            if tab in self._seen:
+                self._seen[tab] = values
+            if merged != self.now.values:
+                self.now.values = merged
+                self._write()
+            return merged != values
+
+    def shown(self, tab: str | None) -> form.Values:
+        """The form, which is now given to this tab."""
+        with self.lock:
+            self._seen.pop(tab, None)
+            self._seen[tab] = dict(self.now.values)
+            while len(self._seen) > _TABS_KEPT:
+                self._seen.pop(next(iter(self._seen)))
+            return self.now.values
+
+    def load(self, values: form.Values, preset: str | None, kept: Mapping[str, Any] | None = None) -> None:
+        """Put another form on the desk; the one before can be had back with ``undo``. kept: values beside it."""
+        with self.lock:
+            self.past = [*self.past, self.now][-_STEPS_BACK:]
+            self.future = []
+            self.now = Snapshot(values | dict(kept or {}), preset, dict(values))
+            self._write()
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Change some values of the form, still as that of the same preset; ``undo`` goes back before it."""
+        with self.lock:
+            self.past = [*self.past, self.now][-_STEPS_BACK:]
+            self.future = []
+            self.now = Snapshot(self.now.values | dict(values), self.now.preset, dict(self.now.base))
+            self._write()
+
+    def saved_as(self, preset: str) -> None:
+        """The form on the desk is now what this preset holds."""
+        with self.lock:
+            self.now.preset, self.now.base = preset, dict(self.now.values)
+            self._write()
+
+    def renamed(self, old: str, new: str | None) -> None:
+        """A preset got another name, or none any more."""
+        with self.lock:
+            for shot in (self.now, *self.past, *self.future):
+                if shot.preset == old:
+                    shot.preset = new
+            self._write()
+
+    def undo(self) -> bool:
+        """Go back before the last load; False when there is none."""
+        return self._move(self.past, self.future)
+
+    def redo(self) -> bool:
+        """Take back an undo; False when there is none."""
+        return self._move(self.future, self.past)
+
+    def facts(self) -> dict[str, Any]:
+        """What the bar shows: the preset's name, how many settings differ from it, which way undo can go."""
+        with self.lock:
+            return {
+                "preset": self.now.preset,
+                "changed": form.changed(self.now.values, self.now.base),
+                "changedFromDefault": form.changed(self.now.values, form.defaults()),
+                "family": str(self.now.values.get("model.family")),
+                "families": {name: row.facts.title for name, row in FAMILIES.items()},
+                **_of_family(str(self.now.values.get("model.family"))),
+                "canUndo": bool(self.past),
+                "canRedo": bool(self.future),
+            }
+
+    def _move(self, source: list[Snapshot], target: list[Snapshot]) -> bool:
+        with self.lock:
+            if not source:
+                return False
+            target.append(self.now)
+            self.now = source.pop()
+            self._write()
+            return True
+
+    def _write(self) -> None:
+        content = {"version": _DRAFT_VERSION, "now": asdict(self.now), "past": [asdict(shot) for shot in self.past]}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, json.dumps(content, ensure_ascii=False))
+        except OSError as wrong:
+            # The page works on without a kept draft; a full disk must not take the form away.
+            log.warning("The draft could not be kept in %s: %s", self.path, wrong)
+
+    def _restore(self) -> None:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            if content.get("version") == _DRAFT_VERSION:
+                self.now = _snapshot(content["now"])
+                self.past = [_snapshot(shot) for shot in content.get("past", [])]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+            log.warning("The draft in %s can't be read and is left aside: %s", self.path, wrong)
+
+
+def _of_family(name: str) -> dict[str, Any]:
+    """What the chosen model family lacks, by path of settings and by name of columns, and what its parts are called.
+
+    parts: what a person gives for a part that the base model lacks, by path of its setting.
+    """
+    gone = lacking(name)
+    facts = FAMILIES[name].facts if name in FAMILIES else None
+    parts = {f"model.{part.setting}": part.where for part in facts.parts if part.setting} if facts else {}
+    others = fields.part_settings() - parts.keys() if facts else frozenset()
+    columns = [column.name for setting in settings() for column in setting.columns if column.name in gone]
+    if facts:
+        taken = 0 if facts.controls is None else facts.controls.most
+        columns += [*(() if taken else ("control_path",)), *CONTROL_IMAGES[taken:]]
+    return {
+        "lacking": [s.path for s in settings() if s.name in gone or s.path in others],
+        "lackingColumns": columns,
+        "parts": parts,
+    }
+
+
+def _snapshot(content: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(form.complete(content["values"]), content.get("preset"), form.complete(content["base"]))

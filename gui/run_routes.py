@@ -1,0 +1,252 @@
+"""Our own routes, beside Gradio's: what the page polls, the pictures it shows, and the buttons that need no form.
+
+Everything a browser sends is a name out of a list that the server made, never a path; every answer says what kind of
+file it is and forbids the browser to guess.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Body, HTTPException, Query
+from fastapi.responses import FileResponse, Response
+
+from backend.runs import supervise
+from backend.runs.control import Control
+from backend.runs.errors import RunError, RunNotFound, WriteFailed
+from backend.runs.folder import Run
+from backend.runs.logs import read_log
+from gui import messages, theme
+from gui.run_store import PICTURES, Places, list_paths
+from gui.run_view import RunWatch
+
+log = logging.getLogger(__name__)
+
+SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram", "norm_mean",
+          "norm_max")  # fmt: skip
+_WATCHED = 1000
+_NO_STORE = {"Cache-Control": "no-store"}
+# A picture's name is never used twice within a run, so a browser may keep it.
+_KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
+_LARGEST_HEADER = 100_000_000
+_TONES = {"done": "good", "failed": "bad", "dead": "bad", "stopped": "calm"}
+
+Name = Annotated[str, Query(max_length=300)]
+
+
+class Watches:
+    """The runs that pages look at, each followed once; the least recently seen is forgotten."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._lock = threading.Lock()
+        self._held: dict[Path, RunWatch] = {}
+
+    def of(self, name: str) -> RunWatch:
+        """The watch on the run of this name. RunNotFound when there is none."""
+        return self.on(self._places.run(name))
+
+    def on(self, run: Run) -> RunWatch:
+        """The watch on this run."""
+        with self._lock:
+            watch = self._held.pop(run.path, None) or RunWatch(run)
+            self._held[run.path] = watch
+            while len(self._held) > _WATCHED:
+                self._held.pop(next(iter(self._held)))
+            return watch
+
+
+def routes(places: Places) -> APIRouter:
+    """The routes about runs, files and folders; those about the form are in `gui.form_routes`."""
+    router = APIRouter()
+    _reading(router, places, Watches(places))
+    _files(router, places)
+    _acting(router, places)
+    return router
+
+
+def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
+    @router.get("/runs")
+    def runs() -> Response:
+        """Every run with its state, those at work first, then the newest."""
+        return answer({"runs": [_brief(watches.on(run)) for run in places.runs()]})
+
+    @router.get("/live")
+    def live(
+        run: Name,
+        width: Annotated[int, Query(ge=1, le=4000)] = 600,
+        key: Annotated[str | None, Query(max_length=100)] = None,
+        seen: Annotated[str | None, Query(max_length=100)] = None,
+        since: int = 0,
+        until: int | None = None,
+    ) -> Response:
+        """How a run stands. ``key`` and ``seen`` are marks of the last answer: what did not change is left out."""
+        watch = _found(lambda: watches.of(run))
+        status = watch.status()
+        last = watch.metrics.last()
+        mark = f"{(last or {}).get('step')}:{(last or {}).get('generation')}:{width}:{since}:{until}"
+        reply: dict[str, Any] = {"status": status, "last": last, "key": mark}
+        if mark != key:
+            reply["series"] = watch.metrics.range(since, until, width, SERIES)
+        facts, reply["seen"] = watch.facts()
+        if reply["seen"] != seen:
+            reply["facts"] = facts
+        return answer(reply)
+
+    @router.get("/log")
+    def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
+        """What was added to a run's log since a byte offset, as text for ``textContent``."""
+        path = _found(lambda: places.run(run)).log_path
+        text, end = read_log(path, offset, 262_144)
+        return answer({"text": text, "offset": end, "reset": offset == 0 or end < offset})
+
+    @router.get("/library")
+    def library() -> Response:
+        """Every run with its files and its last samples."""
+        return answer({"runs": [_shelf(watches.on(run)) for run in places.runs()]})
+
+
+def _files(router: APIRouter, places: Places) -> None:
+    @router.get("/image")
+    def image(run: Name, file: Name) -> Response:
+        """A sample picture of a run."""
+        path = places.sample(_found(lambda: places.run(run)), file)
+        if path is None:
+            raise HTTPException(404, "There is no such picture.")
+        return FileResponse(path, media_type=PICTURES[path.suffix.lower()], headers=_KEEP)
+
+    @router.get("/download")
+    def download(run: Name, file: Name) -> Response:
+        """A LoRA file of a run, to keep."""
+        path = _lora(places, run, file)
+        disposition = f"attachment; filename*=UTF-8''{quote(path.name)}"
+        return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": disposition})
+
+    @router.get("/lora-metadata")
+    def lora_metadata(run: Name, file: Name) -> Response:
+        """What a LoRA file says about itself."""
+        try:
+            return answer({"metadata": safetensors_metadata(_lora(places, run, file))})
+        except ValueError as wrong:
+            raise HTTPException(422, str(wrong)) from None
+
+    @router.get("/fs")
+    def folders(prefix: Annotated[str, Query(max_length=4096)] = "", kind: str = "any") -> Response:
+        """Names that continue a path being typed: folders and LoRA files, no hidden ones, no contents."""
+        return answer({"entries": list_paths(prefix, kind)})
+
+    @router.get("/page/monotile.js")
+    def script() -> Response:
+        """The page's scripts in one file."""
+        return Response(theme.bundle(), media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
+
+def _acting(router: APIRouter, places: Places) -> None:
+    @router.post("/control")
+    def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
+        """Ask a run to stop (it saves first), to save now, or to sample now."""
+        found = _found(lambda: places.run(run))
+        if not found.status().active:
+            raise HTTPException(409, f"The run {run} is not at work.")
+        if what == "stop":
+            supervise.stop_in_background(found)
+        elif what in ("save", "sample"):
+            _found(lambda: Control(found).request(what))  # type: ignore[arg-type]
+        else:
+            raise HTTPException(422, "A run can be asked to stop, save or sample.")
+        return answer({"asked": what})
+
+    @router.post("/resume")
+    def resume(run: Annotated[str, Body(embed=True)]) -> Response:
+        """Go on with a run from its saved state."""
+        found = _found(lambda: places.run(run))
+        busy = next((other.name for other in places.runs() if other.status().active), None)
+        if busy is not None:
+            raise HTTPException(409, f"The run {busy} is at work. Stop it first, or wait until it ends.")
+        _found(lambda: supervise.start(None, found, resume=True))
+        return answer({"run": found.name})
+
+    @router.post("/delete")
+    def delete(run: Annotated[str, Body(embed=True)]) -> Response:
+        """Put a run into the bin."""
+        return answer({"token": _found(lambda: places.delete(run))})
+
+    @router.post("/restore")
+    def restore(token: Annotated[str, Body(embed=True)]) -> Response:
+        """Take a run out of the bin."""
+        return answer({"run": _found(lambda: places.restore(token))})
+
+
+def answer(content: dict[str, Any]) -> Response:
+    """JSON without NaN, never kept by the browser."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+    return Response(text, media_type="application/json", headers=_NO_STORE)
+
+
+def safetensors_metadata(path: Path) -> dict[str, str]:
+    """The metadata in a safetensors file's header, read without loading a tensor. ValueError when it is none."""
+    with open(path, "rb") as stream:
+        head = stream.read(8)
+        if len(head) < 8:
+            raise ValueError(f"{path.name} is no safetensors file.")
+        (size,) = struct.unpack("<Q", head)
+        if size > _LARGEST_HEADER:
+            raise ValueError(f"{path.name} is no safetensors file.")
+        try:
+            header = json.loads(stream.read(size))
+        except ValueError:
+            raise ValueError(f"{path.name} is no safetensors file, or it is broken.") from None
+    found = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    return {str(name): str(value) for name, value in sorted(found.items())}
+
+
+def _brief(watch: RunWatch) -> dict[str, Any]:
+    status = watch.status()
+    return {key: status[key] for key in ("name", "state", "active", "step", "total_steps", "eta_s", "started", "text")}
+
+
+def _shelf(watch: RunWatch) -> dict[str, Any]:
+    status = watch.status()
+    facts, _ = watch.facts()
+    named = [sample["file"] for sample in facts["samples"]]
+    shown = named if len(named) <= 8 else [*named[:2], *named[-6:]]
+    started = status["started"]
+    return {
+        "name": status["name"],
+        "path": str(watch.run.path),
+        "state": status["state"],
+        "tone": _TONES.get(status["state"], "busy"),
+        "live": status["active"],
+        "step": status["step"],
+        "total_steps": status["total_steps"],
+        "resumable": status["resumable"],
+        "when": time.strftime("%d %B %Y, %H:%M", time.localtime(started)) if started else None,
+        "bytes": sum(file["size"] for file in facts["checkpoints"]),
+        "pictures": shown,
+        "memory": (facts["memory"] or {}).get("words"),
+        "files": facts["checkpoints"],
+    }
+
+
+def _lora(places: Places, run: str, file: str) -> Path:
+    path = places.lora(_found(lambda: places.run(run)), file)
+    if path is None:
+        raise HTTPException(404, "There is no such LoRA file.")
+    return path
+
+
+def _found(get: Any) -> Any:
+    """The value of ``get()``, its errors as answers with their sentence."""
+    try:
+        return get()
+    except RunError as wrong:
+        raise HTTPException(404 if isinstance(wrong, RunNotFound) else 409, messages.words(wrong)) from None
+    except WriteFailed as wrong:
+        raise HTTPException(507, messages.words(wrong)) from None

@@ -1,0 +1,191 @@
+"""Where the page finds runs, and how it turns names that a browser sends into files, without ever leaving a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.base.files import write_atomic
+from backend.base.paths import resolve
+from backend.config.schema import by_path
+from backend.runs.errors import RunError, RunNotFound
+from backend.runs.folder import Run, is_run, list_runs
+
+log = logging.getLogger(__name__)
+
+PICTURES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+_BIN = ".bin"
+# Long enough to think better of it, short enough not to fill a disk.
+_KEPT_IN_BIN_S = 7 * 24 * 3600
+_ROOTS_KEPT = 20
+
+
+class Places:
+    """The folders that hold runs: the one that the form names now, the default one, and those that were started in.
+
+    The last are kept in a file: a run goes on, and must be seen and stopped, whatever the form names meanwhile.
+    """
+
+    def __init__(self, chosen: Callable[[], str], kept: Path) -> None:
+        """chosen: gives the form's runs folder, as typed. kept: the file of the folders that were started in."""
+        self._chosen = chosen
+        self._kept = kept
+        self._started = _read_kept(kept)
+
+    def roots(self) -> list[Path]:
+        """Folders that may hold runs, each once."""
+        names = [self._chosen(), by_path()["saving.output_dir"].default, *self._started]
+        return list(dict.fromkeys(resolve(name) for name in names if str(name).strip()))
+
+    def started_in(self, root: Path) -> None:
+        """Keep in mind that a run was started in this folder, also beyond a restart of the page."""
+        self._started = list(dict.fromkeys([str(root), *self._started]))[:_ROOTS_KEPT]
+        try:
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._kept, json.dumps(self._started, ensure_ascii=False))
+        except OSError as wrong:
+            log.warning("The folders of earlier runs could not be kept in %s: %s", self._kept, wrong)
+
+    def runs(self) -> list[Run]:
+        """All runs of all roots, newest first within a root; of two with one name the first root's counts."""
+        found: dict[str, Run] = {}
+        for root in self.roots():
+            try:
+                for run in list_runs(root):
+                    found.setdefault(run.name, run)
+            except OSError as wrong:
+                log.warning("The runs in %s can't be listed: %s", root, wrong)
+        return list(found.values())
+
+    def run(self, name: str) -> Run:
+        """The run of exactly this name. RunNotFound otherwise; a name is never taken as a path."""
+        for root in self.roots():
+            for path in _entries(root):
+                if path.name == name and path.is_dir() and is_run(path):
+                    return Run(path)
+        raise RunNotFound(f"There is no run named {name!r}.", "It may have been deleted or renamed.")
+
+    @staticmethod
+    def sample(run: Run, name: str) -> Path | None:
+        """A sample picture of a run by its file name, or None: no other kind of file, and none outside."""
+        return _inside(run.samples_dir, name, PICTURES)
+
+    @staticmethod
+    def lora(run: Run, name: str) -> Path | None:
+        """A LoRA file of a run by its file name, or None: no other kind of file, and none outside."""
+        return _inside(run.checkpoints_dir, name, {".safetensors"})
+
+    def delete(self, name: str) -> str:
+        """Put a run into its root's bin; the token brings it back. RunError when it is at work or can't be moved."""
+        run = self.run(name)
+        if run.status().active:
+            raise RunError(f"The run {name} is still at work.", "Stop it first.")
+        self.empty_bins()
+        target = run.path.parent / _BIN / f"{int(time.time())}-{run.name}"
+        try:
+            target.parent.mkdir(exist_ok=True)
+            run.path.rename(target)
+        except OSError as wrong:
+            raise RunError(
+                f"The run {name} can't be deleted: {wrong.strerror or wrong}.", "Close programs that use it."
+            ) from wrong
+        return target.name
+
+    def restore(self, token: str) -> str:
+        """Take a run out of the bin again; its name. RunError when it is no longer there."""
+        for root in self.roots():
+            held = next((path for path in _entries(root / _BIN) if path.name == token), None)
+            if held is None:
+                continue
+            target = root / token.partition("-")[2]
+            if target.exists():
+                raise RunError(f"There is another run named {target.name}.", "Rename or delete that one first.")
+            held.rename(target)
+            return target.name
+        raise RunError("That run is no longer in the bin.")
+
+    def empty_bins(self) -> None:
+        """Remove for good what has lain in a bin for a week."""
+        for root in self.roots():
+            for path in _entries(root / _BIN):
+                when = path.name.partition("-")[0]
+                if when.isdigit() and time.time() - int(when) > _KEPT_IN_BIN_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_kept(path: Path) -> list[str]:
+    try:
+        return [str(root) for root in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as wrong:
+        log.warning("The folders of earlier runs in %s can't be read: %s", path, wrong)
+        return []
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _inside(folder: Path, name: str, endings: object) -> Path | None:
+    """A plain file right inside ``folder``, or None.
+
+    The name is compared with what the folder lists, never joined to a path: there is nothing to climb out with. A link
+    that leads out of the folder is refused as well.
+    """
+    for path in _entries(folder):
+        if path.name != name or path.name.startswith(".") or path.suffix.lower() not in endings:  # type: ignore[operator]
+            continue
+        real = Path(os.path.realpath(path))
+        return path if real.is_file() and real.parent == Path(os.path.realpath(folder)) else None
+    return None
+
+
+def list_paths(prefix: str, kind: str, most: int = 100) -> list[dict[str, object]]:
+    """Folders, and files that a setting can name, that continue what was typed so far; for the path fields.
+
+    prefix: as typed; ``~`` and paths below the project are understood. kind: ``folder`` leaves files out. Hidden names
+    are left out, contents are never read, and what can't be listed is empty.
+    """
+    if "\x00" in prefix or len(prefix) > 4096:
+        return []
+    typed = prefix or "~/"
+    ends = typed.endswith(("/", os.sep)) or typed == "~"
+    try:
+        whole = resolve(typed)
+        folder, start = (whole, "") if ends else (whole.parent, whole.name)
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name.lower())
+    except (OSError, ValueError):
+        return []
+    found: list[dict[str, object]] = []
+    for entry in entries:
+        if entry.name.startswith(".") or not entry.name.lower().startswith(start.lower()):
+            continue
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            continue
+        if not is_folder and (kind == "folder" or not entry.name.lower().endswith((".safetensors", ".sft", ".toml"))):
+            continue
+        indexes = (os.path.join(entry.path, name) for name in ("model_index.json", "modular_model_index.json"))
+        note = "base model" if is_folder and any(map(os.path.isfile, indexes)) else ""
+        found.append(
+            {
+                "name": entry.name,
+                "path": str(folder / entry.name),
+                "folder": is_folder,
+                "separator": os.sep,
+                "note": note,
+            }
+        )
+        if len(found) >= most:
+            break
+    return found

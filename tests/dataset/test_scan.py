@@ -1,0 +1,371 @@
+"""Scanning folders: what is found, what is named, and what a second scan costs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from backend.dataset import scan as scanning
+from backend.dataset.items import Finding, Scan
+from backend.dataset.scan import FolderSpec, scan
+from tests.tiny.pictures import BLUE, RED, cut_off, noise_jpeg, picture, turned_jpeg, with_caption
+
+
+def look(*folders: Path, **options: object) -> Scan:
+    return scan([FolderSpec(folder) for folder in folders], **options)
+
+
+def finding(found: Scan, kind: str) -> Finding:
+    """The one finding of a kind."""
+    (only,) = [each for each in found.findings if each.kind == kind]
+    return only
+
+
+def kinds(found: Scan) -> set[str]:
+    return {each.kind for each in found.findings}
+
+
+def test_items_carry_all_that_later_steps_need(tmp_path: Path) -> None:
+    path = with_caption(picture(tmp_path / "a.png", (40, 20)), "a red field")
+    found = look(tmp_path)
+    (item,) = found.items
+    assert item.key == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (item.path, item.width, item.height, item.repeats) == (path, 40, 20, 1)
+    assert (item.caption, item.caption_path, item.has_alpha) == ("a red field", tmp_path / "a.txt", False)
+    assert found.problems == []
+    assert (found.pictures, found.captions) == (1, 1)
+
+
+def test_d1_turned_photo_has_the_turned_size(tmp_path: Path) -> None:
+    with_caption(turned_jpeg(tmp_path / "a.jpg", 6))
+    (item,) = look(tmp_path).items
+    assert (item.width, item.height) == (20, 40)
+
+
+def test_d2_transparency_is_said(tmp_path: Path) -> None:
+    Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    with_caption(tmp_path / "clear.png")
+    with_caption(picture(tmp_path / "solid.png"))
+    found = look(tmp_path)
+    said = finding(found, "transparent")
+    assert said.severity == "note" and "clear.png" in said.text and "solid.png" not in said.text
+    assert said.setting == "dataset.transparency"
+    assert [item.has_alpha for item in found.items] == [True, False]
+
+
+def test_d3_truncated_jpeg_is_listed_and_skipped(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "good.png"))
+    with_caption(cut_off(noise_jpeg(tmp_path / "bad.jpg")))
+    found = look(tmp_path)
+    assert [item.path.name for item in found.items] == ["good.png"]
+    said = finding(found, "unreadable")
+    assert "bad.jpg" in said.text and "cut off" in said.text and said.remedy
+    assert [problem.severity for problem in found.problems] == ["warning"]
+
+
+def test_many_damaged_files_make_one_sentence_with_all_names(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number:02}.png").write_bytes(b"no picture")
+    said = finding(look(tmp_path), "unreadable")
+    assert "30 pictures" in said.text and len(said.files) == 30
+
+
+@pytest.mark.parametrize("name", ["a.JPG", "a.Jpg", "a.jpeg", "a.webp", "a.PNG", "a.bmp", "a.TIFF", "a.jfif"])
+def test_d4_endings_in_any_case(tmp_path: Path, name: str) -> None:
+    kind = {"jpg": "JPEG", "jpeg": "JPEG", "jfif": "JPEG", "tiff": "TIFF"}.get(name[2:].lower(), name[2:].upper())
+    Image.new("RGB", (8, 8)).save(tmp_path / name, kind)
+    assert [item.path.name for item in look(tmp_path).items] == [name]
+
+
+def test_caption_ending_in_any_case(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    (tmp_path / "a.TXT").write_text("a caption")
+    assert look(tmp_path).items[0].caption == "a caption"
+
+
+def test_d5_rubbish_is_ignored_and_counted(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "x.jpg"))
+    (tmp_path / "._x.jpg").write_bytes(b"mac")
+    (tmp_path / "Thumbs.db").write_bytes(b"windows")
+    (tmp_path / ".DS_Store").write_bytes(b"mac")
+    picture(tmp_path / ".ipynb_checkpoints" / "x-checkpoint.jpg")
+    picture(tmp_path / "__MACOSX" / "x.jpg")
+    (tmp_path / "notes.md").write_text("mine")
+    found = look(tmp_path)
+    assert [item.path.name for item in found.items] == ["x.jpg"]
+    assert found.ignored == {
+        "hidden or system files": 2,
+        "hidden or system folders": 2,
+        "macOS shadow files (._*)": 1,
+    }
+    assert found.other == {".md": 1}
+    assert any("ignored: " in line for line in found.summary())
+    assert kinds(found) == set()
+
+
+def test_d6_foreign_encodings_are_decoded_or_named(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "west.png", colour=RED), b"it\x92s a caf\xe9 at night")
+    with_caption(picture(tmp_path / "east.png", colour=BLUE), "一只黑色的猫".encode("gbk"))
+    found = look(tmp_path)
+    (item,) = found.items
+    assert item.caption == "it\u2019s a caf\u00e9 at night"
+    assert "west.txt" in finding(found, "cp1252_caption").text
+    bad = finding(found, "bad_caption")
+    assert "east.txt" in bad.text and "UTF-8" in bad.remedy
+
+
+def test_d8_empty_caption_is_a_warning_and_trains_empty(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png", colour=RED), b"")
+    with_caption(picture(tmp_path / "b.png", colour=BLUE), b" \n ")
+    found = look(tmp_path)
+    assert [item.caption for item in found.items] == ["", ""]
+    said = finding(found, "empty_caption")
+    assert said.severity == "warning" and len(said.files) == 2 and "a.txt" in said.text
+
+
+def test_missing_captions_are_counted_with_the_mend(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png", colour=RED))
+    picture(tmp_path / "b.png", colour=BLUE)
+    said = finding(look(tmp_path), "missing_caption")
+    assert "1 of 2" in said.text and "b.png" in said.text
+    assert "trigger word 'sks'" in finding(look(tmp_path, trigger_word="sks"), "missing_caption").remedy
+
+
+def test_no_captions_at_all_and_another_ending_beside_them(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", colour=RED)
+    picture(tmp_path / "b.png", colour=BLUE)
+    assert "None of the 2 pictures" in finding(look(tmp_path), "no_captions").text
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.caption").write_text("mine")
+    said = finding(look(tmp_path), "no_captions")
+    assert ".caption" in said.remedy and said.setting == "dataset.caption_extension"
+    found = look(tmp_path, caption_extension=".caption")
+    assert [item.caption for item in found.items] == ["mine", "mine"] and kinds(found) == set()
+
+
+def test_trigger_word_is_in_the_items_caption(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png"), "a cat")
+    assert look(tmp_path, trigger_word="sks").items[0].caption == "sks, a cat"
+
+
+def test_d10_named_folder_chosen_instead_of_its_parent(tmp_path: Path) -> None:
+    inner = tmp_path / "set" / "10_cat"
+    with_caption(picture(inner / "a.png"))
+    found = look(inner)
+    assert found.items[0].repeats == 1
+    said = finding(found, "named_folder")
+    assert "10_cat" in said.text and "1 repeat" in said.text and str(tmp_path / "set") in said.remedy
+    (report,) = found.folders
+    assert (report.offer, report.named_repeats, report.repeats) == (str(tmp_path / "set"), 10, 1)
+
+
+def test_d10_parent_of_named_folders_states_final_repeats(tmp_path: Path) -> None:
+    for number, name in enumerate(("10_cat", "3_dog/inner", "plain", "0_old")):
+        with_caption(picture(tmp_path / name / "a.png", colour=(number, 0, 0)))
+    found = scan([FolderSpec(tmp_path, 2)])
+    assert {item.path.parent.name: item.repeats for item in found.items} == {"10_cat": 20, "inner": 6, "plain": 2}
+    said = finding(found, "final_repeats")
+    assert "10_cat x 20" in said.text and "plain x 2" in said.text and "inner x 6" in said.text
+    zero = finding(found, "zero_repeats")
+    assert "0_old" in zero.text and zero.severity == "warning" and "1_old" in zero.remedy
+    assert {Path(report.path).name: report.repeats for report in found.folders}["0_old"] == 0
+
+
+ODD_NAMES = ["Über uns", "100%", "it's", 'say "hi"', "猫の絵", "[a-z]", "a;b&c", "$HOME", "{x}", "tab\there", "-rf"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_d12_odd_path_names(tmp_path: Path, name: str) -> None:
+    with_caption(picture(tmp_path / name / f"{name}.png"), "a caption")
+    found = look(tmp_path / name, cache_dir=tmp_path / "cache")
+    assert [item.caption for item in found.items] == ["a caption"]
+    assert Scan.from_dict(found.to_dict()) == found
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names that are no text exist on Linux only")
+def test_name_that_is_no_utf8_text(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    picture(folder / "a.png").rename(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe.png"))
+    found = look(folder, cache_dir=tmp_path / "cache")
+    assert len(found.items) == 1 and len(look(folder, cache_dir=tmp_path / "cache").items) == 1
+
+
+def test_folder_faults_are_errors_with_a_mend(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "only_text").mkdir()
+    (tmp_path / "only_text" / "a.md").write_text("x")
+    (tmp_path / "phone").mkdir()
+    (tmp_path / "phone" / "a.heic").write_bytes(b"x")
+    expected = {
+        tmp_path / "gone": ("missing_folder", "does not exist"),
+        picture(tmp_path / "file.png"): ("not_a_folder", "is a file"),
+        tmp_path / "empty": ("no_pictures", "it is empty"),
+        tmp_path / "only_text": ("no_pictures", "1 other file"),
+        tmp_path / "phone": ("no_pictures", ".heic"),
+    }
+    for path, (kind, text) in expected.items():
+        spec = FolderSpec(path, 1, "dataset.folders[3].path")
+        said = finding(scan([spec]), kind)
+        assert said.severity == "error" and text in said.text and said.remedy and str(path) in said.text
+        assert said.setting == "dataset.folders[3].path"
+
+
+def test_kinds_that_can_not_be_read_are_named(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png"))
+    (tmp_path / "b.HEIC").write_bytes(b"x")
+    (tmp_path / "c.gif").write_bytes(b"x")
+    found = look(tmp_path)
+    said = [each for each in found.findings if each.kind == "unread_kind"]
+    assert [each.text.split(" can't")[0] for each in said] == ["1 .gif file", "1 .heic file"]
+    assert found.pictures == 3
+
+
+def test_copies_and_folders_chosen_twice(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png"))
+    with_caption(picture(tmp_path / "in" / "b.png"))
+    found = look(tmp_path, tmp_path / "in")
+    assert "a.png" in finding(found, "copies").text
+    assert finding(found, "chosen_twice").files == (str(tmp_path / "in" / "b.png"),)
+    assert len(found.items) == 3
+
+
+def test_shared_and_lone_captions(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", colour=RED)
+    with_caption(picture(tmp_path / "a.webp", colour=BLUE))
+    (tmp_path / "lone.txt").write_text("x")
+    found = look(tmp_path)
+    assert "a.png and a.webp" in finding(found, "shared_caption").text
+    assert "lone.txt" in finding(found, "lone_caption").text
+    assert found.captions == 1 and found.other == {".txt": 1}
+
+
+def test_sub_folders_are_read_and_link_loops_end(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "b" / "deep" / "x.png", colour=RED))
+    with_caption(picture(tmp_path / "a" / "y.png", colour=BLUE))
+    (tmp_path / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    found = look(tmp_path)
+    assert [item.path.name for item in found.items] == ["y.png", "x.png"]
+    assert {report.path: report.images for report in found.folders} == {
+        str(tmp_path / "a"): 1,
+        str(tmp_path / "b" / "deep"): 1,
+    }
+
+
+def test_order_does_not_depend_on_threads(tmp_path: Path) -> None:
+    for number in range(20):
+        with_caption(picture(tmp_path / f"{number:02}.png", colour=(number, 0, 0)))
+    assert look(tmp_path, workers=1) == look(tmp_path, workers=4)
+
+
+def make_old(*paths: Path, seconds: int = 60) -> None:
+    """Date files back, so that the memory of scans trusts them."""
+    for path in paths:
+        stat = path.stat()
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns - seconds * 10**9))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the pictures that are really decoded; file times count as old."""
+    calls: list[int] = []
+    real = scanning.probe
+    monkeypatch.setattr(scanning, "probe", lambda source: (calls.append(1), real(source))[1])
+    monkeypatch.setattr("backend.dataset.scan_cache.YOUNG_S", -1.0)
+    return calls
+
+
+def test_d11_second_scan_decodes_nothing(tmp_path: Path, decoded: list[int]) -> None:
+    images = tmp_path / "images"
+    for number in range(10):
+        with_caption(picture(images / f"{number}.png", (16 + number, 16), (number, 0, 0)))
+    with_caption(cut_off(noise_jpeg(images / "bad.jpg")))
+    first = look(images, cache_dir=tmp_path / "cache")
+    assert len(decoded) == 11
+    second = look(images, cache_dir=tmp_path / "cache")
+    assert len(decoded) == 11
+    assert second == first
+    # A changed caption counts although no picture is looked at again.
+    (images / "0.txt").write_text("another")
+    assert look(images, cache_dir=tmp_path / "cache").items[0].caption == "another"
+
+
+def test_changed_picture_is_measured_again_even_with_its_old_date(tmp_path: Path, decoded: list[int]) -> None:
+    path = with_caption(picture(tmp_path / "i" / "a.bmp", colour=RED))
+    make_old(path)
+    before, stat = look(tmp_path / "i", cache_dir=tmp_path / "cache").items[0], path.stat()
+    picture(path, colour=BLUE)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    after = look(tmp_path / "i", cache_dir=tmp_path / "cache").items[0]
+    assert after.key != before.key
+
+
+def test_files_touched_just_now_are_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_caption(picture(tmp_path / "i" / "a.png"))
+    look(tmp_path / "i", cache_dir=tmp_path / "cache")
+    assert not (tmp_path / "cache" / "scan.sqlite").exists()
+    monkeypatch.setattr("backend.dataset.scan_cache.YOUNG_S", -1.0)
+    look(tmp_path / "i", cache_dir=tmp_path / "cache")
+    assert (tmp_path / "cache" / "scan.sqlite").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database at all, but long enough to be one" * 50])
+def test_d14_broken_memory_is_made_anew(tmp_path: Path, decoded: list[int], damage: bytes) -> None:
+    with_caption(picture(tmp_path / "i" / "a.png"))
+    look(tmp_path / "i", cache_dir=tmp_path / "cache")
+    (tmp_path / "cache" / "scan.sqlite").write_bytes(damage)
+    assert len(look(tmp_path / "i", cache_dir=tmp_path / "cache").items) == 1
+    assert len(look(tmp_path / "i", cache_dir=tmp_path / "cache").items) == 1
+    assert len(decoded) == 2
+
+
+def test_memory_of_another_version_is_made_anew(tmp_path: Path, decoded: list[int]) -> None:
+    with_caption(picture(tmp_path / "i" / "a.png"))
+    look(tmp_path / "i", cache_dir=tmp_path / "cache")
+    with sqlite3.connect(tmp_path / "cache" / "scan.sqlite") as connection:
+        connection.execute("UPDATE images SET width = 9999")
+        connection.execute("PRAGMA user_version = 99")
+    assert look(tmp_path / "i", cache_dir=tmp_path / "cache").items[0].width == 40
+
+
+def test_cache_folder_that_can_not_be_made_is_no_fault(tmp_path: Path, decoded: list[int]) -> None:
+    with_caption(picture(tmp_path / "i" / "a.png"))
+    (tmp_path / "file").write_text("in the way")
+    assert len(look(tmp_path / "i", cache_dir=tmp_path / "file" / "cache").items) == 1
+
+
+def test_nothing_is_written_beside_the_pictures(tmp_path: Path, decoded: list[int]) -> None:
+    with_caption(picture(tmp_path / "i" / "a.png"))
+    look(tmp_path / "i", cache_dir=tmp_path / "cache")
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["a.png", "a.txt"]
+
+
+def test_progress_counts_every_picture(tmp_path: Path, decoded: list[int]) -> None:
+    for number in range(5):
+        picture(tmp_path / "i" / f"{number}.png", colour=(number, 0, 0))
+    calls: list[tuple[int, int]] = []
+    look(tmp_path / "i", cache_dir=tmp_path / "c", progress=lambda done, total, path: calls.append((done, total)))
+    assert calls == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    calls.clear()
+    look(tmp_path / "i", cache_dir=tmp_path / "c", progress=lambda done, total, path: calls.append((done, total)))
+    assert calls == [(5, 5)]
+
+
+def test_vanished_picture_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(tmp_path / "a.png", colour=RED)
+    gone = picture(tmp_path / "b.png", colour=BLUE)
+    real = scanning._measure
+    monkeypatch.setattr(scanning, "_measure", lambda paths, *rest: (gone.unlink(), real(paths, *rest))[1])
+    found = look(tmp_path)
+    assert [item.path.name for item in found.items] == ["a.png"]
+    assert "b.png" in finding(found, "unreadable").text
+
+
+def test_empty_picture_file(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    assert "the file is empty" in finding(look(tmp_path), "unreadable").text

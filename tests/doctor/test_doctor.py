@@ -1,0 +1,187 @@
+"""The doctor: each finding with its state and mend, and the proof that compiling works, on this real machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend.doctor import __main__ as doctor
+from backend.doctor import cache
+from backend.doctor.__main__ import Check
+from backend.setup import toolchain
+from backend.shapes.attention import route_report
+
+GPU = {
+    "torch": "2.13.0+cu130",
+    "cuda_build": "13.0",
+    "gpu": {"name": "NVIDIA H100", "capability": [9, 0], "bytes": 80 * 2**30, "bf16": True},
+    "routes": {"sdpa": None, "flash2": "the package flash-attn is not installed", "fa3": "FlashAttention 3 is missing"},
+}
+
+
+def by_name(found: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in found}
+
+
+@pytest.mark.slow
+def test_this_machine_is_proven_in_a_subprocess(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code = doctor.main(["--json", "--cache-dir", str(tmp_path)], lines.append)
+    found = by_name([Check(**json.loads(line)) for line in lines])
+    assert code == 0 and found["Compile"].state == "ok" and "forward and backward on" in found["Compile"].text
+    assert {
+        "Python",
+        "Packages",
+        "torch",
+        "GPU",
+        "Triton",
+        "Compile cache",
+        "Disk",
+        "Attention",
+        "Quantised base",
+    } <= found.keys()
+    assert "usable here: sdpa" in found["Attention"].text
+    assert list(tmp_path.iterdir()) == [], "the proof leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_a_broken_compiler_fails_with_its_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    found = doctor._proof(tmp_path)
+    assert found.state == "fail" and found.text.startswith("compiling failed: ")
+    assert found.remedy == toolchain.compiler_remedy() != ""
+
+
+@pytest.mark.slow
+def test_a_cache_folder_with_a_space_is_told_to_be_the_cause(tmp_path: Path) -> None:
+    spaced = tmp_path / "a b"
+    spaced.mkdir()
+    found = doctor._proof(spaced)
+    assert found.state == "fail" and "fatal error" in found.text, "what the compiler said, not what torch said of it"
+    assert found.remedy == toolchain.folder_remedy()
+
+
+def test_a_compiler_that_stumbles_over_a_path_is_not_to_be_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "C++ compile error: g++: fatal error: input file '/tmp/a' is the same as output file"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert toolchain.remedy_of(said) == toolchain.compiler_remedy() and list(doctor._install()) == []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/a b/i")
+    assert toolchain.remedy_of(said) == toolchain.folder_remedy()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/ab/i")
+    monkeypatch.setattr(toolchain, "torch_folder", lambda: Path("/home/j/my tools/.venv/torch"))
+    assert toolchain.remedy_of(said) == toolchain.install_remedy()
+    (check,) = doctor._install()
+    assert check.state == "warn" and "/home/j/my tools/.venv/torch has a space in it" in check.text
+    assert check.remedy == toolchain.install_remedy()
+
+
+def test_triton_is_not_to_be_installed_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "CppCompileError: /root/.triton/cache/x.cpp"
+    monkeypatch.setattr(toolchain, "has_triton", lambda: False)
+    assert toolchain.remedy_of(said) == toolchain.triton_remedy()
+    monkeypatch.setattr(toolchain, "has_triton", lambda: True)
+    assert toolchain.remedy_of(said) == toolchain.compiler_remedy()
+
+
+def test_torch_that_does_not_load_or_is_old_is_told() -> None:
+    assert (
+        doctor._torch(None, "ImportError: libcudart.so.13").text == "torch does not load: ImportError: libcudart.so.13"
+    )
+    assert doctor._torch({"error": "OSError: DLL"}, "").state == "fail"
+    old = doctor._torch({"torch": "2.4.1"}, "")
+    assert old.state == "warn" and "compiling is skipped" in old.text and "2.11 or newer" in old.remedy
+
+
+def test_gpu_states() -> None:
+    good = by_name(doctor._gpu(GPU, "580.1"))
+    assert good["GPU"].text == "NVIDIA H100, 80 GiB, compute capability 9.0" and good["Driver"].text == "NVIDIA 580.1"
+    assert doctor._gpu({"cuda_build": None}, "580.1")[0].state == "fail"
+    assert "without CUDA" in doctor._gpu({"cuda_build": None}, "580.1")[0].text
+    assert "does not serve this torch (CUDA 13.0)" in doctor._gpu({"cuda_build": "13.0"}, "400.2")[0].text
+    assert doctor._gpu({"cuda_build": None}, None)[0].state == "warn"
+    old = doctor._gpu({"gpu": GPU["gpu"] | {"bf16": False}}, None)[0]
+    assert old.state == "warn" and "fp16" in old.remedy
+
+
+def test_each_unusable_attention_route_is_named() -> None:
+    found = by_name(doctor._attention(GPU))
+    assert found["Attention flash2"].remedy == "Optional: pip install flash-attn"
+    assert found["Attention fa3"].state == "warn" and "Attention sdpa" not in found
+
+
+def test_without_a_card_one_line_names_every_attention_route() -> None:
+    (check,) = doctor._attention({"routes": route_report(torch.device("cpu"), torch.float32)})
+    assert check.state == "ok" and "usable here: sdpa; " in check.text
+    assert "flash2, fa3, fa4, varlen need an NVIDIA GPU" in check.text
+    assert "flex attention has no backward pass on the CPU" in check.text
+
+
+def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
+    said = {"nf4": "nf4 needs the package bitsandbytes, which is not installed", "int8": "", "fp8": "fp8 needs Ada"}
+    nf4, fp8 = doctor._quantised({"quantised": said})
+    assert (nf4.state, nf4.text, nf4.remedy) == ("warn", said["nf4"], "Optional: pip install bitsandbytes")
+    assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
+    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(said, "")})] == ["ok"]
+
+
+def test_missing_tools_are_named_with_their_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "compiler", lambda kind="cpp": None)
+    monkeypatch.setattr(toolchain, "has_triton", lambda: False)
+    monkeypatch.setattr(toolchain, "python_header", lambda: None)
+    found = by_name(list(doctor._toolchain(on_gpu=True)))
+    assert {name: check.state for name, check in found.items()} == {
+        "Triton": "fail",
+        "C compiler": "fail",
+        "Python headers": "fail",
+    }
+    assert all(check.remedy for check in found.values())
+    on_cpu = by_name(list(doctor._toolchain(on_gpu=False)))
+    assert on_cpu["C++ compiler"].state == "fail" and on_cpu["Triton"].state == "ok"
+
+
+def test_windows_is_told_of_its_own_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "is_windows", lambda: True)
+    monkeypatch.setattr(toolchain, "msvc", lambda: None)
+    monkeypatch.setattr(toolchain, "compiler", lambda kind="cpp": None)
+    monkeypatch.setattr(toolchain, "has_triton", lambda: False)
+    found = by_name(list(doctor._toolchain(on_gpu=True)))
+    assert "triton-windows" in found["Triton"].remedy and found["C compiler"].state == "warn"
+    assert found["MSVC"].state == "warn" and found["MSVC"].remedy
+
+
+def test_disk_and_cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spaced = tmp_path / "a b"
+    checks, folder = doctor._disk(str(spaced))
+    assert folder == spaced and checks[0].state == "warn" and "has a space" in checks[0].text
+    usage = doctor.shutil.disk_usage(tmp_path)._replace(free=int(5e8))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
+    assert by_name(doctor._disk(str(tmp_path))[0])["Disk"].state == "fail"
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    assert doctor._disk(str(blocked / "c"))[0][0].state == "fail"
+
+
+def test_a_hanging_probe_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*args, **kwargs):
+        raise subprocess.TimeoutExpired(args[0], kwargs["timeout"])
+
+    monkeypatch.setattr(doctor.subprocess, "run", hang)
+    assert doctor._ask("facts", 3).said == "no answer within 3 s"
+
+
+def test_doctor_is_torch_free() -> None:
+    code = "import sys, backend.doctor.__main__; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_cache_commands(tmp_path: Path) -> None:
+    said: list[str] = []
+    at = ["--cache-dir", str(tmp_path / "c")]
+    assert cache.main(at, said.append) == 0 and "0 bytes in 0 files" in said[-1]
+    assert cache.main([*at, "export", str(tmp_path / "k.zip")], said.append) == 0
+    assert cache.main([*at, "import", str(tmp_path / "k.zip")], said.append) == 0 and "here already" in said[-1]
+    assert cache.main([*at, "clear"], said.append) == 0 and said[-1].startswith("Cleared ") and "in 1 files" in said[-1]
+    assert cache.main([*at, "import", str(tmp_path / "missing.zip")], said.append) == 1

@@ -1,0 +1,273 @@
+"""What is checked while settings are made: the base model, the images and their plan, this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.config.load import parse
+from backend.models import chosen as chosen_model
+from backend.plan.memory.machine import Card, cards
+from gui import base_model, form, form_routes
+from gui.dataset_scan import Look
+from gui.jobs import Job
+from tests.gui.conftest import ADDRESS, Page, make_run
+
+
+def config(base: Path | None = None, folder: Path | None = None, **sections: Any) -> Any:
+    data = dict(sections)
+    if base:
+        data["model"] = {"base_model": str(base), **data.get("model", {})}
+    data["dataset"] = {"resolution": 256, "min_bucket_size": 64, **data.get("dataset", {})}
+    if folder:
+        data["dataset"]["folders"] = [{"path": str(folder)}]
+    found = parse(data).config
+    assert found is not None
+    return found
+
+
+def wait(job: Job, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while job.state == "running" and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def test_a_whole_base_model_is_named_with_its_parts(tiny_flux: Path) -> None:
+    facts = base_model.facts(config(tiny_flux))
+    assert facts["title"] == "FLUX.1" and facts["problems"] == []
+    assert {part["place"] for part in facts["parts"]} == {"transformer", "vae", "text_encoder", "text_encoder_2"}
+    assert all(part["bytes"] > 0 for part in facts["parts"])
+    assert facts["total"] == sum(part["bytes"] for part in facts["parts"])
+
+
+def test_a_base_model_that_lacks_a_part_says_which(tiny_flux: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_flux, copy)
+    shutil.rmtree(copy / "vae")
+    facts = base_model.facts(config(copy))
+    assert any("VAE" in problem["text"] for problem in facts["problems"])
+    assert next(part for part in facts["parts"] if part["place"] == "vae")["bytes"] is None
+    assert base_model.facts(config(tmp_path / "nothing"))["problems"]
+    assert base_model.facts(config())["path"] == ""
+
+
+def test_a_base_model_of_another_family_is_told_in_one_line(tiny_flux: Path) -> None:
+    wrong = config(tiny_flux, model={"family": "sdxl"}, compile={"shape_mode": "off"})
+    facts = base_model.facts(wrong)
+    assert facts["fits"] == {"title": "FLUX.1", "change": {"model.family": "flux"}} and facts["parts"] == []
+    assert [(p.path, p.text) for p in chosen_model.problems(wrong)] == [
+        ("model.family", "the base model is FLUX.1, but the chosen family is SDXL")
+    ]
+    assert base_model.facts(config(tiny_flux))["fits"] is None
+    # Belongs to no family: its own problems are told.
+    assert base_model.facts(config(tiny_flux / "vae"))["fits"] is None
+    assert chosen_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
+
+
+def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
+    (image_folder / "broken.png").write_bytes(b"no picture")
+    (image_folder / "picture_3.txt").unlink()
+    look = Look(tmp_path / "look")
+    chosen = config(tiny_flux, image_folder)
+    assert look.start(chosen) and not look.start(chosen)
+    wait(look.job)
+    facts = look.facts(chosen)
+    assert facts["state"] == "done", facts
+    result = facts["result"]
+    assert result["counts"]["images"] == 8 and result["counts"]["with_caption"] == 7
+    assert (facts["done"], facts["total"]) == (9, 9)
+    said = " ".join(problem["text"] for problem in result["problems"])
+    assert "broken.png" in said and "picture_3.png" in said
+    (missing,) = (problem for problem in result["problems"] if "picture_3.png" in problem["text"])
+    assert (missing["id"], missing["label"]) == ("f-dataset-caption_extension", "Caption extension")
+    assert "graph" in result["headline"] and "2 block classes" in result["headline"]
+    assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
+    assert result["histogram"].startswith("<svg") and not result["stale"]
+    # The plan follows the form; other pictures need another look.
+    followed = look.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]
+    assert not followed["stale"] and followed["steps"] != result["steps"]
+    assert look.facts(config(tiny_flux, image_folder, dataset={"caption_extension": ".md"}))["result"]["stale"]
+    first = look.page(0)
+    assert len(first["items"]) == 8 and first["pages"] == 1
+    assert first["items"][0]["caption"] and first["items"][0]["bucket"] and not first["items"][0]["validation"]
+    thumb = look.thumb(0)
+    assert thumb is not None and thumb.startswith(b"\xff\xd8") and look.thumb(0) == thumb
+    assert look.thumb(8) is None and look.thumb(-1) is None
+
+
+def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
+    look = Look(tmp_path / "look")
+    look.start(config(None, tmp_path / "nowhere"))
+    wait(look.job)
+    result = look.facts(None)["result"]
+    assert result["counts"]["images"] == 0
+    assert (result["headline"], result["steps"], result["modes"]) == ("", "", [])
+    assert any("does not exist" in problem["text"] for problem in result["problems"])
+
+
+def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
+    assert "folder" in page.client.post("/look").json()["detail"]
+    (western := image_folder / "picture_0.txt").write_bytes(b"it\x92s a fox")
+    (missing := image_folder / "picture_1.txt").unlink()
+    folders = {"dataset.folders": [{"path": str(image_folder)}], "dataset.trigger_word": "zorbl"}
+    values = form.defaults() | {"saving.output_dir": str(page.runs)} | folders
+    application.state.desk.keep(values)
+    assert page.client.post("/look").status_code == 200
+    end = time.monotonic() + 60
+    while (state := page.client.get("/look").json())["state"] == "running" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert state["result"]["counts"]["images"] == 8
+    items = page.client.get("/look/items").json()
+    answer = page.client.get("/thumb", params={"look": items["look"], "item": 0})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+    assert page.client.get("/thumb", params={"look": items["look"] + 1, "item": 0}).status_code == 404
+    captions_are_written_and_taken_back(page, items["look"], western, missing)
+    application.state.desk.keep(values | {"network.network_dim": "x"})
+    assert page.client.post("/look").status_code == 422
+
+
+def captions_are_written_and_taken_back(page: Page, look: int, *files: Path) -> None:
+    """One whose file is in Windows-1252, and one without a file: each comes back as it was."""
+    before = [file.read_bytes() if file.exists() else None for file in files]
+    tokens = []
+    for index, said in enumerate(("Windows-1252", "no picture_1.txt yet")):
+        told = page.client.get("/look/caption", params={"look": look, "item": index}).json()
+        assert said in told["said"] and told["text"] == ("it’s a fox", "")[index]
+        sent = page.client.post("/look/caption", json={"look": look, "item": index, "text": " ein Füchslein \n"}).json()
+        assert sent["caption"] == "zorbl, ein Füchslein"
+        tokens.append(sent["token"])
+    assert [file.read_text(encoding="utf-8") for file in files] == ["ein Füchslein"] * 2
+    shown = page.client.get("/look/items").json()["items"]
+    assert [item["caption"] for item in shown[:2]] == ["zorbl, ein Füchslein"] * 2
+    assert "Captions were written" in page.client.get("/look").json()["result"]["stale"]
+    assert page.client.post("/look/caption", json={"look": look + 1, "item": 0, "text": "x"}).status_code == 404
+    for token in tokens:
+        assert page.client.post("/look/caption/undo", json={"token": token}).status_code == 200
+    assert [file.read_bytes() if file.exists() else None for file in files] == before
+    assert page.client.post("/look/caption/undo", json={"token": tokens[0]}).status_code == 404
+
+
+def test_drawings_follow_the_form(page: Page, application: Any) -> None:
+    first = page.client.get("/picture/timesteps").json()["svg"]
+    application.state.desk.keep(
+        form.defaults() | {"timesteps.timestep_sampling": "uniform", "saving.output_dir": str(page.runs)}
+    )
+    assert page.client.get("/picture/timesteps").json()["svg"] != first
+    assert "<svg" in page.client.get("/picture/lr").json()["svg"]
+
+
+def test_this_machine_tells_its_memory(page: Page) -> None:
+    facts = page.client.get("/machine").json()
+    assert facts["tiles"][0]["label"] == "RAM" and facts["tiles"][0]["value"]
+
+
+def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.platform == "win32":
+        pytest.skip("a shell script stands for the driver's tool")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3060, 12288, 11000, 570.1'\necho 'odd line'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert cards() == [Card("NVIDIA GeForce RTX 3060", 12288 * 2**20, 11000 * 2**20, "570.1")]
+
+
+def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any, tiny_flux: Path) -> None:
+    assert "base model" in page.client.get("/memory").json()["said"]
+    values = form.to_values(config(tiny_flux)) | {"saving.output_dir": str(page.runs)}
+    application.state.desk.keep(values)
+    facts = page.client.get("/memory", params={"vram": 24}).json()
+    assert (
+        facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "pictures of 256 px"
+    )
+    train = next(stage for stage in facts["stages"] if stage["name"] == "train")
+    assert {"weights", "lora", "gradients", "optimizer", "activations"} <= {part["name"] for part in train["parts"]}
+    application.state.desk.keep(values | {"dataset.resolution": "512"})
+    larger = page.client.get("/memory", params={"vram": 24}).json()
+    assert larger["needed"] > facts["needed"], "the estimate follows the form"
+    application.state.desk.keep(values | {"memory.blocks_to_swap": "999"})
+    (problem,) = page.client.get("/memory", params={"vram": 24}).json()["problems"]
+    assert "999 blocks are to be swapped, but this model has 4" in problem and not facts["problems"]
+    if not cards():
+        here = page.client.get("/memory").json()
+        assert not here["on_card"] and "RAM" in here["headline"]
+    assert page.client.get("/memory", params={"vram": -1}).status_code == 422
+
+
+def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux: Path, image_folder: Path) -> None:
+    look = Look(image_folder.parent / "look")
+    cfg = config(tiny_flux, image_folder, dataset={"resolution": 256, "min_bucket_size": 64})
+    assert look.work(cfg) is None
+    assert look.start(cfg)
+    wait(look.job)
+    assert form_routes.estimate_facts(cfg, look, 24)["sizes"] == "your pictures"
+    smaller = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
+    estimates = [form_routes.estimate_facts(chosen, look, 24) for chosen in (smaller, cfg)]
+    assert [found["sizes"] for found in estimates] == ["your pictures"] * 2, "the same pictures, planned anew"
+    assert estimates[0]["needed"] <= estimates[1]["needed"]
+    other = config(tiny_flux, image_folder, dataset={"caption_extension": ".md"})
+    assert form_routes.estimate_facts(other, look, 24)["sizes"] == "pictures of 256 px", "the form names others since"
+
+
+def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
+    job, told = Job(), []
+    assert job.start("no.such.module", [], told.append, lambda code, errors: told.append((code, errors)) or False)
+    wait(job)
+    assert job.state == "failed" and told[0][0] == 1 and "no.such.module" in told[0][1]
+    assert job.start("no.such.module", [], told.append, lambda code, errors: False)
+    wait(job)
+
+
+def test_the_compile_cache_is_shown_and_cleared(page: Page, application: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    (folder / "abc" / "inductor").mkdir(parents=True)
+    (folder / "abc" / "inductor" / "kernel").write_bytes(b"x" * 5000)
+    (folder / "abc" / "key.json").write_bytes(b"{}")
+    values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
+    application.state.desk.keep(values)
+    assert page.client.get("/cache").json() == {"path": str(folder), "files": 2, "bytes": 5002}
+    assert page.client.post("/cache/clear").json()["bytes"] == 5002
+    assert page.client.get("/cache").json()["files"] == 0
+
+
+@pytest.mark.slow
+def test_the_compile_cache_is_exported_and_imported(page: Page, application: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
+    application.state.desk.keep(values)
+    assert page.client.get("/cache/export").headers["content-type"] == "application/zip"
+    (kept,) = folder.iterdir()
+    (kept / "inductor" / "kernel").write_bytes(b"x" * 5000)
+    archive = page.client.get("/cache/export").content
+    (kept / "inductor" / "kernel").unlink()
+    same = {"origin": ADDRESS}
+    taken = page.client.post("/cache/import", content=archive, headers=same)
+    assert taken.status_code == 200 and taken.json()["text"] == "Took 1 files from the file"
+    assert (kept / "inductor" / "kernel").read_bytes() == b"x" * 5000
+    refused = page.client.post("/cache/import", content=b"no zip", headers=same)
+    assert refused.status_code == 422 and "no compile cache archive" in refused.json()["detail"]
+
+
+def test_the_page_says_when_a_compile_has_paid_for_itself(page: Page) -> None:
+    assert "not known yet" in page.client.get("/payback").json()["text"]
+    run = make_run(page.runs)
+    assert "not known yet" in page.client.get("/payback", params={"run": run.name}).json()["text"]
+    assert page.client.get("/payback", params={"run": "gone"}).status_code == 404
+
+
+def test_a_profile_says_what_it_sets() -> None:
+    said = form_routes.profile_words(config(compile={"compile_profile": "max_speed"}))
+    assert "Mode max-autotune-no-cudagraphs" in said and "Recompile limit from the plan" in said
+    assert form_routes.profile_words(config()) == ""
+
+
+def test_a_preset_is_exported_as_it_is(page: Page) -> None:
+    answer = page.client.get("/preset", params={"name": "flux-lora"})
+    assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
+    assert answer.content == (form_routes.presets.SHELF.builtin / "flux-lora.toml").read_bytes()
+    assert page.client.get("/preset", params={"name": "../pyproject"}).status_code == 404

@@ -1,0 +1,179 @@
+"""Bytes that autograd really keeps for a backward pass of FLUX, counted at full size on torch's meta device.
+
+On the meta device tensors have shapes and no contents, so that 12 GB are counted in a second on any machine. A mode
+casts as CUDA's autocast does, which the meta device does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from backend.config.layer_patterns import Kind
+from backend.lora import dora
+from backend.lora.inject import find_targets, inject
+from backend.models.conditioning import CONTROLS
+from backend.models.table import family
+from backend.shapes.attention import Route
+from backend.shapes.runtime import ShapeRuntime
+
+FLUX = family("flux")
+
+
+class CudaAutocast(TorchFunctionMode):
+    """What autocast does on CUDA in bf16: matrix products in bf16, norms in float32; trained weights cast once."""
+
+    LOW = (F.linear, torch.matmul, torch.bmm)
+    HIGH = (F.layer_norm, F.rms_norm)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cast_once: dict[int, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        dtype = torch.bfloat16 if func in self.LOW else torch.float32 if func in self.HIGH else None
+        if dtype is not None:
+            args = tuple(self._cast(value, dtype) for value in args)
+            kwargs = {name: self._cast(value, dtype) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
+            return value
+        if isinstance(value, nn.Parameter) and value.requires_grad:
+            return self.cast_once.setdefault(id(value), value.to(dtype))
+        return value.to(dtype)
+
+
+class Flash(Route):
+    """Flash attention, which keeps queries, keys, values and its result; on the meta device it only has shapes."""
+
+    name, detail = "sdpa", "flash"
+
+    def prepare(self, runs: Any, device: torch.device) -> None:
+        return None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        parts = (x.transpose(1, 2) for x in (q, k, v))
+        return torch.ops.aten._scaled_dot_product_flash_attention(*parts)[0].transpose(1, 2)
+
+
+def empty_flux(double: int, single: int) -> nn.Module:
+    """FLUX.1-dev's transformer at full width with fewer blocks, in bf16 on the meta device."""
+    from diffusers import FluxTransformer2DModel
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            return FluxTransformer2DModel(
+                in_channels=64, num_layers=double, num_single_layers=single, guidance_embeds=True
+            )
+    finally:
+        torch.set_default_dtype(before)
+
+
+def kept_bytes(
+    double: int,
+    single: int,
+    *,
+    side: int,
+    text: int,
+    batch: int,
+    rank: int,
+    targets: Sequence[str],
+    control: bool,
+    kind: Kind = "lora",
+) -> int:
+    """Bytes kept by a forward of this FLUX in bf16 with a LoRA in `targets`, on pictures of `side` tokens a side.
+
+    control: a picture of the same size stands behind each row, as Kontext has it.
+    """
+    model = empty_flux(double, single)
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
+    model.train()
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    # the tensors are held, so that no storage is counted under another's name
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata
+        if place not in weights:
+            seen.setdefault(place, tensor)
+        return tensor
+
+    latents = [torch.empty(16, 2 * side, 2 * side, device="meta") for _ in range(batch)]
+    words = {
+        "prompt_embeds": torch.empty(text, 4096, device="meta", dtype=torch.bfloat16),
+        "pooled": torch.empty(768, device="meta", dtype=torch.bfloat16),
+    }
+    if control:
+        words[CONTROLS[0]] = latents[0]
+    shapes = ShapeRuntime("off", None, None, text, Flash())
+    with _meta_lengths(), CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+def _meta_lengths() -> Any:
+    """A DoRA's lengths keep nothing either way; they turn autocast off, which the meta device has not."""
+    return patch.object(dora, "changed_lengths", lambda layer, _: dora.row_lengths(layer.get_base_layer()))
+
+
+class UnetAutocast(CudaAutocast):
+    """Convolutions too, and attention by the flash kernel, whose shapes the meta device knows."""
+
+    LOW = (*CudaAutocast.LOW, F.conv2d)
+    HIGH = (*CudaAutocast.HIGH, F.group_norm)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            given = args if len(args) >= 3 else tuple((kwargs or {})[name] for name in ("query", "key", "value"))
+            low = (self._cast(value, torch.bfloat16) for value in given[:3])
+            return torch.ops.aten._scaled_dot_product_flash_attention(*low)[0]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def empty_unet(config: dict[str, Any]) -> nn.Module:
+    """diffusers' UNet of this config in bf16 on the meta device."""
+    from diffusers import UNet2DConditionModel
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            return UNet2DConditionModel(in_channels=4, out_channels=4, layers_per_block=2, **config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def unet_kept_bytes(
+    model: nn.Module, *, side: int, batch: int, rank: int, targets: Sequence[str], kind: Kind = "lora"
+) -> int:
+    """Bytes kept by a forward of this UNet on latents of `side`, under mixed precision, with a LoRA in `targets`."""
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
+    weights = {p.untyped_storage()._cdata for p in model.train().parameters()}
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata
+        if place not in weights:
+            seen.setdefault(place, tensor)
+        return tensor
+
+    x = torch.empty(batch, 4, side, side, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    words = torch.empty(batch, 77, model.config.cross_attention_dim, device="meta", dtype=torch.bfloat16)
+    added = {
+        "text_embeds": torch.empty(batch, 1280, device="meta", dtype=torch.bfloat16),
+        "time_ids": torch.empty(batch, 6, device="meta"),
+    }
+    with _meta_lengths(), UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        model(x, torch.empty(batch, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())

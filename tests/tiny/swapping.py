@@ -1,0 +1,116 @@
+"""A short training of the tiny FLUX with LoRA, validation in between, with and without swapped blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from backend.compile.helper import compile_model
+from backend.compile.telemetry import CompileStats, Telemetry
+from backend.memory.checkpointing import apply as checkpoint
+from backend.memory.checkpointing import set_activation_budget
+from backend.memory.swap import Swap
+from backend.models.flux.denoise import block_lists, predict
+from backend.shapes.runtime import ShapeRuntime
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
+
+SIZES = [(6, 8), (8, 8), (8, 12), (12, 4)]
+TEXT = 12
+DOUBLE, SINGLE = 2, 3
+
+
+def sparse_lora() -> torch.nn.Module:
+    """LoRA on one layer a block class: as many graphs, traced in a fraction of the time."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = make_tiny_denoiser(DOUBLE, SINGLE)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        inject_adapter_in_model(LoraConfig(r=2, target_modules=r".*(attn\.to_q|proj_mlp)"), model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return model.train()
+
+
+def loss_of(model: torch.nn.Module, batch: Batch, shapes: ShapeRuntime) -> torch.Tensor:
+    out = predict(model, batch.noisy, batch.sigma, batch.text, 3.5, shapes)
+    wanted = [torch.linspace(-1, 1, x.numel(), device=x.device).view_as(x) for x in out]
+    return torch.stack([(x - y).square().mean() for x, y in zip(out, wanted, strict=True)]).mean()
+
+
+class Training:
+    """The same batches, losses and updates whatever is swapped, checkpointed or compiled."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        checkpointing: bool = False,
+        kind: str = "off",
+        backend: Any = None,
+        ring: int = 2,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        model: torch.nn.Module | None = None,
+        linear: str = "off",
+        dynamic: str = "false",
+        mode: str = "static",
+        poison: bool = True,
+    ) -> None:
+        torch._dynamo.reset()
+        self.device, self.dtype = torch.device(device), dtype
+        self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
+        for parameter in self.model.parameters():
+            if not parameter.requires_grad and parameter.dtype == torch.float32:
+                parameter.data = parameter.data.to(dtype)
+        lists = block_lists(self.model)
+        checkpoint(self.model, "block" if checkpointing else kind)
+        self.swap = Swap(self.model, lists, count, self.device, ring=ring, poison=poison) if count else None
+        self.model.to(self.device)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=0.01)
+        self.report, self.stats = None, CompileStats()
+        self.backend, self.linear, self.dynamic, self.lists = backend, linear, dynamic, lists
+        self.shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
+        if backend is not None:
+            set_activation_budget(None, recompute=kind == "auto")
+            self.report = compile_model(
+                self.model,
+                lists,
+                backend=backend,
+                dynamic=dynamic,
+                disable_linear=linear,
+                swapping=count > 0,
+                recompute=kind == "auto",
+            )
+
+    def batch(self, number: int) -> Batch:
+        pair = [SIZES[number % 4], SIZES[number % 4]]
+        return make_batch(pair, [TEXT - number % 3, TEXT], seed=number).to(self.device, self.dtype)
+
+    def validate(self) -> float:
+        with torch.no_grad():
+            return float(loss_of(self.model, self.batch(1000), self.shapes))
+
+    def run(self, steps: int, accumulation: int = 1, validate_every: int = 7) -> list[float]:
+        """Losses of all batches and validations, in order."""
+        losses, number = [], 0
+        telemetry = Telemetry().start()
+        for step in range(steps):
+            for _ in range(accumulation):
+                loss = loss_of(self.model, self.batch(number), self.shapes)
+                (loss / accumulation).backward()
+                losses.append(loss.detach())
+                number += 1
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if step % validate_every == validate_every - 1:
+                losses.append(torch.tensor(self.validate()))
+        self.stats = telemetry.poll()
+        telemetry.stop()
+        return [float(loss) for loss in losses]
+
+    def lora(self) -> dict[str, torch.Tensor]:
+        return {n: p.detach().cpu() for n, p in self.model.named_parameters() if p.requires_grad}

@@ -1,0 +1,43 @@
+"""Signals to a trainer: the first is a request to stop, the second ends at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from backend.runs.control import Control
+from backend.training.requests import Asks, StopAsked
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_the_first_signal_asks_and_the_second_interrupts(name: str, tmp_path: Path) -> None:
+    kind, asks = getattr(signal, name), Asks(Control(tmp_path))
+    before = signal.signal(kind, signal.default_int_handler)
+    try:
+        with asks.signals():
+            assert not asks.stop
+            os.kill(os.getpid(), kind)
+            assert asks.stop
+            with pytest.raises(StopAsked):
+                asks.check()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), kind)
+        assert signal.getsignal(kind) is signal.default_int_handler
+    finally:
+        signal.signal(kind, before)
+
+
+def test_under_nohup_a_lost_terminal_is_no_request(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        asks = Asks(Control(tmp_path))
+        with asks.signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not asks.stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
