@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.base.errors import Refused
+from backend.base.errors import Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load, presets
@@ -21,7 +21,7 @@ from backend.dataset.images import EXTENSIONS
 from backend.models import chosen
 from backend.models.table import FAMILIES
 from backend.runs import supervise
-from backend.runs.errors import RunError, WriteFailed
+from backend.runs.errors import RunError
 from backend.runs.folder import Run
 from gui import base_model, fields, form, imports, keep_on_load, messages
 from gui.draft import Desk

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import Response
 
+from backend.base.errors import WriteFailed
 from backend.base.files import write_atomic
 from backend.dataset import captions
 from backend.dataset.items import Item
-from backend.runs.errors import WriteFailed
 from gui import messages
 from gui.dataset_scan import Look
 from gui.run_routes import answer

@@ -16,8 +16,8 @@ from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 
+from backend.base import compile_cache
 from backend.base.paths import PROJECT_ROOT, resolve
-from backend.compile import cache
 from backend.config.load import load
 from backend.config.schema import Config
 from backend.plan.payback import payback
@@ -44,7 +44,7 @@ def routes(places: Places, form: Callable[[], Config | None]) -> APIRouter:
 def _folder(config: Config | None) -> Path:
     chosen = config.compile.compile_cache_dir if config is not None else None
     try:
-        return cache.root(resolve(chosen) if chosen is not None else None)
+        return compile_cache.root(resolve(chosen) if chosen is not None else None)
     except OSError as wrong:
         raise HTTPException(409, messages.sentence(str(wrong))) from None
 
@@ -57,17 +57,17 @@ def _unused(places: Places) -> None:
 
 def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None]) -> None:
     @router.get("/cache")
-    def compile_cache() -> Response:
+    def cache_size() -> Response:
         """Where compiled kernels are kept, and how large that is."""
         found = _folder(form())
-        size = cache.size(found)
+        size = compile_cache.size(found)
         return answer({"path": str(found), "files": size.files, "bytes": size.bytes})
 
     @router.post("/cache/clear")
     def clear_cache() -> Response:
         """Delete all compiled kernels; the next run compiles anew."""
         _unused(places)
-        gone = cache.clear(_folder(form()))
+        gone = compile_cache.clear(_folder(form()))
         return answer({"files": gone.files, "bytes": gone.bytes})
 
     @router.get("/cache/export")

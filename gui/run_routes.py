@@ -18,9 +18,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import FileResponse, Response
 
+from backend.base.errors import WriteFailed
 from backend.runs import supervise
 from backend.runs.control import Control
-from backend.runs.errors import RunError, RunNotFound, WriteFailed
+from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.logs import read_log
 from gui import messages, theme

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from backend.runs.errors import DiskFull, WriteFailed
+from backend.base.errors import DiskFull, WriteFailed
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buc
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
+from backend.memory.seeds import generator
 from backend.memory.swap import Swap, swapped_paths
 from backend.models.loading import Loading
 from backend.models.local import load_part
@@ -142,7 +143,7 @@ class Stream:
 
     def _latent(self, index: int, kind: str) -> Tensor:
         width, height = self.buckets[index % len(self.buckets)]
-        source = flow.generator(self.spec.seed, kind, index)
+        source = generator(self.spec.seed, kind, index)
         # A picture is smooth: neighbours alike, so that there is something to learn.
         coarse = torch.randn(self.geometry.latent_channels, 4, 4, generator=source)
         rows_columns = self.geometry.latent_size(width, height)
@@ -158,11 +159,11 @@ class Stream:
         if not self.spec.captions and not self.size.masked_text:
             return longest
         lengths = (longest // 16, longest // 6, longest // 3, longest)
-        drawn = int(torch.randint(4, (1,), generator=flow.generator(self.spec.seed, "length", index)))
+        drawn = int(torch.randint(4, (1,), generator=generator(self.spec.seed, "length", index)))
         return self.size.read + lengths[drawn]
 
     def _text(self, index: int, kind: str) -> dict[str, Tensor]:
-        source = flow.generator(self.spec.seed, "text", index)
+        source = generator(self.spec.seed, "text", index)
         size, row, real = self.size, {}, self.caption_tokens(index)
         for name, axes in size.text.items():
             shape = [size.text_tokens if axis == "text" else axis for axis in axes]
@@ -187,10 +188,10 @@ class Stream:
         rows = self.rows(step)
         latents = [self._latent(index, kind) for index in rows]
         noise = [
-            flow.noise(latent.shape, flow.generator(self.spec.seed, kind, "noise", step, row)).to(self.device)
+            flow.noise(latent.shape, generator(self.spec.seed, kind, "noise", step, row)).to(self.device)
             for row, latent in enumerate(latents)
         ]
-        drawn = torch.rand(len(rows), generator=flow.generator(self.spec.seed, kind, "sigma", step))
+        drawn = torch.rand(len(rows), generator=generator(self.spec.seed, kind, "sigma", step))
         levels = self.objective.fixed(drawn.tolist() if sigma is None else [sigma] * len(rows))
         text = [self._text(index, kind) for index in rows]
         return Batch(latents, text, noise, levels.to(self.device), self.objective)

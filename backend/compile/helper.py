@@ -22,11 +22,11 @@ from torch import nn
 from backend.compile import share, telemetry
 from backend.compile.counts import limit_hits
 from backend.compile.forward_shape import Running, running
+from backend.compile.memory_shortage import is_full
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice, decide
 from backend.compile.torch_config import set_everywhere
 from backend.config.checkpointing import PARTITIONING
-from backend.memory.shortage import is_full
 from backend.setup import toolchain
 
 log = logging.getLogger(__name__)
@@ -240,8 +240,8 @@ def compile_model(
     auto, true or false in any letter case. cache_size_limit: graphs a class may have (None: torch's own limit).
     disable_linear: auto, on or off; auto is on while `swapping`. scope: "model" compiles the whole stack as one and
     excludes checkpointing. selection: exceptions for single blocks. recompute: the caller has set the activation budget
-    so that backward graphs recompute (`backend.config.checkpointing`). cuda_graphs: the caller has proven the CUDA-graph
-    modes safe for its loop.
+    so that backward graphs recompute (`backend.config.checkpointing`). cuda_graphs: the caller has proven the
+    CUDA-graph modes safe for its loop.
 
     Never raises for a machine that can't compile: the report's state is then "fallback" and its reason says why.
     ValueError for options that contradict each other or name what does not exist.

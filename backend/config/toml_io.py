@@ -97,7 +97,7 @@ def dumps_value(value: Any) -> str:
 def dump(cfg: Config, path: str | Path, whole: bool = False, comment: str = "") -> None:
     """Write the settings to a file, whole or not at all; an old file stays until the new one is safe.
 
-    comment: first lines of the file, without the ``#``. Raises backend.runs.errors.WriteFailed (DiskFull) in words.
+    comment: first lines of the file, without the ``#``. Raises backend.base.errors.WriteFailed (DiskFull) in words.
     """
     header = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomic(path, header + dumps(cfg, whole))

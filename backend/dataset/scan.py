@@ -303,9 +303,3 @@ def _items(gathered: Gathered) -> list[Item]:
         FolderReport(**{**vars(report), "images": used.get(report.path, 0)}) for report in gathered.reports
     ]
     return items
-
-
-if __name__ == "__main__":
-    from backend.dataset.__main__ import main
-
-    raise SystemExit(main())

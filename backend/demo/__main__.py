@@ -15,13 +15,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from backend.base.errors import Refused
+from backend.base.errors import Refused, WriteFailed
 from backend.base.paths import BUILTIN_PRESETS
 from backend.base.problems import errors
 from backend.config.load import load, ready
 from backend.config.schema import Config
 from backend.demo.report import Outcome, draw_before_after, read_outcome, tell_outcome
-from backend.runs.errors import RunError, WriteFailed
+from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import Run
 from backend.runs.status import Failure, RunStatus, StatusReader

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from backend.base import compile_cache
 from backend.base.files import human_bytes
-from backend.compile import cache
 from backend.setup import toolchain
 
 State = Literal["ok", "warn", "fail"]
@@ -204,12 +204,12 @@ def _install() -> Iterator[Check]:
 def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     """Checks of the cache folder and the disk it is on, and the folder."""
     try:
-        folder = cache.root(chosen)
+        folder = compile_cache.root(chosen)
     except OSError as error:
         return [Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder you can write.")], None
-    used = cache.size(folder)
+    used = compile_cache.size(folder)
     text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
-    wrong = cache.trouble(folder)
+    wrong = compile_cache.trouble(folder)
     if wrong:
         checks = [
             Check("Compile cache", "warn", f"compilers stumble over its path: {wrong}", toolchain.folder_remedy())

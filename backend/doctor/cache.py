@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from backend.base import compile_cache
 from backend.base.files import human_bytes
 from backend.compile import cache
 
@@ -26,24 +27,24 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     given = parser.parse_args(argv)
     write = write or sys.stdout.write
     try:
-        root = cache.root(given.cache_dir)
+        root = compile_cache.root(given.cache_dir)
         if given.action == "clear":
-            gone = cache.clear(root)
+            gone = compile_cache.clear(root)
             write(f"Cleared {_shown(gone)} from {root}\n")
         elif given.action == "export":
             folder = cache.prepare(given.cache_dir)
-            write(f"Wrote {_shown(cache.export(folder, given.file))} to {given.file}\n")
+            write(f"Wrote {_shown(compile_cache.export(folder, given.file))} to {given.file}\n")
         elif given.action == "import":
-            count = cache.import_archive(given.file, cache.prepare(given.cache_dir))
+            count = compile_cache.import_archive(given.file, cache.prepare(given.cache_dir))
             nothing = f"All kernels in {given.file} are here already\n"
             write(f"Took {count:,} files from {given.file}\n" if count else nothing)
         else:
-            write(f"{root}: {_shown(cache.size(root))}\n")
+            write(f"{root}: {_shown(compile_cache.size(root))}\n")
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def _shown(size: cache.CacheSize) -> str:
+def _shown(size: compile_cache.CacheSize) -> str:
     return f"{human_bytes(size.bytes)} in {size.files:,} files"

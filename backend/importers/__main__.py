@@ -10,13 +10,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from backend.base.errors import WriteFailed
+from backend.base.output import Write, stdout_writer
 from backend.config import toml_io
 from backend.config.schema import Config
-from backend.dataset.__main__ import Write, stdout_writer
 from backend.importers.convert import convert
 from backend.importers.report import render
 from backend.importers.source import Source, read
-from backend.runs.errors import WriteFailed
 
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:

@@ -21,7 +21,7 @@ from backend.lora.dora import Magnitude, decompose, magnitude_of
 from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.factors import Factored
 from backend.lora.masters import Masters
-from backend.objectives.flow import generator
+from backend.memory.seeds import generator
 
 log = logging.getLogger(__name__)
 

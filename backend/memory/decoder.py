@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs import recording
+from backend.compile.memory_shortage import is_full
 from backend.memory.exclusive_device import away
-from backend.memory.shortage import is_full
 from backend.plan.memory.stages import TILE_PX
 
 log = logging.getLogger(__name__)

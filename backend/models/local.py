@@ -16,8 +16,8 @@ import transformers.utils.logging
 from torch import Tensor, nn
 
 from backend.base.errors import Refused
+from backend.compile.memory_shortage import is_full, is_short_of_ram
 from backend.memory.quantized import quantize_layer, quantized_layers
-from backend.memory.shortage import is_full, is_short_of_ram
 from backend.models import files, skeleton
 from backend.models.loading import Loading
 from backend.models.sources import FolderSource, LazyTensor, PartSource

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from torch import Tensor
 
+from backend.memory.seeds import generator
 from backend.objectives import flow
 from backend.objectives.base import Distance, Noise
 from backend.objectives.strata import Strata
@@ -111,21 +112,21 @@ class Diffusion:
         if self.strata is not None:
             shares = self.strata.shares(len(image_tokens), seed, number)
             return (low + shares * (high - low)).floor().clamp(max=high - 1).float()
-        sources = [flow.generator(seed, "sigma", number, row) for row in range(len(image_tokens))]
+        sources = [generator(seed, "sigma", number, row) for row in range(len(image_tokens))]
         return torch.cat([torch.randint(low, high, (1,), generator=source) for source in sources]).float()
 
     def noise(self, shape: Sequence[int], seed: int, number: int, row: int) -> Noise:
         """Standard normal noise with what the options add."""
         chosen = self.options
-        drawn = flow.noise(shape, flow.generator(seed, "noise", number, row))
+        drawn = flow.noise(shape, generator(seed, "noise", number, row))
         if chosen.noise_offset:
-            one = flow.noise((shape[0], 1, 1), flow.generator(seed, "noise offset", number, row))
+            one = flow.noise((shape[0], 1, 1), generator(seed, "noise offset", number, row))
             drawn = drawn + chosen.noise_offset * one
         if chosen.multires_noise_iterations:
-            drawn = self._pyramid(drawn, flow.generator(seed, "pyramid", number, row))
+            drawn = self._pyramid(drawn, generator(seed, "pyramid", number, row))
         if not chosen.ip_noise_gamma:
             return Noise(drawn, drawn)
-        shift = flow.noise(shape, flow.generator(seed, "input perturbation", number, row))
+        shift = flow.noise(shape, generator(seed, "input perturbation", number, row))
         return Noise(drawn, drawn + chosen.ip_noise_gamma * shift)
 
     def _pyramid(self, noise: Tensor, source: torch.Generator) -> Tensor:

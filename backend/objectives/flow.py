@@ -8,7 +8,6 @@ device nor on what was drawn before it: a resumed run, another shape mode or a c
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,13 +44,6 @@ class TimestepDraw:
     min_timestep: float = 0.0
     max_timestep: float = 1000.0
     line: ShiftLine = field(default_factory=ShiftLine)
-
-
-def generator(seed: int, *where: int | str) -> torch.Generator:
-    """A CPU generator that is a function of `seed` and `where` (for example ``"noise", step, row``) alone."""
-    words = "/".join(str(part) for part in (seed, *where))
-    digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
 def noise(shape: Sequence[int], source: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Flow matching as an objective: the pure functions of `backend.objectives.flow` under the names that all objectives have."""
+"""Gives the pure functions of `backend.objectives.flow` the names that all objectives have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from backend.memory.seeds import generator
 from backend.objectives import flow
 from backend.objectives.base import Distance, Noise
 from backend.objectives.strata import Strata
@@ -55,14 +56,14 @@ class FlowMatching:
     def levels(self, image_tokens: Sequence[int], seed: int, number: int) -> Tensor:
         """Sigmas in [0, 1]."""
         count = len(image_tokens)
-        sources = [flow.generator(seed, "sigma", number, row) for row in range(count)]
+        sources = [generator(seed, "sigma", number, row) for row in range(count)]
         shares = [None] * count if self.strata is None else self.strata.shares(count, seed, number)
         rows = zip(image_tokens, sources, shares, strict=True)
         return torch.stack([flow.draw_sigma(self.draw, *row) for row in rows])
 
     def noise(self, shape: Sequence[int], seed: int, number: int, row: int) -> Noise:
         """Standard normal noise."""
-        drawn = flow.noise(shape, flow.generator(seed, "noise", number, row))
+        drawn = flow.noise(shape, generator(seed, "noise", number, row))
         return Noise(drawn, drawn)
 
     def noisy(self, x0: Tensor, noise: Tensor, level: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backend.objectives import flow
+from backend.memory.seeds import generator
 
 _LEAST = 8
 """Rows that take turns at least: an optimizer with momentum 0.9 learns from the mean of about ten steps."""
@@ -45,10 +45,9 @@ class Strata:
     def shares(self, count: int, seed: int, number: int) -> Tensor:
         """Shares (count,) of the first rows of batch `number` of the run, float64 on the CPU."""
         block, first = divmod(number * self.rows, self.turns)
-        parts = _order(self.rows * self.batches, self._doublings, flow.generator(seed, "strata", block))
+        parts = _order(self.rows * self.batches, self._doublings, generator(seed, "strata", block))
         places = [
-            torch.rand((), generator=flow.generator(seed, "share", number, row), dtype=torch.float64)
-            for row in range(count)
+            torch.rand((), generator=generator(seed, "share", number, row), dtype=torch.float64) for row in range(count)
         ]
         return (torch.tensor(parts[first : first + count], dtype=torch.float64) + torch.stack(places)) / self.turns
 

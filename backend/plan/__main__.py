@@ -17,11 +17,11 @@ from typing import Any
 from rich.console import Console
 
 from backend.base.errors import Refused
+from backend.base.output import Write, progress_of, stdout_writer, write_json
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config import load
 from backend.config.arguments import split
-from backend.dataset.__main__ import Write, progress_of, stdout_writer, write_json
 from backend.dataset.items import DatasetScan
 from backend.dataset.scan import scan_dataset
 from backend.models import chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
 from dataclasses import dataclass
@@ -9,8 +10,6 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from backend.bench.record import read_rows
-from backend.bench.table import groups
 from backend.config.checkpointing import checkpointing_of
 from backend.config.load import load
 from backend.config.schema import Config
@@ -103,9 +102,18 @@ def measured_speedup(checkpointing: str, record: Path = RECORDS / "flux-compile"
     kind = {"off": "", "block": "", "graph": "auto"}.get(checkpointing, checkpointing)
     if not (record / "results.csv").is_file():
         return None
-    measured = [g for g in groups(read_rows(record)) if g.checkpointing is (checkpointing != "off")]
-    alike = [g for g in measured if g.variant == "eager" or g.rows[0]["checkpointing_kind"] == kind]
-    found = {g.variant: g.median("s_per_step") for g in alike}
+    seconds: dict[str, list[float]] = {}
+    with (record / "results.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            alike = row["variant"] == "eager" or (row.get("checkpointing_kind") or "") == kind
+            if (
+                alike
+                and row["ok"] == "1"
+                and row["s_per_step"]
+                and (row["checkpointing"] == "1") is (checkpointing != "off")
+            ):
+                seconds.setdefault(row["variant"], []).append(float(row["s_per_step"]))
+    found = {variant: statistics.median(values) for variant, values in seconds.items()}
     eager, ours = found.get("eager"), found.get("static:sdpa")
     return eager / ours if eager and ours else None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 
 class RunError(Exception):
     """A run can't be made, found, started or stopped.
@@ -25,25 +23,3 @@ class RunNotFound(RunError):
 
 class RunBusy(RunError):
     """A live process already works on this run folder."""
-
-
-class WriteFailed(OSError):
-    """A file could not be written whole; what was there before is still there.
-
-    Attributes:
-        text: what is wrong, in one sentence.
-        remedy: what to do about it.
-    """
-
-    def __init__(self, text: str, remedy: str, number: int | None = None) -> None:
-        super().__init__(f"{text} {remedy}")
-        self.text = text
-        self.remedy = remedy
-        self.errno = number
-
-
-class DiskFull(WriteFailed):
-    """The disk, or this user's share of it, has no room for the file."""
-
-    def __init__(self, text: str, remedy: str) -> None:
-        super().__init__(text, remedy, errno.ENOSPC)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch
 
+from backend.base import compile_cache
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import errors
-from backend.compile import cache as compile_cache
+from backend.compile import cache as cache_key
 from backend.compile.cuda_graphs import capture
 from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, record
@@ -36,7 +37,7 @@ def cache_folder(cfg: Config) -> Path | None:
     """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
     chosen = cfg.compile.compile_cache_dir
     try:
-        return compile_cache.prepare(resolve(chosen) if chosen else None)
+        return cache_key.prepare(resolve(chosen) if chosen else None)
     except OSError as error:
         text = str(error).partition(";")[0]
         if not cfg.compile.compile:
@@ -81,7 +82,7 @@ def compile_blocks(
         return telemetry, report
     graphs = inputs.plan.graphs
     planned = {*graphs.training, *graphs.validation, *graphs.sampling}
-    log.info("compile: cache %s, signature %s", cache, compile_cache.signature(compile_cache.made_of(cache), planned))
+    log.info("compile: cache %s, signature %s", cache, cache_key.signature(compile_cache.made_of(cache), planned))
     telemetry.warm(
         inputs.plan.planned_graphs,
         training=graphs.training_graphs * graphs.backends,

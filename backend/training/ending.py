@@ -6,8 +6,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from backend.base.errors import Failed
-from backend.runs.errors import WriteFailed
+from backend.base.errors import Failed, WriteFailed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.training import oom

@@ -20,9 +20,9 @@ from backend.latents.loader import Batch, Loader
 from backend.lora.inject import Lora
 from backend.lora.norms import NormLimit
 from backend.memory.devices import to_device, to_host
+from backend.memory.seeds import generator
 from backend.models.conditioning import Teller
 from backend.models.spec import Geometry
-from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.optimizers.ema import Ema
 from backend.optimizers.state import rate
@@ -156,7 +156,7 @@ class Job:
         number = self.position.step * self.cfg.training.gradient_accumulation_steps + self.position.micro
         # LoRA dropout draws from torch's own generator, also inside compiled blocks: what a compile or a sample drew
         # before must not change it.
-        torch.manual_seed(flow.generator(seed, "dropout", number).initial_seed())
+        torch.manual_seed(generator(seed, "dropout", number).initial_seed())
         rows = range(len(batch.latents))
         tokens = [math.prod(latent.shape[1:]) // self.geometry.patch**2 for latent in batch.latents]
         levels = objective.levels(tokens, seed, number)

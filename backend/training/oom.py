@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from backend.base.errors import Failed
-from backend.memory.shortage import is_full, is_short_of_ram
+from backend.compile.memory_shortage import is_full, is_short_of_ram
 from backend.plan.memory.changes import Change
 from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM

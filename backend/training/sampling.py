@@ -14,6 +14,7 @@ import torch
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
+from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.lora.inject import Lora
@@ -23,7 +24,6 @@ from backend.models.spec import Geometry
 from backend.objectives import flow
 from backend.objectives.base import Steps
 from backend.plan.mode_plan import fitting_size
-from backend.runs.errors import WriteFailed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.progress import PhaseProgress

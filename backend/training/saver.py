@@ -14,12 +14,12 @@ from pathlib import Path
 import safetensors.torch
 from torch import Tensor
 
+from backend.base.errors import WriteFailed
 from backend.base.files import unused_path
 from backend.config.sections.saving import SavingSection
 from backend.lora.inject import Lora
 from backend.lora.keys import Names
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
-from backend.runs.errors import WriteFailed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.training.checkpoint import Fingerprint, Position, Stateful, save_state

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from backend.memory.devices import to_device
+from backend.memory.seeds import generator
 from backend.models.conditioning import Teller, Told
 from backend.objectives import flow
 from backend.objectives.base import Objective
@@ -91,7 +92,7 @@ def _losses(
     """Losses of the draws in `batch` of one picture, with its text on the device; one wait for the device."""
     latent = to_device(example.latent, device)
     noises = [
-        to_device(flow.noise(latent.shape, flow.generator(seed, "validation", example.key, repeat)), device)
+        to_device(flow.noise(latent.shape, generator(seed, "validation", example.key, repeat)), device)
         for _, repeat in batch
     ]
     levels = to_device(fixed[[level for level, _ in batch]], device)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from backend.base.errors import DiskFull, WriteFailed
 from backend.base.files import (
     atomic_path,
     human_bytes,
@@ -21,7 +22,6 @@ from backend.base.files import (
     unused_path,
     write_atomic,
 )
-from backend.runs.errors import DiskFull, WriteFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ def test_a_full_disk_is_said_and_the_old_file_stays(tmp_path):
         "import os, sys\n"
         "from pathlib import Path\n"
         "from backend.base.files import write_atomic\n"
-        "from backend.runs.errors import DiskFull\n"
+        "from backend.base.errors import DiskFull\n"
         "folder = Path(sys.argv[1]); target = folder / 'state.bin'\n"
         "write_atomic(target, b'old')\n"
         "try:\n"

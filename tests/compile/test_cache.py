@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.base import compile_cache
 from backend.compile import cache
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ import torch
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.memory.quantized import quantize_layer
-from tests.compile.toys import Stack, lists
+from tests.tiny.blocks import Stack, lists
 stack = Stack()
 if sys.argv[2] != "none":
     for number, block in enumerate(stack.firsts):
@@ -65,11 +66,11 @@ def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path) ->
     assert took["compiled"] > 0 and took["cached"] > 0
 
     archive = tmp_path / "cache.zip"
-    assert cache.export(Path(first["folder"]), archive).files > 3
+    assert compile_cache.export(Path(first["folder"]), archive).files > 3
     other = tmp_path / "b" / Path(first["folder"]).name
     other.mkdir(parents=True)
     (other / "key.json").write_text((Path(first["folder"]) / "key.json").read_text())
-    assert cache.import_archive(archive, other) > 3
+    assert compile_cache.import_archive(archive, other) > 3
     for name in ("aotautograd", "fxgraph"):
         files = {
             p.relative_to(first["folder"]): p.read_bytes()
@@ -102,23 +103,23 @@ def test_key_changes_with_torch_and_signature_with_code_and_shapes(monkeypatch: 
 def test_a_user_name_with_a_space_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K10: the first candidate has a space in it, the second an umlaut; the third is taken."""
     places = [tmp_path / "Jane Doe", tmp_path / "Jürgen", tmp_path / "m"]
-    monkeypatch.setattr(cache, "candidates", lambda: places)
-    monkeypatch.setattr(cache, "MOST_PATH", len(str(tmp_path)) + 12)
-    assert cache.root() == tmp_path / "m" / "compile"
-    assert "has a space" in cache.trouble(places[0]) and "beyond ASCII" in cache.trouble(places[1])
-    assert "characters long" in cache.trouble(tmp_path / ("x" * 300))
-    assert cache.root(tmp_path / "Jane Doe") == tmp_path / "Jane Doe", "a chosen folder is taken as it is"
+    monkeypatch.setattr(compile_cache, "candidates", lambda: places)
+    monkeypatch.setattr(compile_cache, "MOST_PATH", len(str(tmp_path)) + 12)
+    assert compile_cache.root() == tmp_path / "m" / "compile"
+    assert "has a space" in compile_cache.trouble(places[0]) and "beyond ASCII" in compile_cache.trouble(places[1])
+    assert "characters long" in compile_cache.trouble(tmp_path / ("x" * 300))
+    assert compile_cache.root(tmp_path / "Jane Doe") == tmp_path / "Jane Doe", "a chosen folder is taken as it is"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("x")
     with pytest.raises(OSError, match="cannot be written; choose another in compile_cache_dir"):
-        cache.root(blocked / "below")
-    monkeypatch.setattr(cache, "candidates", lambda: [blocked])
-    monkeypatch.setattr(cache, "MOST_PATH", 4000)
+        compile_cache.root(blocked / "below")
+    monkeypatch.setattr(compile_cache, "candidates", lambda: [blocked])
+    monkeypatch.setattr(compile_cache, "MOST_PATH", 4000)
     with pytest.raises(OSError, match="set compile_cache_dir"):
-        cache.root()
+        compile_cache.root()
 
 
 def test_size_and_clear_touch_only_our_folders(tmp_path: Path) -> None:
@@ -128,10 +129,14 @@ def test_size_and_clear_touch_only_our_folders(tmp_path: Path) -> None:
     (ours / "inductor" / "kernel.so").write_bytes(b"x" * 1000)
     theirs.mkdir()
     (theirs / "dear.jpg").write_bytes(b"y")
-    assert cache.size(ours) == cache.CacheSize(2, 1002)
-    assert cache.clear(tmp_path) == cache.CacheSize(2, 1002)
+    assert compile_cache.size(ours) == compile_cache.CacheSize(2, 1002)
+    assert compile_cache.clear(tmp_path) == compile_cache.CacheSize(2, 1002)
     assert not ours.exists() and (theirs / "dear.jpg").exists()
-    assert cache.clear(tmp_path / "nowhere") == cache.CacheSize(0, 0) == cache.size(tmp_path / "nowhere")
+    assert (
+        compile_cache.clear(tmp_path / "nowhere")
+        == compile_cache.CacheSize(0, 0)
+        == compile_cache.size(tmp_path / "nowhere")
+    )
 
 
 def test_archives_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -149,24 +154,24 @@ def test_archives_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         return path
 
     with pytest.raises(ValueError, match="torch: 2.12 there, 2.13 here"):
-        cache.import_archive(archive("old.zip", {"torch": "2.12", "gpu": "cpu"}), folder)
+        compile_cache.import_archive(archive("old.zip", {"torch": "2.12", "gpu": "cpu"}), folder)
     for evil in ("../../evil", "C:/evil", "/evil"):
         with pytest.raises(ValueError, match="names files outside"):
-            cache.import_archive(archive("evil.zip", {"torch": "2.13", "gpu": "cpu"}, evil), folder)
+            compile_cache.import_archive(archive("evil.zip", {"torch": "2.13", "gpu": "cpu"}, evil), folder)
     whole = archive("cut.zip", {"torch": "2.13", "gpu": "cpu"}, "kernel")
     content = whole.read_bytes()
     at = content.index(b"kernel") + len(b"kernel")
     whole.write_bytes(content[:at] + b"y" + content[at + 1 :])
     with pytest.raises(ValueError, match="is damaged: kernel in it can't be read"):
-        cache.import_archive(whole, folder)
+        compile_cache.import_archive(whole, folder)
     with pytest.raises(ValueError, match="holds no monotile-cache.json"):
-        cache.import_archive(archive("other.zip", None, "a"), folder)
+        compile_cache.import_archive(archive("other.zip", None, "a"), folder)
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(ValueError, match="is no compile cache archive"):
-        cache.import_archive(tmp_path / "text.zip", folder)
+        compile_cache.import_archive(tmp_path / "text.zip", folder)
     assert sorted(p.name for p in folder.iterdir()) == ["key.json"]
 
 
-def test_cache_module_is_torch_free() -> None:
-    code = "import sys, backend.compile.cache as c; c.candidates(); assert 'torch' not in sys.modules"
+def test_the_cache_folder_module_is_torch_free() -> None:
+    code = "import sys, backend.base.compile_cache as c; c.candidates(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

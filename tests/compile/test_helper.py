@@ -8,8 +8,8 @@ import torch
 
 from backend.compile import helper
 from backend.compile.helper import compile_model, disable_linear_layers, set_recompile_limit, tri_state
+from backend.compile.memory_shortage import is_full
 from backend.compile.selection import Choice
-from backend.memory.shortage import is_full
 from backend.setup import toolchain
 from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
 

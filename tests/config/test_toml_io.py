@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 
+from backend.base.errors import WriteFailed
 from backend.config.load import load, loads, parse
 from backend.config.profiles import apply_profile
 from backend.config.schema import SCHEMA_VERSION, Config, ImageFolder, SamplePrompt, Setting, get, settings, with_values
 from backend.config.toml_io import dump, dumps, dumps_value, to_data
-from backend.runs.errors import WriteFailed
 from tests.tiny.values import configs, other_value
 
 ALL = settings()

@@ -42,7 +42,8 @@ def test_attention_routes() -> None:
 def test_every_timestep_draw_and_weighting() -> None:
     import torch
 
-    from backend.objectives.flow import TimestepDraw, draw_sigma, generator, weight
+    from backend.memory.seeds import generator
+    from backend.objectives.flow import TimestepDraw, draw_sigma, weight
 
     for kind in choices("timesteps.timestep_sampling"):
         sigma = draw_sigma(TimestepDraw(kind), 64, generator(1))

@@ -11,6 +11,7 @@ from backend.config.load import parse
 from backend.config.schema import Config, with_values
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
+from backend.memory.seeds import generator
 from backend.models.shift import ShiftLine
 from backend.plan import noise_levels
 from gui import plots
@@ -66,7 +67,7 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
         900.0,
         line,
     )
-    source = flow.generator(1, "test")
+    source = generator(1, "test")
     sigmas = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(6000)])
     weights = flow.weight(scheme, sigmas)
     bins = 10

@@ -13,6 +13,7 @@ from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from diffusers.training_utils import compute_snr
 
 from backend.config.schema import Config
+from backend.memory.seeds import generator
 from backend.models.base import Base
 from backend.models.shift import ShiftLine
 from backend.models.table import family
@@ -82,7 +83,7 @@ def test_draws_depend_on_seed_and_place_alone_and_keep_the_limits() -> None:
     everything = diffusion().levels([1] * 2000, 1, 1)
     assert everything.min() < 10 and everything.max() > 990 and everything.max() <= 999
     plain = diffusion().noise(SHAPE, 7, 0, 1)
-    assert torch.equal(plain.added, flow.noise(SHAPE, flow.generator(7, "noise", 0, 1)))
+    assert torch.equal(plain.added, flow.noise(SHAPE, generator(7, "noise", 0, 1)))
 
 
 def test_noise_options_do_what_they_say() -> None:
@@ -104,7 +105,7 @@ def test_noise_options_do_what_they_say() -> None:
     means = [x.unfold(1, 8, 8).unfold(2, 8, 8).mean((-1, -2)).std() for x in (coarse, white)]
     assert means[0] > 2 * means[1]
     # sd-scripts' (library/custom_train_functions.py): layer i is smaller by r ** i, r anew each time, and weighs d ** i
-    source, wanted = flow.generator(7, "pyramid", 0, 1), white
+    source, wanted = generator(7, "pyramid", 0, 1), white
     for i in range(6):
         side = max(1, int(64 / (2 + 2 * float(torch.rand((), generator=source))) ** i))
         layer = flow.noise((4, side, side), source)[None]
@@ -166,7 +167,7 @@ def test_validation_levels_are_shares_of_the_schedule() -> None:
 def test_flow_matching_is_the_pure_functions() -> None:
     objective = FlowMatching(flow.TimestepDraw("flux_shift"), "cosmap")
     levels = objective.levels([256, 4096], 7, 3)
-    wanted = [flow.draw_sigma(objective.draw, n, flow.generator(7, "sigma", 3, i)) for i, n in enumerate([256, 4096])]
+    wanted = [flow.draw_sigma(objective.draw, n, generator(7, "sigma", 3, i)) for i, n in enumerate([256, 4096])]
     assert torch.equal(levels, torch.stack(wanted))
     x0, drawn = noise(1), objective.noise(SHAPE, 7, 3, 0)
     target = objective.target(x0, drawn.target, levels[0])
@@ -215,7 +216,7 @@ def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image:
         middle, last = (1 - flow.shifted(torch.tensor(share / 3), shifts[-1]) for share in (2, 1))
         wanted = 1 - middle / last * (1 - config["shift_terminal"])
         assert objective.sampler(3, 8192).sigmas[1] == pytest.approx(float(wanted), abs=1e-4)
-        source, plain = flow.generator(1, "sigma", 0, 0), flow.generator(1, "sigma", 0, 0)
+        source, plain = generator(1, "sigma", 0, 0), generator(1, "sigma", 0, 0)
         even = flow.draw_sigma(flow.TimestepDraw("sigmoid"), 8192, plain)
         assert torch.equal(flow.draw_sigma(objective.draw, 8192, source), flow.shifted(even, shifts[-1]))
     assert shifts == pytest.approx([math.exp(0.9), math.exp(2.5)])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
+from backend.memory.seeds import generator
 from backend.models.base import Base
 from backend.models.shift import ShiftLine
 from backend.models.table import FAMILIES
@@ -19,7 +20,7 @@ KINDS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift")
 
 def draws(count: int = 4000, tokens: int = 1024, **fields: object) -> torch.Tensor:
     draw = flow.TimestepDraw(**fields)
-    return torch.stack([flow.draw_sigma(draw, tokens, flow.generator(7, "t", i)) for i in range(count)])
+    return torch.stack([flow.draw_sigma(draw, tokens, generator(7, "t", i)) for i in range(count)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,9 +47,9 @@ def test_medians_are_where_the_formulas_put_them() -> None:
 def test_mode_draws_as_diffusers_does(scale: float) -> None:
     from diffusers.training_utils import compute_density_for_timestep_sampling
 
-    source = flow.generator(3, "sigma")
+    source = generator(3, "sigma")
     theirs = compute_density_for_timestep_sampling("mode", 64, mode_scale=scale, generator=source)
-    draw, source = flow.TimestepDraw("mode", mode_scale=scale), flow.generator(3, "sigma")
+    draw, source = flow.TimestepDraw("mode", mode_scale=scale), generator(3, "sigma")
     assert torch.equal(torch.stack([flow.draw_sigma(draw, 1, source) for _ in range(64)]), theirs)
     middle, ends = draws(kind="mode", mode_scale=scale), draws(kind="uniform")
     share = [float(((levels - 0.5).abs() < 0.1).float().mean()) for levels in (middle, ends)]
@@ -94,20 +95,18 @@ def test_weights_are_those_of_diffusers() -> None:
 
 
 def test_the_path_runs_from_picture_to_noise_with_the_target_as_its_slope() -> None:
-    x0, noise = torch.randn(16, 6, 10), flow.noise((16, 6, 10), flow.generator(1, "noise", 0))
+    x0, noise = torch.randn(16, 6, 10), flow.noise((16, 6, 10), generator(1, "noise", 0))
     assert torch.equal(flow.noisy(x0, noise, torch.tensor(0.0)), x0)
     assert torch.equal(flow.noisy(x0, noise, torch.tensor(1.0)), noise)
     step = flow.noisy(x0, noise, torch.tensor(0.75)) - flow.noisy(x0, noise, torch.tensor(0.25))
     assert torch.allclose(step / 0.5, flow.velocity(x0, noise), atol=1e-5)
     # N3: bf16 would round 750 of 1000 to 752
-    assert (
-        flow.draw_sigma(flow.TimestepDraw("uniform", min_timestep=750, max_timestep=750), 1, flow.generator(0)) == 0.75
-    )
+    assert flow.draw_sigma(flow.TimestepDraw("uniform", min_timestep=750, max_timestep=750), 1, generator(0)) == 0.75
 
 
 def test_noise_depends_on_its_place_alone() -> None:
     def draw(*where: int) -> torch.Tensor:
-        return flow.noise((4, 3, 5), flow.generator(42, "noise", *where))
+        return flow.noise((4, 3, 5), generator(42, "noise", *where))
 
     first = draw(3, 0)
     torch.randn(1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from backend.memory.seeds import generator
 from backend.objectives import flow
 from backend.objectives.diffusion import Diffusion, Schedule
 from backend.objectives.flow_matching import FlowMatching
@@ -59,7 +60,7 @@ def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> N
     # the level is the one at its share, along the distribution of the plain draws
     share = Strata(4, 1).shares(4, 3, 7)
     assert torch.equal(
-        spread.levels([1024] * 4, 3, 7), torch.stack([flow.draw_sigma(draw, 1024, flow.generator(0), s) for s in share])
+        spread.levels([1024] * 4, 3, 7), torch.stack([flow.draw_sigma(draw, 1024, generator(0), s) for s in share])
     )
 
 

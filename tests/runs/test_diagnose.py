@@ -11,10 +11,11 @@ import textwrap
 
 import pytest
 
+from backend.base.errors import DiskFull
 from backend.config.schema import by_name
 from backend.runs.diagnose import diagnose, explain, last_exceptions
 from backend.runs.diagnose_rules import RULES
-from backend.runs.errors import DiskFull, RunError
+from backend.runs.errors import RunError
 from backend.runs.exit_codes import EXIT_CODES
 from tests.tiny.runs import ROOT
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from backend.base.errors import Refused
+from backend.base.errors import DiskFull, Refused
 from backend.lora.inject import Lora
 from backend.optimizers.build import make_optimizer, make_scheduler
-from backend.runs.errors import DiskFull
 from backend.training.checkpoint import Fingerprint, Position, latest_state, load_state, save_state
 from tests.tiny.lora import inputs, trained
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from backend.memory.shortage import is_full
+from backend.compile.memory_shortage import is_full
 from backend.models import local
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter

@@ -21,7 +21,7 @@ from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 from PIL import Image
 from torch import Tensor
 
-from backend.objectives.flow import generator
+from backend.memory.seeds import generator
 from backend.training.job import Job
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, rows, train_here

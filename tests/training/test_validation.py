@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from backend.config.load import parse
+from backend.memory.seeds import generator
 from backend.objectives import flow
 from backend.objectives.flow_matching import FlowMatching
 from backend.runs.control import Control
@@ -61,7 +62,7 @@ def test_every_batch_size_and_order_measure_the_same() -> None:
 def test_the_loss_is_the_formula() -> None:
     example = examples()[0]
     found = measure([example], repeats=1)
-    noise = flow.noise(example.latent.shape, flow.generator(42, "validation", example.key, 0))
+    noise = flow.noise(example.latent.shape, generator(42, "validation", example.key, 0))
     for sigma, loss in zip(SIGMAS, found.sigma_losses, strict=True):
         noisy = (1 - sigma) * example.latent + sigma * noise
         wanted = ((noisy * (1 - sigma) - (noise - example.latent)) ** 2).mean()

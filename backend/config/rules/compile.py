@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.base import compile_cache
 from backend.base.paths import resolve
-from backend.compile import cache
 from backend.config.rules.rule import Rule, no_effect
 from backend.models.table import FAMILIES
 
@@ -137,7 +137,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("compile.compile_cache_dir", "compile.compile"),
-        lambda chosen, on: on and chosen is not None and cache.trouble(resolve(chosen)) is not None,
+        lambda chosen, on: on and chosen is not None and compile_cache.trouble(resolve(chosen)) is not None,
         "compilers stumble over paths with spaces or letters beyond ASCII, or over long ones: {compile_cache_dir}",
         "Choose a short folder without spaces, or leave compile_cache_dir empty: our own place is one",
         "warning",

@@ -1,7 +1,7 @@
 """Bytes that a LoRA's training state takes beside its weights: by optimizer, as arithmetic, without torch.
 
-The figures are those of the classes behind the names in `backend.optimizers.build.OPTIMIZERS`, for float32 weights; a test holds
-them against the optimizers themselves.
+The figures are those of the classes behind the names in `backend.optimizers.build.OPTIMIZERS`, for float32 weights; a
+test compares them with the optimizers themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much memory a run will need, by stage and part, before anything is loaded: arithmetic without torch.
 
 What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
-from the layers of the blocks (`backend.plan.memory.activations`). A run holds its estimate against its own peak at its end.
+from the layers of the blocks (`backend.plan.memory.activations`). At its end a run compares its estimate with its peak.
 """
 
 from __future__ import annotations
