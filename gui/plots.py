@@ -96,7 +96,7 @@ def _frame(title: str, parts: Sequence[str], height: int) -> str:
 
 
 def timesteps(cfg: Config, image_tokens: int, bins: int = 60) -> str:
-    """How often each noise level is trained, weighting included, as the trainer's ``backend.objectives.flow`` draws them."""
+    """How often each noise level is trained, weighting included, as ``backend.objectives.flow`` draws them."""
     shift = ShiftLine.of(scheduler_config(cfg)).shift(image_tokens)
     return _density_curve(timestep_density(cfg.timesteps, shift, bins))
 

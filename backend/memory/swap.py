@@ -6,9 +6,9 @@ forward pass is right again in the backward pass, as soon as the block's bytes a
 back over the blocks, neighbours never share a place, and at each turn the ring already holds what comes first.
 
 The only thing that is followed is at which block the computation has arrived (`backend.memory.block_tracker`): a
-forward pre-hook tells in the forward pass and in a checkpoint's recompute, a gradient hook on the block's outputs before its
-backward. Arriving at a block means that all kernels of the block before are launched, so its place is free for what
-comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph and break
+forward pre-hook tells in the forward pass and in a checkpoint's recompute, a gradient hook on the block's outputs
+before its backward. Arriving at a block means that all kernels of the block before are launched, so its place is free
+for what comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph and break
 none. Trained parameters, their gradients and the optimizer never move.
 """
 

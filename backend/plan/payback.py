@@ -105,13 +105,9 @@ def measured_speedup(checkpointing: str, record: Path = RECORDS / "flux-compile"
     seconds: dict[str, list[float]] = {}
     with (record / "results.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            alike = row["variant"] == "eager" or (row.get("checkpointing_kind") or "") == kind
-            if (
-                alike
-                and row["ok"] == "1"
-                and row["s_per_step"]
-                and (row["checkpointing"] == "1") is (checkpointing != "off")
-            ):
+            same = row["variant"] == "eager" or (row.get("checkpointing_kind") or "") == kind
+            same = same and (row["checkpointing"] == "1") is (checkpointing != "off")
+            if same and row["ok"] == "1" and row["s_per_step"]:
                 seconds.setdefault(row["variant"], []).append(float(row["s_per_step"]))
     found = {variant: statistics.median(values) for variant, values in seconds.items()}
     eager, ours = found.get("eager"), found.get("static:sdpa")

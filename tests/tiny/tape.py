@@ -1,4 +1,4 @@
-"""What `backend.compile.cuda_graphs.capture` asks of a card, on a CPU: a capture writes down each operator and runs it again later.
+"""Does what `backend.compile.cuda_graphs.capture` asks of a GPU on a CPU: notes each operator, and runs it again later.
 
 As with CUDA graphs a replay reads its inputs where they lay, writes its results to where they were, draws from the
 generator as it stands, and knows nothing of what Python did in between.
