@@ -9,7 +9,7 @@ from backend.bench.record import default_of
 from backend.bench.variants import VARIANTS
 
 if TYPE_CHECKING:
-    from backend.bench.table import Group
+    from backend.bench.groups import Group
 
 # Milliseconds a step of musubi-tuner's compiled FLUX on this work (4 + 8 blocks at FLUX's widths, rank 32, batch 1,
 # 4096 image and 512 text tokens, one H100), with and without checkpointing; and how much faster we aim to be.

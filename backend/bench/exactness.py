@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from backend.bench.sizes import SIZES
+from backend.bench.step import Step, shapes_of
 from backend.bench.variants import Spec, variant
 
 
@@ -17,7 +18,6 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     import torch
 
     from backend.bench.work import DTYPES, Stream, build
-    from backend.bench.worker import _shapes, _Step
     from backend.shapes.attention import MaskedSdpa
     from backend.shapes.runtime import ShapeRuntime
 
@@ -37,7 +37,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     dtype = DTYPES[size.dtype]
 
     def run(net: Any, shapes: Any, autocast: bool) -> tuple[Any, Any]:
-        step = _Step(net, None, shapes, torch.autocast(device.type, torch.bfloat16, enabled=autocast))
+        step = Step(net, None, shapes, torch.autocast(device.type, torch.bfloat16, enabled=autocast))
         outs: list[Any] = []
         hook = net.proj_out.register_forward_hook(lambda _m, _a, out: outs.append(out.detach().float()))
         step.forward(batch).backward()
@@ -50,7 +50,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
 
     half = spec.autocast and dtype != torch.float32
     bare = run(model, ShapeRuntime(route=MaskedSdpa()), half)
-    padded = run(model, _shapes(spec, chosen, device), half)
+    padded = run(model, shapes_of(spec, chosen, device), half)
     exact = run(copy.deepcopy(model).float(), ShapeRuntime(route=MaskedSdpa()), False)
 
     def error(found: Any, wanted: Any) -> float:

@@ -17,8 +17,9 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from backend.base.files import write_atomic
+from backend.bench.groups import groups
 from backend.bench.record import read_losses, read_rows
-from backend.bench.table import common, groups, lacking, loss_curves, loss_table, render, shared
+from backend.bench.table import common, lacking, loss_curves, loss_table, render, shared
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backend.bench.sizes import SIZES
+from backend.bench.step import Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache
 from backend.memory.heap import libraries_loaded
@@ -42,7 +43,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     chosen = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes = _shapes(spec, chosen, device)
+    shapes = shapes_of(spec, chosen, device)
     model, lora = build(spec, device)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, chosen.mode == "exact_buckets")
@@ -55,7 +56,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
-    step = _Step(model, optimizer, shapes, autocast, lora.collect_gradients)
+    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()
@@ -162,95 +163,6 @@ def _planned(chosen: Variant, report: Any, stream: Any, shapes: Any, steps: int)
     return planned_graphs(chosen, classes, stream, shapes, steps)
 
 
-def _family(spec: Spec) -> Any:
-    from backend.models.table import family
-
-    return family(SIZES[spec.size].family)
-
-
-def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
-    """Runtime of the variant; eager and the native-size variants use plain SDPA."""
-    from backend.bench.work import DTYPES
-    from backend.shapes import attention
-    from backend.shapes.runtime import ShapeRuntime
-
-    size = SIZES[spec.size]
-    if size.lacks(chosen.mode):
-        raise ValueError(size.lacks(chosen.mode))
-    dtype = DTYPES[size.dtype]
-    if chosen.route == "unmasked":
-        route = _unmasked_route()
-    else:
-        route = attention.choose(chosen.route, device, dtype)
-    tokens = size.tokens * size.pictures
-    static = tokens if chosen.mode == "static" else None
-    longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None
-    captions, text = tuple(size.read + length for length in spec.captions) or None, size.text_tokens
-    if chosen.compile is None and size.masked_text:
-        # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
-        captions, text = None, None
-    runtime = ShapeRuntime(chosen.mode, static, captions, text, route, longest=longest)
-    if chosen.compile is not None:
-        runtime.expect_graphs(chosen.dynamic, device, dtype)
-    return runtime
-
-
-def _unmasked_route() -> Any:
-    """Padding attended like anything else: what static tokens cost without being exact. Only the bench has it."""
-    from backend.shapes import attention, segments
-
-    class Unmasked(attention.Route):
-        name, detail = "unmasked", "plain SDPA over padding and all"
-
-        def prepare(self, runs: Any, device: Any) -> Any:
-            return segments.pad_counts(runs, device)
-
-        def attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
-            return attention.plain_attention(q, k, v)
-
-    return Unmasked()
-
-
-class _Step:
-    """One optimizer step on a batch; `forward` alone serves validation."""
-
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        shapes: Any,
-        autocast: Any,
-        collect: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.model, self.optimizer, self.shapes, self.autocast = model, optimizer, shapes, autocast
-        self.collect = collect
-
-    def forward(self, batch: Any) -> Any:
-        """Mean squared error of what the objective asks for over the batch, float32."""
-        import torch
-
-        from backend.models.table import family_of_denoiser
-
-        predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
-        rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
-        noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
-        with self.autocast:
-            out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
-        errors = [
-            (o - batch.objective.target(x, n, level)).square().mean()
-            for o, (x, n, level) in zip(out, rows, strict=True)
-        ]
-        return torch.stack(errors).mean()
-
-    def __call__(self, batch: Any) -> Any:
-        loss = self.forward(batch)
-        loss.backward()
-        self.collect()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-
 def _run(
     spec: Spec, stream: Any, step: Callable[[Any], Any], telemetry: Any, meter: _Meter
 ) -> tuple[list[float], list[float], int]:
@@ -347,6 +259,12 @@ class _Meter:
             "h2d_gb_s": facts.rate / 1e9,
             "swap_limit_ms": facts.limit_seconds * 1000,
         }
+
+
+def _family(spec: Spec) -> Any:
+    from backend.models.table import family
+
+    return family(SIZES[spec.size].family)
 
 
 def main(argv: list[str]) -> int:

@@ -8,8 +8,8 @@ back over the blocks, neighbours never share a place, and at each turn the ring 
 The only thing that is followed is at which block the computation has arrived (`backend.memory.block_tracker`): a
 forward pre-hook tells in the forward pass and in a checkpoint's recompute, a gradient hook on the block's outputs
 before its backward. Arriving at a block means that all kernels of the block before are launched, so its place is free
-for what comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph and break
-none. Trained parameters, their gradients and the optimizer never move.
+for what comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph
+and break none. Trained parameters, their gradients and the optimizer never move.
 """
 
 from __future__ import annotations

@@ -12,14 +12,16 @@ import torch
 
 from backend.bench import __main__ as bench
 from backend.bench import report, work
+from backend.bench.groups import groups
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
 from backend.bench.record import COLUMNS, Record, read_losses
 from backend.bench.sizes import SIZES
-from backend.bench.table import groups, render
+from backend.bench.step import Step
+from backend.bench.table import render
 from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
-from backend.bench.worker import _notes, _Step, measure
+from backend.bench.worker import _notes, measure
 from backend.compile.cuda_graphs.recording import record
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
@@ -282,7 +284,7 @@ def test_each_family_takes_a_step_on_its_own_objective(size: str) -> None:
     spec = Spec("eager", size=size, checkpointing=False)
     model, lora = build(spec, torch.device("cpu"))
     stream = Stream(spec, torch.device("cpu"), exact=False)
-    step = _Step(model, torch.optim.SGD(lora.parameters(), lr=1.0), ShapeRuntime(), contextlib.nullcontext())
+    step = Step(model, torch.optim.SGD(lora.parameters(), lr=1.0), ShapeRuntime(), contextlib.nullcontext())
     first = step(stream.batch(0))
     assert len(stream.buckets) > 2 and torch.isfinite(first)
     # B of the LoRA was zero: the step has moved it.

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from backend.bench import report
+from backend.bench.groups import groups
 from backend.bench.record import Record, read_losses
-from backend.bench.table import groups, loss_table, render, shared
+from backend.bench.table import loss_table, render, shared
 from backend.bench.variants import Spec
 from tests.tiny.bench_rows import answer, made_up
 

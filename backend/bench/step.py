@@ -1,0 +1,92 @@
+"""Builds one training step of a bench, and the shapes that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backend.bench.sizes import SIZES
+from backend.bench.variants import Spec, Variant
+
+
+class Step:
+    """One optimizer step on a batch; `forward` alone serves validation."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        shapes: Any,
+        autocast: Any,
+        collect: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.model, self.optimizer, self.shapes, self.autocast = model, optimizer, shapes, autocast
+        self.collect = collect
+
+    def forward(self, batch: Any) -> Any:
+        """Mean squared error of what the objective asks for over the batch, float32."""
+        import torch
+
+        from backend.models.table import family_of_denoiser
+
+        predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
+        rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
+        noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
+        with self.autocast:
+            out = predict(self.model, noisy, batch.sigma, batch.text, 1.0, self.shapes)
+        errors = [
+            (o - batch.objective.target(x, n, level)).square().mean()
+            for o, (x, n, level) in zip(out, rows, strict=True)
+        ]
+        return torch.stack(errors).mean()
+
+    def __call__(self, batch: Any) -> Any:
+        loss = self.forward(batch)
+        loss.backward()
+        self.collect()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def shapes_of(spec: Spec, chosen: Variant, device: Any) -> Any:
+    """Runtime of the variant; eager and the native-size variants use plain SDPA."""
+    from backend.bench.work import DTYPES
+    from backend.shapes import attention
+    from backend.shapes.runtime import ShapeRuntime
+
+    size = SIZES[spec.size]
+    if size.lacks(chosen.mode):
+        raise ValueError(size.lacks(chosen.mode))
+    dtype = DTYPES[size.dtype]
+    if chosen.route == "unmasked":
+        route = _unmasked_route()
+    else:
+        route = attention.choose(chosen.route, device, dtype)
+    tokens = size.tokens * size.pictures
+    static = tokens if chosen.mode == "static" else None
+    longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None
+    captions, text = tuple(size.read + length for length in spec.captions) or None, size.text_tokens
+    if chosen.compile is None and size.masked_text:
+        # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
+        captions, text = None, None
+    runtime = ShapeRuntime(chosen.mode, static, captions, text, route, longest=longest)
+    if chosen.compile is not None:
+        runtime.expect_graphs(chosen.dynamic, device, dtype)
+    return runtime
+
+
+def _unmasked_route() -> Any:
+    """Padding attended like anything else: what static tokens cost without being exact. Only the bench has it."""
+    from backend.shapes import attention, segments
+
+    class Unmasked(attention.Route):
+        name, detail = "unmasked", "plain SDPA over padding and all"
+
+        def prepare(self, runs: Any, device: Any) -> Any:
+            return segments.pad_counts(runs, device)
+
+        def attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+            return attention.plain_attention(q, k, v)
+
+    return Unmasked()
