@@ -1,4 +1,4 @@
-"""The Run tab: a place for ``assets/js/run.js``, which reads the run's folder through the routes of ``gui.run_routes``."""
+"""The Run tab: a place for ``assets/js/run_tab.js``, which reads the run's folder by the routes of ``gui.run_routes``."""
 
 from __future__ import annotations
 
