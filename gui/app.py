@@ -17,13 +17,13 @@ from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
 from backend.runs import supervise
 from gui import compile_routes, fields, form, run_routes, theme
 from gui.actions import Actions
+from gui.assets import Assets
 from gui.draft import Desk
 from gui.form_routes import Checks
 from gui.run_store import Places
@@ -42,7 +42,6 @@ _TABS: dict[str, ModuleType] = {
     "run": run,
     "library": library,
 }
-_RESTART = "(window.monotileReady ||= []).push(m => m.{call});window.monotileFlush?.();"
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,13 @@ def make_app(
     app.include_router(run_routes.routes(places))
     app.include_router(checks.routes())
     app.include_router(compile_routes.routes(places, checks.config))
-    app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")
-    mark = theme.version()
+    app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     gr.mount_gradio_app(
         app,
         build(actions),
         path="/",
         theme=theme.build(),
-        head=theme.head(mark),
+        head=theme.head(),
         footer_links=[],
         ssr_mode=False,
         run_history=False,
@@ -131,13 +129,13 @@ def build(actions: Actions) -> gr.Blocks:
         request = gr.HTML(
             value={},
             html_template="<span></span>",
-            js_on_load=_RESTART.format(call="actor(props, trigger)") + "/* 'submit' */",
+            js_on_load=theme.calling("bridge", "connectRequests(props, trigger)") + "/* 'submit' */",
             elem_classes="mt-hidden",
         )
         message = gr.HTML(
             value=None,
             html_template="<span></span>",
-            js_on_load=_RESTART.format(call="bridge(props, watch)"),
+            js_on_load=theme.calling("bridge", "connectMessages(props, watch)"),
             elem_classes="mt-hidden",
         )
         with gr.Tabs(elem_id="tabs", selected="model", overflow_behavior="wrap"):

@@ -19,6 +19,7 @@ from backend.config.declare import Setting
 from backend.config.schema import settings
 from backend.config.toml_io import dumps_value
 from backend.models.table import FAMILIES
+from gui import theme
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def widget(setting: Setting) -> gr.components.Component:
 
 
 def _rows(setting: Setting, value: list[dict[str, Any]], **placed: Any) -> gr.HTML:
-    """A small table editor (folders, prompts): a list of dicts, edited by ``assets/js/rows.js``.
+    """A small table editor (folders, prompts): a list of dicts, edited by ``assets/js/table_editor.js``.
 
     The template is constant and holds no value: Gradio evaluates templates, and a caption is not code. Columns and help
     come with `search_index`: of a component in a tab that was never opened, Gradio forgets properties of its own.
@@ -267,8 +268,7 @@ def _rows(setting: Setting, value: list[dict[str, Any]], **placed: Any) -> gr.HT
     return gr.HTML(
         value=value,
         html_template='<div class="rows-root"></div>',
-        js_on_load="(window.monotileReady ||= []).push(m => m.rows(element, props, () => trigger('input'), watch));"
-        "window.monotileFlush?.();",
+        js_on_load=theme.calling("table_editor", "editTable(element, props, () => trigger('input'), watch)"),
         apply_default_css=False,
         label=setting.label,
         **placed,

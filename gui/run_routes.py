@@ -24,7 +24,7 @@ from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.logs import read_log
-from gui import messages, theme
+from gui import messages
 from gui.run_store import PICTURES, Places, list_paths
 from gui.run_view import RunWatch
 
@@ -142,11 +142,6 @@ def _files(router: APIRouter, places: Places) -> None:
     def folders(prefix: Annotated[str, Query(max_length=4096)] = "", kind: str = "any") -> Response:
         """Names that continue a path being typed: folders and LoRA files, no hidden ones, no contents."""
         return answer({"entries": list_paths(prefix, kind)})
-
-    @router.get("/page/monotile.js")
-    def script() -> Response:
-        """The page's scripts in one file."""
-        return Response(theme.bundle(), media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
 
 def _acting(router: APIRouter, places: Places) -> None:

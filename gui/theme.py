@@ -1,4 +1,4 @@
-"""The look: one Gradio theme with system fonts, and the files that go into the page's head."""
+"""Builds the look: one Gradio theme with system fonts, and the files that go into the page's head."""
 
 from __future__ import annotations
 
@@ -8,25 +8,8 @@ import gradio as gr
 from gradio.themes.utils.colors import Color
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
-STYLE = ASSETS / "css" / "monotile.css"
-# Order matters: core.js defines the small helpers that the others use.
-SCRIPTS = (
-    "core.js",
-    "fields.js",
-    "rows.js",
-    "presets.js",
-    "bar.js",
-    "welcome.js",
-    "chart.js",
-    "panels.js",
-    "norms.js",
-    "run.js",
-    "caption.js",
-    "dataset.js",
-    "checks.js",
-    "memory.js",
-    "library.js",
-)
+# In this order: of two rules that are equally narrow, the later one counts.
+STYLES = ("base", "bar", "form", "run", "content")
 
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Helvetica Neue", "Arial", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Cascadia Mono", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -143,31 +126,23 @@ def _controls(theme: gr.themes.Base) -> None:
     )
 
 
-def head(version: str) -> str:
-    """The page's own ``<head>`` lines. ``version`` defeats stale browser caches.
-
-    One script only: Gradio adds these lines from JavaScript, and scripts added so run in no fixed order.
-    """
+def head() -> str:
+    """The page's own ``<head>`` lines. Addresses are relative to the page, so that it may lie under any path."""
     return "\n".join(
         (
             '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" type="image/svg+xml" href="/page/logo.svg">',
-            f'<link rel="stylesheet" href="/page/vendor/uplot/uPlot.min.css?{version}">',
-            f'<link rel="stylesheet" href="/page/css/monotile.css?{version}">',
-            f'<script src="/page/monotile.js?{version}"></script>',
+            '<link rel="icon" type="image/svg+xml" href="page/logo.svg">',
+            '<link rel="stylesheet" href="page/vendor/uplot/uPlot.min.css">',
+            *(f'<link rel="stylesheet" href="page/css/{name}.css">' for name in STYLES),
+            '<script type="module" src="page/js/main.js"></script>',
         )
     )
 
 
-def bundle() -> str:
-    """All scripts of the page as one: the chart library, then ours."""
-    return "\n;\n".join(path.read_text(encoding="utf-8") for path in _script_files())
+def calling(module: str, call: str) -> str:
+    """JavaScript for a component's ``js_on_load``: loads a module of ``assets/js`` and calls what it exports.
 
-
-def version() -> str:
-    """A short mark that changes whenever a script or the style changes."""
-    return format(max(path.stat().st_mtime_ns for path in (STYLE, *_script_files())) // 1_000_000, "x")
-
-
-def _script_files() -> list[Path]:
-    return [ASSETS / "vendor" / "uplot" / "uPlot.iife.min.js", *(ASSETS / "js" / name for name in SCRIPTS)]
+    A module that the page has loaded already is the same one. Without the base, the address would be relative to the
+    script of Gradio that runs this.
+    """
+    return f'import(new URL("page/js/{module}.js", document.baseURI)).then((module) => module.{call});'

@@ -126,6 +126,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stop(run, grace_s=0)
 
 
+# The page has no global of its own: what tests call and read is imported from its modules.
+HANDLE = """async () => {
+  const load = (name) => import(new URL(`page/js/${name}.js`, document.baseURI));
+  const [{ pageState, emit }, { sendRequest }, { goToField }, { currentTab }] = await Promise.all(
+    ["state", "bridge", "field_jump", "tabs"].map(load),
+  );
+  window.monotile = { state: pageState, emit, act: sendRequest, goToField, currentTab };
+}"""
+
+
 class Watched:
     """A page whose console and requests are watched: nothing may go wrong in silence, nothing may leave the machine."""
 
@@ -148,6 +158,7 @@ class Watched:
     def ready(self) -> None:
         """Wait until the form is filled. It may be out of sight: a refreshed page opens the tab of before."""
         self.page.wait_for_selector("#f-model-base_model .mt-help", state="attached")
+        self.page.evaluate(HANDLE)
 
     def start_over(self) -> None:
         """Bring the form to the defaults: the draft outlives a page, and so a test."""

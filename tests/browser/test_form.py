@@ -192,7 +192,7 @@ def test_scripts_that_come_after_the_page_find_it_whole(watched: Watched) -> Non
     """As where a browser or a disk is slow: what stands there already is filled as what comes later is."""
     page = watched.page
     held: list[Route] = []
-    page.route("**/page/monotile.js*", lambda route: held.append(route))
+    page.route("**/page/js/main.js", lambda route: held.append(route))
     page.reload(wait_until="commit")
     page.wait_for_selector("#bar-root", state="attached")
     held[0].continue_()

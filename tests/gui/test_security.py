@@ -13,7 +13,7 @@ from gui.app import Home, make_app
 from tests.gui.conftest import ADDRESS, Page, make_run
 
 POSTS = ("/control", "/resume", "/delete", "/restore", "/look", "/look/stop", "/doctor", "/gradio_api/queue/join")
-READS = ("/", "/runs", "/live?run=x", "/fs?prefix=/", "/config", "/gradio_api/info", "/page/monotile.js")
+READS = ("/", "/runs", "/live?run=x", "/fs?prefix=/", "/config", "/gradio_api/info", "/page/js/main.js")
 
 
 @pytest.mark.parametrize("path", READS)

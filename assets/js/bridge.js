@@ -1,0 +1,48 @@
+// Connects the page with Gradio: the server's messages arrive as the value of one hidden component, and the page's
+// requests leave as another's. `gui/app.py` hands over both.
+
+import { emit, pageState } from "./state.js";
+import { removeToast, toast } from "./toasts.js";
+/** @import { Message } from "./server" */
+
+let send = null;
+const waiting = [];
+export const connectMessages = (props, watch) => {
+  const take = () => props.value && receive(props.value);
+  watch("value", take);
+  take();
+};
+export const connectRequests = (props, trigger) => {
+  send = (request) => {
+    props.value = { ...request, at: Date.now() + Math.random() };
+    trigger("submit");
+  };
+  waiting.splice(0).forEach(send);
+};
+export const sendRequest = (what, details = {}) => {
+  // Gone back once: the message that offered it would go back further.
+  if (what === "undo") removeToast("undo");
+  return send ? send({ what, ...details }) : waiting.push({ what, ...details });
+};
+/**
+ * @param {Message} message
+ */
+export const receive = (message) => {
+  for (const key of ["desk", "problems", "presets", "settings"]) if (message[key]) pageState[key] = message[key];
+  if (message.desk) emit("desk", message.desk);
+  if (message.presets) emit("presets", message.presets);
+  if (message.settings) emit("settings", message.settings);
+  if (message.problems) emit("problems", message.problems);
+  if (message.notice) {
+    const { text, kind, action, request } = message.notice;
+    // The way back is always that of the newest change: an older message must not offer it as its own.
+    const only = request?.what === "undo" ? "undo" : undefined;
+    toast(text, { kind, action, only, onaction: request && (() => sendRequest(request.what, request)) });
+  }
+  if (message.behind) sendRequest("refresh");
+  if (message.difference) emit("difference", message.difference);
+  if (message.brought) emit("brought", message.brought);
+  if (message.importFailed) emit("importFailed", message.importFailed);
+  if (message.started) emit("started", message.started);
+  if (message.refused) emit("refused", message.problems || []);
+};

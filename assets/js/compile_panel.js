@@ -1,0 +1,228 @@
+// Draws what a run's compile did: counts, verdict, reasons, graphs.
+
+import { el, fill, setText } from "./dom.js";
+import { formatCount, formatDuration, formatMemory, formatNumber } from "./format.js";
+import { getJson } from "./http.js";
+import { setStat } from "./run_frame.js";
+import { LIVE } from "./run_states.js";
+/** @import { CompiledGraph, MetricsRow, RunFacts, RunStatus } from "./server" */
+
+// ui: the elements to draw into; last: the newest row; facts: what the run's events say.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {MetricsRow} last
+ * @param {RunStatus} status
+ * @param {Partial<RunFacts>} facts
+ */
+export const drawCompile = (ui, last, status, facts) => {
+  const c = facts.compile || {};
+  // Once the process has said what it compiles, that counts: with linear layers left out nothing is planned.
+  const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
+  // What an earlier process of a resumed run has counted says nothing of this one.
+  const row = (last.generation ?? 0) < (status.generation ?? 0) ? {} : last;
+  // A row tells the count of its step; before the first one, and between two, events do.
+  const counts = [row.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
+  const graphs = counts.length ? Math.max(...counts) : null;
+  const made = c.made || [];
+  const counted = (value, told) => value ?? (made.length ? told : null);
+  const recompiles = counted(row.recompiles, (facts.recompiles || []).length);
+  const breaks = counted(row.breaks, (facts.breaks || []).length);
+  const seconds = counted(
+    row.compile_seconds,
+    made.reduce((sum, graph) => sum + (graph.seconds || 0), 0),
+  );
+  const known = (value) => (value === null || value === undefined ? "–" : String(value));
+  setStat(
+    "graphs",
+    graphs === null && !planned ? "–" : planned ? `${graphs ?? 0} / ${planned}` : String(graphs),
+    planned && graphs > planned ? "bad" : "",
+  );
+  setText(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
+  setStat(
+    "recompiles",
+    known(recompiles),
+    recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad",
+  );
+  setStat("breaks", known(breaks), breaks ? "warn" : "");
+  setStat("compile", seconds === null ? "–" : formatDuration(seconds));
+  setStat("hits", known(counted(row.cache_hits, made.filter((graph) => graph.cached).length)));
+  setStat("misses", known(counted(row.cache_misses, made.filter((graph) => !graph.cached).length)));
+  setStat("limits", known(row.limit_hits), row.limit_hits ? "warn" : "");
+  setStat("syncs", known(row.syncs));
+  const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
+  ui.compile.className = `verdict ${tone}`;
+  const share =
+    c.share === null || c.share === undefined
+      ? ""
+      : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
+  setText(ui.compile, words + share + recorded(facts.recorded));
+  drawPayback(ui, status);
+  const list = together([
+    ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
+    ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
+  ]);
+  const shown = JSON.stringify([list, c.made || []]);
+  if (ui.reasons.dataset.shown === shown) return;
+  ui.reasons.dataset.shown = shown;
+  fill(
+    ui.reasons,
+    list.length
+      ? el(
+          "ul",
+          { class: "reasons" },
+          list
+            .slice(-20)
+            .reverse()
+            .map((r) =>
+              el(
+                "li",
+                {},
+                el(
+                  "strong",
+                  {},
+                  [r.what, r.block && `${r.block} blocks`, r.times > 1 && `${r.times} times`]
+                    .filter(Boolean)
+                    .join(" · "),
+                ),
+                el("span", {}, r.reason || "no reason given"),
+                r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
+                r.setting ? el("span", { class: "remedy" }, `Ends it: ${r.setting}`) : null,
+              ),
+            ),
+        )
+      : null,
+    (c.made || []).length ? graphTable(c.made) : null,
+  );
+};
+// Each thing that happened once, with how often: ten layers that are called in one line break at one place.
+const together = (list) => {
+  const found = new Map();
+  for (const each of list) {
+    const key = JSON.stringify([each.what, each.block, each.reason, each.file, each.line, each.setting]);
+    found.set(key, { ...each, times: (found.get(key)?.times || 0) + 1 });
+  }
+  return [...found.values()];
+};
+// Asked when a run comes up and now and then while it goes: the answer reads other runs' records.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunStatus} status
+ */
+const drawPayback = async (ui, status) => {
+  const now = Date.now();
+  const same = ui.payback.dataset.run === status.name;
+  if (
+    same &&
+    (now - Number(ui.payback.dataset.asked) < 20_000 ||
+      (!LIVE.has(status.state) && ui.payback.dataset.state === status.state))
+  )
+    return;
+  Object.assign(ui.payback.dataset, { run: status.name, asked: String(now), state: status.state });
+  const answer = await getJson("/payback", { run: status.name }).catch(() => ({ text: "" }));
+  if (ui.payback.dataset.run === status.name) setText(ui.payback, answer.text);
+};
+/**
+ * @param {CompiledGraph[]} made
+ */
+const graphTable = (made) =>
+  el(
+    "details",
+    {},
+    el("summary", {}, `${formatCount(made.length, "graph")}, one by one`),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "facts numbers" },
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            ["Graph", "Blocks", "Tokens", "Batch", "For", "Seconds", "From cache"].map((t) => el("th", {}, t)),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          made.map((g) =>
+            el(
+              "tr",
+              {},
+              [
+                g.graph,
+                g.block,
+                g.image_tokens ? `${g.image_tokens} + ${g.text_tokens}` : "–",
+                g.batch ?? "–",
+                g.gradients ? "training" : "no gradient",
+                formatNumber(g.seconds, 3),
+                g.cached ? "yes" : "no",
+              ].map((v) => el("td", {}, String(v))),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+/**
+ * @param {RunFacts["compile"]} c
+ * @param {Partial<RunFacts>} facts
+ * @param {RunStatus} status
+ * @param {number | null} graphs
+ * @param {number | null} recompiles
+ * @param {number | undefined} planned
+ * @param {number | null} breaks
+ */
+const verdict = (c, facts, status, graphs, recompiles, planned, breaks) => {
+  const going = LIVE.has(status.state);
+  const last = (facts.recompiles || []).slice(-1)[0];
+  if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
+  if (c.state === "fallback") return ["warn", `Asked for, but fell back to eager. ${c.reason || ""}`];
+  if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
+  if (going && c.compiling) return ["busy", `Compiling ${c.compiling}`];
+  if (going && status.phase === "compile")
+    return [
+      "busy",
+      c.graphs
+        ? `Compiling: ${formatCount(c.graphs, "graph")} so far.`
+        : "Compiling the first graphs. Steps begin when they are made.",
+    ];
+  if (recompiles > 0)
+    return [
+      "bad",
+      `${formatCount(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`,
+    ];
+  if (going && graphs > 0 && graphs < planned && !status.step)
+    return ["busy", `${graphs} of ${planned} planned graphs are made; each of the others is when it is first needed.`];
+  const missing =
+    going && graphs < planned
+      ? ` ${formatCount(planned - graphs, "planned graph")} still to come, with validation and samples.`
+      : "";
+  // Where linear layers are left out on purpose, breaks are what was asked for.
+  if (graphs > 0 && breaks > 0 && planned)
+    return [
+      "warn",
+      `Compiled, with ${formatCount(breaks, "graph break")}: ` +
+        `at each, a block falls into parts, and what is fused ends.${missing}`,
+    ];
+  if (graphs > 0) return ["good", `Compiled once, no recompile since.${missing}`];
+  if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
+  return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
+};
+
+// Passes that are replayed as CUDA graphs: how many shapes, or why none.
+/**
+ * @param {RunFacts["recorded"]} told
+ */
+const recorded = (told) => {
+  if (!told) return "";
+  const others = told.reason ? ` Others run as they are: ${told.reason}.` : "";
+  if (told.state === "recorded")
+    return (
+      ` CUDA graphs: the passes of ${formatCount(told.shapes, "shape")} are replayed, ` +
+      `which keeps ${formatMemory(told.kept)}.${others}`
+    );
+  return ` CUDA graphs are left out: ${told.reason}.`;
+};

@@ -1,0 +1,63 @@
+// Lists a run's LoRA files.
+
+import { pathLine } from "./clipboard.js";
+import { el, fill } from "./dom.js";
+import { formatBytes } from "./format.js";
+import { address } from "./http.js";
+import { fillEmpty } from "./run_states.js";
+/** @import { RunFacts, RunStatus } from "./server" */
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunFacts} facts
+ * @param {RunStatus} status
+ */
+export const drawFiles = (ui, facts, status) => {
+  const list = facts.checkpoints || [];
+  if (!list.length)
+    return fillEmpty(
+      ui.files,
+      status,
+      "No file saved yet. The end of the run and a stop always save one; Save now does it at once.",
+      "No LoRA file was saved.",
+    );
+  fill(
+    ui.files,
+    list
+      .slice()
+      .reverse()
+      .map((f) =>
+        el(
+          "div",
+          { class: `file ${f.final ? "final" : ""}` },
+          el(
+            "div",
+            { class: "file-head" },
+            el("strong", {}, f.name, f.final ? el("span", { class: "tag good" }, "final") : null),
+            el(
+              "span",
+              { class: "note" },
+              [
+                f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "",
+                formatBytes(f.size),
+              ]
+                .filter(Boolean)
+                .join(" · "),
+            ),
+          ),
+          pathLine(
+            f.path,
+            el(
+              "a",
+              {
+                class: "button small",
+                href: address("/download", { run: status.name, file: f.name }),
+                download: f.name,
+              },
+              "Download",
+            ),
+          ),
+        ),
+      ),
+  );
+};

@@ -1,0 +1,43 @@
+// Listens to the keyboard.
+
+import { openDialog } from "./dialogs.js";
+import { el } from "./dom.js";
+import { savePreset } from "./presets.js";
+import { commandKey, startTraining } from "./start_button.js";
+
+const KEYS = [
+  [`${commandKey} Enter`, "Start training"],
+  [`${commandKey} S`, "Save the preset"],
+  ["/", "Search settings"],
+  ["Esc", "Leave a field, close a dialog"],
+  ["?", "Show these keys"],
+];
+document.addEventListener("keydown", (event) => {
+  const target = event.target instanceof HTMLElement ? event.target : document.body;
+  const typing = target.closest("input, textarea, select, [contenteditable]");
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    startTraining();
+  } else if (event.key === "s" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
+    event.preventDefault();
+    if (!document.querySelector("dialog[open]")) savePreset();
+  } else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) {
+    openDialog(
+      "Keys",
+      el(
+        "table",
+        { class: "facts" },
+        el(
+          "tbody",
+          {},
+          KEYS.map(([key, what]) => el("tr", {}, el("th", {}, el("kbd", {}, key)), el("td", {}, what))),
+        ),
+      ),
+    );
+  } else if (event.key === "/" && !typing && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    document.getElementById("search")?.focus();
+  } else if (event.key === "Escape" && typing) {
+    target.blur();
+  }
+});

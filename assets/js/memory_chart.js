@@ -1,0 +1,127 @@
+// Draws a run's memory over its steps, and who holds it now.
+
+import { el, fill } from "./dom.js";
+import { formatMemory } from "./format.js";
+import { lineChart } from "./line_chart.js";
+/** @import { MetricsRow, RunFacts, Series } from "./server" */
+
+const LINES = {
+  vram: [
+    { label: "Allocated", key: "vram_allocated", colour: "--mt-accent", width: 2, band: true },
+    { label: "Reserved", key: "vram_reserved", colour: "--mt-blue", width: 1.6 },
+    { label: "Peak", key: "vram_peak", colour: "--mt-amber", width: 1.4, dash: [4, 4] },
+  ],
+  ram: [{ label: "RAM of the trainer", key: "ram", colour: "--mt-accent", width: 2, band: true }],
+};
+// A chart of the card's memory, or of RAM where a run has no card.
+export const memoryChart = (root) => {
+  let kind = null;
+  let chart = null;
+  return {
+    kind: () => kind,
+    clear() {
+      kind = null;
+      fill(root);
+    },
+    /** @param {Series} series */
+    draw(series) {
+      const found = series.vram_allocated?.mean.some((v) => v !== null) ? "vram" : "ram";
+      if (found !== kind) {
+        kind = found;
+        fill(root);
+        chart = lineChart(root, {
+          label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
+          empty: "Measured from the first step on.",
+          format: formatMemory,
+          zeroBased: true,
+          powers: true,
+          series: LINES[kind],
+        });
+      }
+      chart.set(series.step, series);
+    },
+  };
+};
+/**
+ * @param {Element} place
+ * @param {MetricsRow | null} row
+ */
+export const drawMemoryNow = (place, row) => {
+  const onCard = Boolean(row?.vram_total);
+  const total = onCard ? row.vram_total : row?.ram_total;
+  if (!total) return fill(place);
+  const others = onCard ? row.vram_others : null;
+  const ours = onCard
+    ? others === null || others === undefined
+      ? row.vram_reserved
+      : total - row.vram_free - others
+    : row.ram;
+  const free = onCard ? row.vram_free : row.ram_available;
+  const rest = Math.max(0, total - free - ours);
+  /** @type {[string, string, number][]} */
+  const parts = [
+    ["ours", onCard ? "this run" : "the trainer", ours],
+    [
+      "others",
+      onCard && (others === null || others === undefined) ? "other programs and CUDA" : "other programs",
+      rest,
+    ],
+    ["free", "free", free],
+  ];
+  fill(
+    place,
+    el(
+      "div",
+      {
+        class: "fit-track now",
+        role: "img",
+        "aria-label": parts.map(([, title, bytes]) => `${title} ${formatMemory(bytes)}`).join(", "),
+      },
+      parts
+        .slice(0, 2)
+        .map(([name, , bytes]) =>
+          el("span", { class: `fit-part n-${name}`, style: `width:${(100 * bytes) / total}%` }),
+        ),
+    ),
+    el(
+      "ul",
+      { class: "fit-legend" },
+      parts.map(([name, title, bytes]) =>
+        el(
+          "li",
+          {},
+          el("span", { class: `fit-key n-${name}` }),
+          el("span", {}, title),
+          el("strong", {}, formatMemory(bytes)),
+        ),
+      ),
+    ),
+  );
+};
+/**
+ * @param {RunFacts["memory"]} facts
+ */
+export const memoryWords = (facts) => {
+  if (!facts) return "";
+  if (facts.words) return `${onceMore(facts.words)}.`;
+  if (facts.ram_peak)
+    return `RAM: estimated ${formatMemory(facts.ram_estimated)}, peak ${formatMemory(facts.ram_peak)}.`;
+  return facts.headline || "";
+};
+/**
+ * @param {RunFacts["swap"]} swap
+ * @param {MetricsRow | null} last
+ */
+export const swapWords = (swap, last) => {
+  if (!swap) return "";
+  const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
+  const waited =
+    last?.swap_wait === null || last?.swap_wait === undefined
+      ? ""
+      : ` The last step waited ${ms(last.swap_wait)} for them.`;
+  return (
+    `Block swap: ${swap.blocks} of ${swap.of} blocks, ${formatMemory(swap.host)} in RAM. ` +
+    `Transfers alone take ${ms(swap.step_limit_seconds)} a step.${waited}`
+  );
+};
+const onceMore = (words) => words[0].toUpperCase() + words.slice(1);

@@ -1,0 +1,79 @@
+// Checks the base model as soon as it is named.
+
+import { sendRequest } from "./bridge.js";
+import { el, fill } from "./dom.js";
+import { goToField } from "./field_jump.js";
+import { formatBytes } from "./format.js";
+import { followRoute } from "./route_panel.js";
+/** @import { Problem } from "./server" */
+
+/**
+ * @param {Problem} p
+ */
+const problem = (p) => {
+  const elsewhere = p.id && p.path !== "model.base_model";
+  return el(
+    "li",
+    { class: p.severity },
+    el("strong", {}, p.text),
+    p.remedy ? ` ${p.remedy}` : "",
+    elsewhere
+      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `Go to ${p.label}`)]
+      : null,
+  );
+};
+followRoute("#model-root", "/model", (node, answer) => {
+  if (!answer.path)
+    return fill(
+      node,
+      el("p", { class: "note" }, "Give the base model's folder or file, and what is in it is checked at once."),
+    );
+  const good = !answer.problems.some((p) => p.severity === "error");
+  const { fits } = answer;
+  fill(
+    node,
+    el(
+      "div",
+      { class: `verdict ${good ? "good" : "bad"}`, id: "model-verdict" },
+      good
+        ? `${answer.title} found, ${formatBytes(answer.total)} on disk.`
+        : fits
+          ? `This is ${fits.title}, and the family is set to ${answer.title}.`
+          : "This base model can't be trained on yet.",
+    ),
+    fits
+      ? el(
+          "div",
+          { class: "buttons" },
+          el(
+            "button",
+            { class: "primary", id: "take-family", onclick: () => sendRequest("apply", { change: fits.change }) },
+            `Set the family to ${fits.title}`,
+          ),
+        )
+      : answer.problems.length
+        ? el("ul", { class: "problem-list" }, answer.problems.map(problem))
+        : null,
+    answer.parts.length
+      ? el(
+          "table",
+          { class: "facts" },
+          el("thead", {}, el("tr", {}, el("th", {}, "Part"), el("th", {}, "Folder or file"), el("th", {}, "On disk"))),
+          el(
+            "tbody",
+            {},
+            answer.parts.map((p) =>
+              el(
+                "tr",
+                {},
+                el("td", {}, p.name),
+                el("td", {}, el("code", {}, p.place)),
+                el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : formatBytes(p.bytes)),
+              ),
+            ),
+          ),
+        )
+      : null,
+    answer.facts.length ? el("p", { class: "note" }, answer.facts.join(" · ")) : null,
+  );
+});

@@ -1,0 +1,28 @@
+// Suggests folders and files while a path is typed.
+
+import { getJson } from "./http.js";
+import { suggest } from "./suggestions.js";
+
+const setInput = (node, value) => {
+  const kind = node.tagName === "TEXTAREA" ? HTMLTextAreaElement : HTMLInputElement;
+  Object.getOwnPropertyDescriptor(kind.prototype, "value").set.call(node, value);
+  node.dispatchEvent(new Event("input", { bubbles: true }));
+};
+
+export const pathInput = (box, kind = "any") => {
+  const offered = suggest(
+    box,
+    async (text) =>
+      (await getJson("/fs", { prefix: text, kind })).entries.map((entry) => ({
+        label: entry.folder ? `${entry.name}/` : entry.name,
+        detail: entry.note || "",
+        value: entry.folder ? entry.path + entry.separator : entry.path,
+        folder: entry.folder,
+      })),
+    (item) => {
+      setInput(box, item.value);
+      if (item.folder) offered.update();
+    },
+    { name: "Folders and files" },
+  );
+};

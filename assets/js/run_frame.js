@@ -1,0 +1,163 @@
+// Builds the elements of the Run tab.
+
+import { el, fill, setText } from "./dom.js";
+import { address } from "./http.js";
+
+const card = (id, title, ...content) => {
+  const head = el("div", { class: "card-head" }, el("h2", {}, title));
+  return el("section", { class: "card", id }, head, content);
+};
+const stat = (id, label) =>
+  el(
+    "div",
+    { class: "stat", id: `stat-${id}` },
+    el("span", { class: "stat-value" }, "–"),
+    el("span", { class: "stat-label" }, label),
+  );
+// Fills a tile.
+export const setStat = (id, value, tone) => {
+  const node = document.getElementById(`stat-${id}`);
+  if (!node) return;
+  setText(node.firstElementChild, value);
+  node.className = `stat ${tone || ""}`;
+};
+
+// Draws the tab into its place and returns the elements that change. actions: what its buttons do.
+export const runFrame = (root, actions) => {
+  const smooth = el("input", {
+    type: "range",
+    id: "smoothing",
+    min: 0,
+    max: 99,
+    value: 90,
+    "aria-label": "Smoothing of the loss line",
+    oninput: () => (setText(ui.smoothValue, `${smooth.value} %`), actions.smooth()),
+  });
+  const progress = el("div");
+  const ui = {
+    empty: el(
+      "div",
+      { class: "empty", id: "run-empty" },
+      el("img", { src: address("/page/logo.svg"), alt: "", width: 56 }),
+      el("h2", {}, "No runs yet"),
+      el(
+        "p",
+        {},
+        "Set up the model and the dataset, then press Start training. Runs started in a terminal appear here too.",
+      ),
+    ),
+    body: el("div", { id: "run-body", hidden: true }),
+    picker: el("select", { id: "run-picker", "aria-label": "Run", onchange: (e) => actions.choose(e.target.value) }),
+    state: el("span", { class: "state", id: "run-state" }),
+    stop: el("button", { id: "stop", class: "danger", onclick: () => actions.request("stop") }, "Stop"),
+    save: el("button", { id: "save-now", onclick: () => actions.request("save") }, "Save now"),
+    sample: el("button", { id: "sample-now", onclick: () => actions.request("sample") }, "Sample now"),
+    resume: el("button", { id: "resume", onclick: () => actions.resume() }, "Resume"),
+    phase: el("div", { class: "phase", id: "run-phase" }),
+    eta: el("div", { class: "eta", id: "run-eta" }),
+    bar: el(
+      "div",
+      { class: "progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100, id: "run-progress" },
+      progress,
+    ),
+    progress,
+    trouble: el("div", { class: "trouble", id: "run-error", role: "alert", hidden: true }),
+    warnings: el("div", { id: "run-warnings" }),
+    loss: el("div", { class: "plot tall", id: "loss-plot" }),
+    memory: el("div", { class: "plot", id: "memory-plot" }),
+    memoryNow: el("div", { class: "fit-now", id: "memory-now" }),
+    memoryNote: el("p", { class: "note", id: "memory-note" }),
+    smoothValue: el("output", {}, "90 %"),
+    resetZoom: el("button", { class: "small", hidden: true, onclick: () => actions.wholeRun() }, "Whole run"),
+    compile: el("div", { class: "verdict", id: "compile-verdict" }),
+    payback: el("p", { class: "note", id: "compile-payback" }),
+    reasons: el("div", { id: "compile-reasons" }),
+    validation: el("div", { id: "validation" }),
+    samples: el("div", { id: "samples" }),
+    files: el("div", { id: "run-files" }),
+    log: el("pre", { class: "log", id: "run-log", tabindex: 0, "aria-label": "Log of the run" }),
+    follow: el("input", { type: "checkbox", id: "follow" }),
+    folder: el("div", { id: "run-folder" }),
+    norms: card("card-norms", "Weight norms"),
+    smoothing: smooth,
+  };
+  ui.follow.checked = true;
+  const lossCard = card("card-loss", "Loss", ui.loss);
+  const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => actions.logScale(log.checked) });
+  lossCard.firstElementChild.append(
+    el(
+      "div",
+      { class: "card-tools" },
+      ui.resetZoom,
+      el("label", { class: "smooth" }, log, "Log scale"),
+      el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue),
+    ),
+  );
+  const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
+
+  const compileCard = card(
+    "card-compile",
+    "Compile",
+    ui.compile,
+    el(
+      "div",
+      { class: "stats" },
+      stat("graphs", "graphs"),
+      stat("recompiles", "recompiles"),
+      stat("breaks", "graph breaks"),
+      stat("compile", "spent compiling"),
+      stat("hits", "cache hits"),
+      stat("misses", "cache misses"),
+      stat("limits", "limit hits"),
+      stat("syncs", "device waits a step"),
+    ),
+    ui.payback,
+    ui.reasons,
+  );
+  const logCard = card("card-log", "Log", ui.log);
+  logCard.firstElementChild.append(el("label", { class: "smooth" }, ui.follow, "Follow"));
+  fill(
+    ui.body,
+    el(
+      "div",
+      { class: "run-top card" },
+      el(
+        "div",
+        { class: "run-line" },
+        ui.picker,
+        ui.state,
+        el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop),
+      ),
+      el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
+      ui.bar,
+      el(
+        "div",
+        { class: "stats now" },
+        stat("step", "step"),
+        stat("loss", "loss, last ~50 steps"),
+        stat("lr", "learning rate"),
+        stat("speed", "a step"),
+        stat("epoch", "epoch"),
+        stat("memory", "memory"),
+      ),
+      ui.folder,
+    ),
+    ui.trouble,
+    ui.warnings,
+    el("div", { class: "columns" }, lossCard, memoryCard),
+    ui.norms,
+    compileCard,
+    el(
+      "div",
+      { class: "columns" },
+      card("card-validation", "Validation loss", ui.validation),
+      card("card-files", "LoRA files", ui.files),
+    ),
+    card("card-samples", "Samples", ui.samples),
+    logCard,
+  );
+  fill(root, ui.empty, ui.body);
+  return ui;
+};
+
+/** @typedef {ReturnType<typeof runFrame>} RunFrame */

@@ -1,0 +1,95 @@
+// Draws how a run stands: state, progress, numbers, and why it failed.
+
+import { pathLine } from "./clipboard.js";
+import { el, fill, setText } from "./dom.js";
+import { formatDuration, formatMemory, formatNumber } from "./format.js";
+import { setStat } from "./run_frame.js";
+import { LIVE, PHASES, STATES } from "./run_states.js";
+/** @import { MetricsRow, RunFacts, RunStatus } from "./server" */
+
+// Before the first step has been timed, only the end of a phase is known, not that of the run.
+/**
+ * @param {RunStatus} s
+ */
+const left = (s) => {
+  if (!(s.eta_s >= 1)) return "";
+  return `${formatDuration(s.eta_s)} left${s.s_per_step || s.phase === "train" ? "" : " in this phase"}`;
+};
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunStatus} s
+ * @param {MetricsRow} last
+ * @param {RunFacts | null} facts
+ */
+export const drawStatus = (ui, s, last, facts) => {
+  const [word, tone] = STATES[s.state] || [s.state, "calm"];
+  setText(ui.state, word);
+  ui.state.className = `state ${tone}`;
+  const live = LIVE.has(s.state);
+  ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
+  ui.stop.disabled = s.state === "stopping";
+  setText(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
+  ui.resume.hidden = live || !s.resumable;
+  // Compiling has no count of its own: what stands there are the steps.
+  const training = s.phase === "train" || s.phase === "compile" || !s.phase || !live;
+  const done = training ? s.step : s.done;
+  const total = training ? s.total_steps : s.total;
+  const share = total ? Math.min(1, (done || 0) / total) : null;
+  const phase = live ? PHASES[s.phase] || "Starting" : word;
+  const amount = total
+    ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}`
+    : "";
+  setText(ui.phase, phase + amount);
+  setText(
+    ui.eta,
+    live
+      ? left(s)
+      : s.elapsed_s
+        ? `took ${formatDuration(s.elapsed_s)}${s.generation ? " since it was resumed" : ""}`
+        : "",
+  );
+  ui.progress.style.width = `${100 * (share ?? (live ? 0.02 : 0))}%`;
+  ui.bar.setAttribute("aria-valuenow", String(Math.round(100 * (share ?? 0))));
+  ui.bar.setAttribute("aria-label", phase);
+  ui.bar.className = `progress ${tone} ${live && share === null ? "waiting" : ""}`;
+  setStat(
+    "step",
+    s.step === null || s.step === undefined
+      ? "–"
+      : `${s.step.toLocaleString("en")}${s.total_steps ? ` / ${s.total_steps.toLocaleString("en")}` : ""}`,
+  );
+  setStat("loss", formatNumber(last.loss_smooth ?? last.loss, 4));
+  setStat("lr", last.lr === null || last.lr === undefined ? "–" : Number(last.lr).toExponential(2));
+  // The median that the time left is reckoned with; a single step may have waited for a save.
+  const speed = s.s_per_step ?? last.s_per_step;
+  setStat("speed", speed ? (speed < 1 ? `${Math.round(speed * 1000)} ms` : `${speed.toFixed(2)} s`) : "–");
+  const epochs = facts?.plan?.steps?.epochs;
+  const hundredths = (v) => String(Number(v.toFixed(2)));
+  setStat(
+    "epoch",
+    epochs && s.total_steps ? `${hundredths((epochs * s.step) / s.total_steps)} / ${hundredths(epochs)}` : "–",
+  );
+  const memory = last.vram_reserved ?? last.ram;
+  setStat("memory", memory ? formatMemory(memory) : "–");
+  setText(document.querySelector("#stat-memory .stat-label"), last.vram_reserved ? "VRAM" : "RAM");
+  if (ui.folder.dataset.path !== s.path) {
+    ui.folder.dataset.path = s.path;
+    fill(ui.folder, pathLine(s.path));
+  }
+  const error = s.error;
+  ui.trouble.hidden = !error;
+  const shown = error ? JSON.stringify(error) : "";
+  if (error && ui.trouble.dataset.shown !== shown) {
+    ui.trouble.dataset.shown = shown;
+    fill(
+      ui.trouble,
+      el("strong", {}, error.text || "The run failed."),
+      error.cause ? el("p", {}, error.cause) : null,
+      error.remedy ? el("p", { class: "remedy" }, error.remedy) : null,
+      error.exception
+        ? el("details", {}, el("summary", {}, "The exception itself"), el("pre", {}, error.exception))
+        : null,
+    );
+  }
+};

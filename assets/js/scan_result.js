@@ -1,0 +1,186 @@
+// Draws what a scan of the images gave: counts, problems, lists, and the shape plan.
+
+import { el, fill, fillSvg } from "./dom.js";
+import { goToField } from "./field_jump.js";
+/** @import { Finding, ScanResult, ShapeMode } from "./server" */
+
+/**
+ * @param {Finding[]} problems
+ */
+export const problemList = (problems) =>
+  problems.length ? el("ul", { class: "problem-list" }, problems.map(problem)) : null;
+/**
+ * @param {Finding} p
+ */
+const problem = (p) =>
+  el(
+    "li",
+    { class: p.severity },
+    el("strong", {}, p.text),
+    p.remedy ? ` ${p.remedy}` : "",
+    // Where the pictures are chosen is right above.
+    p.id && p.id !== "f-dataset-folders"
+      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `Go to ${p.label}`)]
+      : null,
+    p.files?.length
+      ? el(
+          "details",
+          {},
+          el("summary", {}, `All ${p.count.toLocaleString("en")}`),
+          el(
+            "ul",
+            { class: "plain-list" },
+            p.files.map((file) => el("li", {}, el("code", {}, file))),
+            p.count > p.files.length
+              ? el("li", {}, `and ${(p.count - p.files.length).toLocaleString("en")} more`)
+              : null,
+          ),
+        )
+      : null,
+  );
+const tile = (value, label, tone) =>
+  el(
+    "div",
+    { class: `stat ${tone || ""}` },
+    el("span", { class: "stat-value" }, value),
+    el("span", { class: "stat-label" }, label),
+  );
+
+// As many as are listed below; red where one of them stops a start.
+const problemTile = (problems) => {
+  const counted = problems.filter((p) => p.severity !== "note");
+  const tone = counted.some((p) => p.severity === "error") ? "bad" : counted.length ? "warn" : "good";
+  return tile(counted.length.toLocaleString("en"), counted.length === 1 ? "problem" : "problems", tone);
+};
+/**
+ * @param {ShapeMode[]} modes
+ */
+const modeTable = (modes) =>
+  el(
+    "div",
+    { class: "scroll" },
+    el(
+      "table",
+      { class: "facts numbers", id: "mode-table" },
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          [
+            "Shape mode",
+            "Graphs in all",
+            "Training graphs",
+            "Other graphs",
+            "Buckets",
+            "Left out",
+            "Padding",
+            "Cropping",
+          ].map((t) => el("th", {}, t)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        modes.map((mode) =>
+          el(
+            "tr",
+            { class: mode.chosen ? "chosen" : "" },
+            el(
+              "td",
+              {},
+              el("code", {}, mode.name),
+              " ",
+              mode.chosen ? el("span", { class: "tag" }, "set") : null,
+              " ",
+              mode.recommended ? el("span", { class: "tag good" }, "recommended") : null,
+              mode.note ? el("span", { class: "note block" }, mode.note) : null,
+            ),
+            [mode.graphs, mode.training, mode.no_grad, mode.buckets, mode.left, mode.padding, mode.crop].map((v) =>
+              el("td", {}, v === null || v === undefined ? "–" : String(v)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+
+const fileLists = (groups) =>
+  groups
+    .filter((g) => g.items.length)
+    .map((g) =>
+      el(
+        "details",
+        {},
+        el("summary", {}, `${g.title} (${g.items.length.toLocaleString("en")})`),
+        el(
+          "ul",
+          { class: "plain-list" },
+          g.items
+            .slice(0, 200)
+            .map((item) => el("li", {}, el("code", {}, item.name), item.note ? ` ${item.note}` : "")),
+        ),
+        g.items.length > 200
+          ? el("p", { class: "note" }, `and ${(g.items.length - 200).toLocaleString("en")} more`)
+          : null,
+      ),
+    );
+
+const stale = (result) => (result.stale ? el("p", { class: "warning" }, result.stale) : null);
+
+// For the Dataset tab.
+/**
+ * @param {Element} node
+ * @param {ScanResult} result
+ */
+export const drawScan = (node, result) => {
+  const c = result.counts;
+  fill(
+    node,
+    stale(result),
+    el(
+      "div",
+      { class: "stats" },
+      tile(c.images.toLocaleString("en"), c.images === 1 ? "picture" : "pictures"),
+      tile(c.with_caption.toLocaleString("en"), "with a caption", c.with_caption < c.images ? "warn" : "good"),
+      tile(c.validation.toLocaleString("en"), "for validation"),
+      tile(c.sizes.toLocaleString("en"), "sizes"),
+      tile(c.ignored.toLocaleString("en"), "files ignored"),
+      problemTile(result.problems),
+    ),
+    result.headline
+      ? [el("p", { class: "headline", id: "plan-headline" }, result.headline), el("p", { class: "note" }, result.steps)]
+      : null,
+    problemList(result.problems),
+    result.histogram ? el("div", { class: "picture-box", id: "histogram" }) : null,
+    fileLists(result.lists),
+    c.images + c.validation ? el("h2", {}, "Pictures") : null,
+    el("div", { class: "thumbs", id: "thumbs" }),
+    el("div", { class: "pager" }),
+  );
+  if (result.histogram) fillSvg(node.querySelector("#histogram"), result.histogram);
+};
+
+// For the Compile tab.
+/**
+ * @param {Element} node
+ * @param {ScanResult} result
+ */
+export const drawPlan = (node, result) => {
+  if (!result.headline) return fill(node, stale(result), problemList(result.problems));
+  fill(
+    node,
+    stale(result),
+    el("p", { class: "headline" }, result.headline),
+    el("p", { class: "note" }, result.recommended),
+    modeTable(result.modes),
+    el("p", { class: "note" }, result.legend),
+    el(
+      "details",
+      {},
+      el("summary", {}, "The plan in words"),
+      el("pre", { class: "log short" }, result.lines.join("\n")),
+    ),
+  );
+};

@@ -1,0 +1,377 @@
+// Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
+
+export interface Problem {
+  path: string;
+  id: string | null;
+  tab: string | null;
+  label: string | null;
+  text: string;
+  remedy: string;
+  line: number | null;
+  severity: "error" | "warning" | "note";
+}
+export interface Finding extends Omit<Problem, "path" | "line"> {
+  count: number;
+  files: string[];
+}
+export interface Desk {
+  preset: string;
+  changed: string[];
+  changedFromDefault: string[];
+  family: string;
+  families: Record<string, string>;
+  lacking: string[];
+  lackingColumns: string[];
+  parts: Record<string, string>;
+  canUndo: boolean;
+  canRedo: boolean;
+}
+export interface Preset {
+  name: string;
+  builtin: boolean;
+  description: string;
+  family?: string;
+}
+export interface Column {
+  name: string;
+  label: string;
+  help: string;
+  kind: string;
+  default: unknown;
+  choices: string[];
+}
+export interface Setting {
+  path: string;
+  id: string;
+  tab: string;
+  group: string;
+  folds: string[];
+  name: string;
+  label: string;
+  help: string;
+  aliases: string[];
+  kind: string;
+  columns: Column[];
+}
+export interface PageState {
+  desk: Partial<Desk>;
+  problems: Problem[];
+  presets: Preset[];
+  settings: Setting[];
+  runs: RunStatus[];
+}
+
+export interface DifferenceRow {
+  label: string;
+  before: string;
+  after: string;
+}
+export interface Difference {
+  name: string;
+  builtin: boolean;
+  rows: DifferenceRow[];
+  own: string[];
+  problems: Problem[];
+}
+export interface Brought {
+  name: string;
+  kind: string;
+  rows: DifferenceRow[];
+  groups: { title: string; notes: { line: number | null; text: string }[] }[];
+  off: string[];
+  wantsDataset: boolean;
+}
+export interface Notice {
+  text: string;
+  kind: string;
+  action: string | null;
+  request: { what: string; [detail: string]: unknown } | null;
+}
+// One message of the server; what did not change is left out.
+export interface Message extends Partial<Omit<PageState, "desk" | "runs">> {
+  number: number;
+  desk?: Desk;
+  notice?: Notice;
+  behind?: boolean;
+  difference?: Difference;
+  brought?: Brought;
+  importFailed?: { name: string; problems: Problem[] };
+  started?: { run: string };
+  refused?: boolean;
+}
+// What the modules of the page tell each other.
+export interface News {
+  desk: Desk;
+  presets: Preset[];
+  settings: Setting[];
+  problems: Problem[];
+  difference: Difference;
+  brought: Brought;
+  importFailed: { name: string; problems: Problem[] };
+  started: { run: string };
+  refused: Problem[];
+  run: string;
+  runs: RunStatus[];
+  active: RunStatus | null;
+  theme: "light" | "dark";
+}
+
+export interface RunStatus {
+  name: string;
+  path: string;
+  state: string;
+  active: boolean;
+  phase: string | null;
+  step: number | null;
+  total_steps: number | null;
+  done: number | null;
+  total: number | null;
+  eta_s: number | null;
+  s_per_step: number | null;
+  elapsed_s: number | null;
+  generation: number | null;
+  resumable: boolean;
+  text?: string;
+  error: { text: string; cause?: string; remedy?: string; exception?: string } | null;
+}
+// A row of the run's metrics: a number, or null where nothing was measured.
+export interface MetricsRow {
+  step?: number;
+  generation?: number;
+  loss?: number | null;
+  loss_smooth?: number | null;
+  lr?: number | null;
+  s_per_step?: number | null;
+  graphs?: number | null;
+  recompiles?: number | null;
+  breaks?: number | null;
+  compile_seconds?: number | null;
+  cache_hits?: number | null;
+  cache_misses?: number | null;
+  limit_hits?: number | null;
+  syncs?: number | null;
+  layers_scaled?: number | null;
+  swap_wait?: number | null;
+  vram_reserved?: number | null;
+  vram_total?: number | null;
+  vram_free?: number | null;
+  vram_others?: number | null;
+  ram?: number | null;
+  ram_total?: number | null;
+  ram_available?: number | null;
+}
+export interface MetricColumn {
+  mean: (number | null)[];
+  min?: (number | null)[];
+  max?: (number | null)[];
+}
+export interface Series {
+  step: number[];
+  loss: MetricColumn;
+  norm_max?: MetricColumn;
+  vram_allocated?: MetricColumn;
+  [column: string]: MetricColumn | number[] | undefined;
+}
+export interface CompiledGraph {
+  graph: number;
+  block: string;
+  image_tokens?: number;
+  text_tokens?: number;
+  batch?: number;
+  gradients: boolean;
+  seconds: number;
+  cached: boolean;
+}
+export interface CompileReason {
+  block?: string;
+  reason?: string;
+  file?: string;
+  line?: number;
+  setting?: string;
+}
+export interface RunFile {
+  name: string;
+  path: string;
+  step: number | null;
+  size: number;
+  final: boolean;
+}
+export interface Sample {
+  file: string;
+  step: number;
+  prompt_index: number;
+  prompt: string;
+}
+export interface Validation {
+  set: string;
+  step: number;
+  loss: number;
+  sigma_losses?: Record<string, number>;
+}
+export interface RunFacts {
+  plan: { compile?: boolean; graphs?: { planned: number }; steps?: { epochs: number } } | null;
+  compile: {
+    state?: string;
+    reason?: string;
+    planned?: number;
+    share?: number;
+    compiling?: string;
+    graphs?: number;
+    made?: CompiledGraph[];
+  };
+  recompiles: CompileReason[];
+  breaks: CompileReason[];
+  recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
+  warnings: { text: string; remedy: string }[];
+  validation: Validation[];
+  samples: Sample[];
+  checkpoints: RunFile[];
+  memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
+  swap: { blocks: number; of: number; host: number; step_limit_seconds: number } | null;
+}
+export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | "step" | "total_steps" | "resumable"> {
+  tone: string;
+  live: boolean;
+  when: string | null;
+  bytes: number;
+  pictures: string[];
+  memory: string | null;
+  files: RunFile[];
+}
+
+export interface ScanResult {
+  counts: {
+    images: number;
+    with_caption: number;
+    validation: number;
+    sizes: number;
+    ignored: number;
+  };
+  problems: Finding[];
+  stale?: string;
+  headline: string;
+  steps: string;
+  modes: ShapeMode[];
+  recommended: string;
+  legend?: string;
+  lines: string[];
+  lists: { title: string; items: { name: string; note: string }[] }[];
+  histogram: string;
+}
+export interface ShapeMode {
+  name: string;
+  chosen: boolean;
+  recommended: boolean;
+  note: string;
+  graphs: number | string;
+  training: number | string;
+  no_grad: number | string;
+  buckets: number | string;
+  left: number | string;
+  padding: string;
+  crop: string;
+}
+export interface ScanState {
+  state: "idle" | "running" | "done" | "failed";
+  look: number;
+  done: number;
+  total: number;
+  problems: Finding[];
+  result: ScanResult;
+}
+export interface MemoryPart {
+  name: string;
+  title: string;
+  bytes: number;
+}
+export interface MemoryStage {
+  name: string;
+  title: string;
+  parts: MemoryPart[];
+  outside: number;
+  total: number;
+  allocated: number;
+}
+export interface MemoryFacts {
+  said?: string;
+  on_card: boolean;
+  room: number | null;
+  stages: MemoryStage[];
+  peak: string;
+  verdict: "fits" | "tight" | "does_not_fit" | "unknown";
+  headline: string;
+  nearest: { fits: boolean; words: string; costs: string[]; values: Record<string, unknown> } | null;
+  problems: string[];
+  ram_verdict: string;
+  ram_words: string;
+  sizes: string;
+  rough: boolean;
+}
+
+// What each route answers; `getJson` and `postJson` are typed by it.
+export interface Answers {
+  "/runs": { runs: RunStatus[] };
+  "/live": {
+    status: RunStatus;
+    last: MetricsRow | null;
+    key: string;
+    seen: string;
+    series?: Series;
+    facts?: RunFacts;
+  };
+  "/log": { text: string; offset: number; reset: boolean };
+  "/payback": { text: string };
+  "/profile": { text: string };
+  "/library": { runs: LibraryRun[] };
+  "/lora-metadata": { metadata: Record<string, string> };
+  "/delete": { token: string };
+  "/restore": object;
+  "/control": object;
+  "/resume": object;
+  "/fs": { entries: { name: string; path: string; folder: boolean; separator: string; note?: string }[] };
+  "/model": {
+    path: string;
+    title: string;
+    total: number;
+    problems: Problem[];
+    parts: { name: string; place: string; bytes: number | null }[];
+    facts: string[];
+    fits?: { title: string; change: Record<string, unknown> } | null;
+  };
+  "/picture/timesteps": { svg: string };
+  "/picture/lr": { svg: string };
+  "/machine": { tiles: { value: string; label: string }[]; rows: [string, string][]; notes: string[] };
+  "/memory": MemoryFacts;
+  "/doctor": {
+    state: string;
+    text?: string;
+    checks?: { name: string; state: "ok" | "warn" | "fail"; text: string; remedy: string }[];
+  };
+  "/cache": { path: string; bytes: number; files: number };
+  "/cache/clear": { bytes: number };
+  "/look": ScanState;
+  "/look/stop": object;
+  "/look/items": {
+    look: number;
+    pages: number;
+    items: {
+      index: number;
+      name: string;
+      caption: string;
+      width: number;
+      height: number;
+      bucket: string | null;
+      validation: boolean;
+    }[];
+  };
+  "/look/caption": {
+    name: string;
+    file: string;
+    text: string;
+    said: string;
+    of: number;
+    token: string;
+    caption: string;
+  };
+  "/look/caption/undo": { caption: string };
+}

@@ -1,0 +1,184 @@
+// Edits a list of things, one card a row: image folders, sample prompts.
+
+import { el, fill } from "./dom.js";
+import { drawIcon } from "./icons.js";
+import { pathInput } from "./path_input.js";
+import { on, pageState } from "./state.js";
+import { toast } from "./toasts.js";
+/** @import { Column, Setting } from "./server" */
+
+const LONG = new Set(["text", "path"]);
+const isLong = (column, index) =>
+  LONG.has(column.kind) || column.name === "prompt" || (index === 0 && column.kind === "str");
+
+export const editTable = (element, props, changed, watch) => {
+  const root = element.querySelector(".rows-root") || element;
+  const field = element.closest("[id^='f-']") || element;
+  /** @type {Setting | null} */
+  let setting = null;
+  /** @type {Column[]} */
+  let columns = [];
+  let rows = [];
+
+  // The same object that the server sent must not be edited in place: a change has to be a new value.
+  const publish = (redraw) => {
+    clearTimeout(pause);
+    props.value = rows.map((row) => ({ ...row }));
+    changed();
+    if (redraw) draw();
+  };
+  // While typing a change is kept after a pause, so that even a reload in mid-word loses little.
+  let pause = null;
+  const soon = () => {
+    clearTimeout(pause);
+    pause = setTimeout(publish, 700);
+  };
+  const fresh = () => {
+    const last = rows[rows.length - 1];
+    const row = {};
+    for (const c of columns) {
+      if (c.default === null || c.default === undefined) continue;
+      row[c.name] = last && !isLong(c, columns.indexOf(c)) && last[c.name] !== undefined ? last[c.name] : c.default;
+    }
+    return row;
+  };
+
+  const cell = (row, column, index, rowIndex) => {
+    const value = row[column.name];
+    const id = `row-${field.id}-${rowIndex}-${column.name}`;
+    const set = (v) => (row[column.name] = v);
+    let box;
+    if (column.kind === "bool") {
+      box = el("input", { type: "checkbox", id, onchange: (e) => (set(e.target.checked), publish()) });
+      box.checked = Boolean(value);
+    } else if (column.kind === "choice") {
+      box = el(
+        "select",
+        { id, onchange: (e) => (set(e.target.value), publish()) },
+        el("option", { value: "" }, "not set"),
+        column.choices.map((c) => el("option", { value: c }, c)),
+      );
+      box.value = value ?? "";
+    } else {
+      const long = column.kind === "text" || column.name === "prompt" || column.name === "negative_prompt";
+      box = el(long ? "textarea" : "input", {
+        id,
+        rows: long ? (column.name === "prompt" ? 2 : 1) : null,
+        type: long ? null : "text",
+        inputmode: column.kind === "int" ? "numeric" : column.kind === "float" ? "decimal" : null,
+        placeholder: column.default === null || column.default === "" ? "not set" : String(column.default),
+        spellcheck: long ? "true" : "false",
+        oninput: (e) => (set(e.target.value), soon()),
+        onchange: () => publish(),
+      });
+      box.value = value ?? "";
+      if (column.kind === "path") pathInput(box, "folder");
+    }
+    const untouched = value === undefined || value === null || String(value) === String(column.default ?? "");
+    return el(
+      "label",
+      {
+        class: `cell ${isLong(column, index) ? "long" : ""} cell-${column.kind} ${untouched ? "is-untouched" : ""}`,
+        for: id,
+        title: column.help,
+        "data-column": column.name,
+      },
+      el("span", {}, column.label),
+      box,
+    );
+  };
+
+  const move = (from, to) => {
+    const [row] = rows.splice(from, 1);
+    rows.splice(to, 0, row);
+    publish(true);
+  };
+  const remove = (at) => {
+    const [row] = rows.splice(at, 1);
+    publish(true);
+    const back = () => (rows.splice(at, 0, row), publish(true));
+    toast(`${setting.label}: row ${at + 1} is removed.`, { action: "Undo", onaction: back });
+  };
+  const tool = (label, icon, onclick, disabled) =>
+    el(
+      "button",
+      { type: "button", class: "quiet", "aria-label": label, title: label, disabled, onclick },
+      drawIcon(icon),
+    );
+
+  const draw = () => {
+    const cards = rows.map((row, i) =>
+      el(
+        "div",
+        { class: "row-card", role: "group", "aria-label": `${setting.label} ${i + 1}`, "data-row": i },
+        el(
+          "div",
+          { class: "row-head" },
+          el("span", { class: "row-number" }, String(i + 1)),
+          el(
+            "span",
+            { class: "row-tools" },
+            tool("Move up", "up", () => move(i, i - 1), i === 0),
+            tool("Move down", "down", () => move(i, i + 1), i === rows.length - 1),
+            tool("Duplicate", "copy", () => (rows.splice(i + 1, 0, { ...row }), publish(true))),
+            tool("Remove", "remove", () => remove(i)),
+          ),
+        ),
+        el(
+          "div",
+          { class: "row-cells" },
+          columns.map((c, index) => cell(row, c, index, i)),
+        ),
+      ),
+    );
+    fill(
+      root,
+      el(
+        "div",
+        { class: "rows-title" },
+        el("span", { class: "rows-label" }, setting.label),
+        el("span", { class: "rows-note" }, setting.help),
+      ),
+      cards,
+      el(
+        "button",
+        { type: "button", class: "small add", onclick: () => (rows.push(fresh()), publish(true), focusLast()) },
+        `+ Add ${rows.length ? "another" : "one"}`,
+      ),
+    );
+    markProblems(pageState.problems);
+    markLacking();
+  };
+  // What the chosen family lacks is not shown, unless somebody set it.
+  const markLacking = () => {
+    const lacking = pageState.desk.lackingColumns || [];
+    root
+      .querySelectorAll("[data-column]")
+      .forEach((node) => node.classList.toggle("is-lacking", lacking.includes(node.dataset.column)));
+  };
+  const focusLast = () => root.querySelector(".row-card:last-of-type textarea, .row-card:last-of-type input")?.focus();
+
+  const markProblems = (problems) => {
+    root.querySelectorAll("[aria-invalid]").forEach((node) => node.removeAttribute("aria-invalid"));
+    for (const problem of problems) {
+      const at = problem.id === field.id && /\[(\d+)\](?:\.(\w+))?/.exec(problem.path || "");
+      if (!at) continue;
+      const card = root.querySelector(`[data-row="${at[1]}"]`);
+      const where = at[2] ? card?.querySelector(`[data-column="${at[2]}"]`) : card;
+      where?.querySelector("input, textarea, select")?.setAttribute("aria-invalid", "true");
+    }
+  };
+
+  const take = () => {
+    setting = pageState.settings.find((s) => s.id === field.id);
+    if (!setting) return;
+    columns = setting.columns;
+    rows = (Array.isArray(props.value) ? props.value : []).map((row) => ({ ...row }));
+    draw();
+  };
+  watch("value", take);
+  on("problems", markProblems);
+  on("desk", markLacking);
+  on("settings", take);
+  take();
+};

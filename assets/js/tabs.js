@@ -1,0 +1,38 @@
+// Opens tabs, tells which one is open, and remembers it for a refreshed page.
+
+const SELECTOR = "#tabs button[role=tab]";
+/** @type {() => HTMLElement[]} */
+const allTabs = () => Array.from(document.querySelectorAll(SELECTOR));
+const tabOf = (event) => event.target.closest?.(SELECTOR);
+
+export const openTab = (title) => {
+  const tab = allTabs().find((b) => b.textContent.trim() === title);
+  if (tab && tab.getAttribute("aria-selected") !== "true") tab.click();
+  return Boolean(tab);
+};
+// A refreshed page shows the tab that it showed. Private windows may refuse storage: then it begins anew.
+const TAB = "monotile-tab";
+export const keptTab = () => {
+  try {
+    return sessionStorage.getItem(TAB);
+  } catch {
+    return null;
+  }
+};
+document.addEventListener("click", (event) => {
+  const tab = tabOf(event);
+  try {
+    if (tab) sessionStorage.setItem(TAB, tab.textContent.trim());
+  } catch {
+    // As above.
+  }
+});
+export const currentTab = () =>
+  document.querySelector("#tabs button[role=tab][aria-selected=true]")?.textContent.trim();
+
+// Calls back when a tab has been opened. title: of the tab, or null for any.
+export const onTabOpened = (title, callback) =>
+  document.addEventListener("click", (event) => {
+    const tab = tabOf(event);
+    if (tab && (title === null || tab.textContent.trim() === title)) setTimeout(callback, 60);
+  });

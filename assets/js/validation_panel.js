@@ -1,0 +1,104 @@
+// Draws a run's validation losses.
+
+import { el, fill } from "./dom.js";
+import { formatNumber } from "./format.js";
+import { fillEmpty } from "./run_states.js";
+/** @import { RunStatus, Validation } from "./server" */
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {Validation[]} rows
+ * @param {RunStatus} status
+ */
+export const drawValidation = (ui, rows = [], status) => {
+  if (!rows.length)
+    return fillEmpty(
+      ui.validation,
+      status,
+      "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab.",
+      "Nothing was measured.",
+    );
+  const sets = [...new Set(rows.map((r) => r.set))];
+  fill(
+    ui.validation,
+    el(
+      "table",
+      { class: "facts numbers" },
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        sets.map((name) => {
+          const mine = rows.filter((r) => r.set === name);
+          const first = mine[0];
+          const latest = mine[mine.length - 1];
+          const lowest = mine.reduce((a, b) => (b.loss < a.loss ? b : a));
+          const change = mine.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
+          return el(
+            "tr",
+            { "data-set": name },
+            el("td", {}, name),
+            el("td", {}, formatNumber(first.loss)),
+            el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
+            el(
+              "td",
+              { class: change === null ? "" : change <= 0 ? "good" : "warn" },
+              change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
+            ),
+            el("td", {}, formatNumber(lowest.loss)),
+            el("td", {}, String(lowest.step)),
+          );
+        }),
+      ),
+    ),
+    sigmaTable(rows),
+  );
+};
+/**
+ * @param {Validation[]} rows
+ */
+const sigmaTable = (rows) => {
+  const first = rows[0];
+  const latest = rows.filter((r) => r.set === first.set).pop();
+  const sigmas = Object.keys(latest.sigma_losses || {});
+  if (!sigmas.length) return null;
+  return el(
+    "details",
+    {},
+    el("summary", {}, `By noise level (${latest.set})`),
+    el(
+      "table",
+      { class: "facts numbers" },
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          ["Sigma", `Step ${first.step}`, `Step ${latest.step}`].map((t) => el("th", {}, t)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        sigmas.map((s) =>
+          el(
+            "tr",
+            {},
+            el("td", {}, s),
+            el("td", {}, formatNumber((first.sigma_losses || {})[s])),
+            el("td", {}, formatNumber(latest.sigma_losses[s])),
+          ),
+        ),
+      ),
+    ),
+  );
+};

@@ -1,0 +1,51 @@
+// Draws what a run warned of.
+
+import { el, fill } from "./dom.js";
+import { formatCount } from "./format.js";
+/** @import { RunFacts } from "./server" */
+
+// A graph beyond the plan is an alarm: it stands on top, with what ends it.
+/**
+ * @param {RunFacts["recompiles"]} recompiles
+ */
+const alarm = (recompiles) => {
+  const last = recompiles[recompiles.length - 1];
+  if (!last) return null;
+  const count = recompiles.length === 1 ? "A recompile after warm-up" : `${recompiles.length} recompiles after warm-up`;
+  return el(
+    "div",
+    { class: "trouble", id: "recompile-alarm", role: "alert" },
+    el("strong", {}, `${count}: ${last.reason || "torch gave no reason"}.`),
+    last.setting ? el("p", { class: "remedy" }, `Ends it: ${last.setting}.`) : null,
+  );
+};
+// The newest in full; a data set's oddities, told before the first step, must not push the run out of sight.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunFacts["warnings"]} list
+ * @param {RunFacts["recompiles"]} recompiles
+ */
+export const drawWarnings = (ui, list = [], recompiles = []) => {
+  const one = (w) =>
+    el(
+      "div",
+      { class: "warning" },
+      el("strong", {}, /[.!?]$/.test(w.text) ? w.text : `${w.text}.`),
+      w.remedy ? el("span", {}, ` ${w.remedy}`) : null,
+    );
+  const earlier = list.slice(0, list.length > 2 ? -1 : 0).reverse();
+  const unfolded = ui.warnings.querySelector("details")?.open;
+  fill(
+    ui.warnings,
+    alarm(recompiles),
+    list.slice(list.length > 2 ? -1 : 0).map(one),
+    earlier.length
+      ? el(
+          "details",
+          { open: unfolded || null },
+          el("summary", {}, formatCount(earlier.length, "earlier warning")),
+          earlier.map(one),
+        )
+      : null,
+  );
+};
