@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import struct
 import threading
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import FileResponse, Response
 
 from backend.base.errors import WriteFailed
+from backend.models.files import Unreadable, read_header
 from backend.runs import supervise
 from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
@@ -36,7 +36,6 @@ _WATCHED = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
 _KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
-_LARGEST_HEADER = 100_000_000
 _TONES = {"done": "good", "failed": "bad", "dead": "bad", "stopped": "calm"}
 
 Name = Annotated[str, Query(max_length=300)]
@@ -188,18 +187,10 @@ def answer(content: dict[str, Any]) -> Response:
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
     """The metadata in a safetensors file's header, read without loading a tensor. ValueError when it is none."""
-    with open(path, "rb") as stream:
-        head = stream.read(8)
-        if len(head) < 8:
-            raise ValueError(f"{path.name} is no safetensors file.")
-        (size,) = struct.unpack("<Q", head)
-        if size > _LARGEST_HEADER:
-            raise ValueError(f"{path.name} is no safetensors file.")
-        try:
-            header = json.loads(stream.read(size))
-        except ValueError:
-            raise ValueError(f"{path.name} is no safetensors file, or it is broken.") from None
-    found = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    try:
+        found = read_header(path).metadata
+    except Unreadable as error:
+        raise ValueError(f"{path.name} {error}. {error.remedy}") from None
     return {str(name): str(value) for name, value in sorted(found.items())}
 
 

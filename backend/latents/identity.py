@@ -8,8 +8,6 @@ a copied or renamed model keeps its caches.
 from __future__ import annotations
 
 import hashlib
-import json
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 from backend.base.paths import resolve
 from backend.lora.keys import is_of_text
 from backend.models.base import Base, header_of
+from backend.models.files import Unreadable, read_header
 from backend.models.spec import Part
 from backend.models.table import family
 
@@ -100,15 +99,11 @@ def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
     """Byte spans of the tensors of a safetensors file, in order; None for any other file."""
     if path.suffix.lower() not in (".safetensors", ".sft"):
         return None
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        try:
-            (length,) = struct.unpack("<Q", start)
-            table = json.loads(stream.read(length)) if length < _CHUNK * 100 else {}
-            spans = sorted(tuple(v["data_offsets"]) for k, v in table.items() if k != "__metadata__")
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError):
-            return None
-    return [(8 + length + begin, 8 + length + end) for begin, end in spans] or None
+    try:
+        spans = read_header(path).spans
+    except Unreadable:
+        return None
+    return sorted(spans.values()) or None
 
 
 def _part_files(base: Base, part: Part) -> list[Path]:

@@ -65,9 +65,10 @@ class BaseWeights:
             except Refused as error:
                 raise Refused(error.text, error.remedy, SETTING) from error
             log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[found.kind], multiplier)
-            if found.left_out:
-                text = f"{path.name} also changes text encoders of which no LoRA is merged here; that is left out"
-                said.append(Problem(SETTING, None, text, "", "warning"))
+            said += [
+                Problem(SETTING, None, f"Of {path.name} is not merged: {what}", "", "warning")
+                for what in found.left_out
+            ]
         return said
 
     def merged(self, part: str, tensors: Mapping[str, LazyTensor], device: torch.device) -> dict[str, LazyTensor]:

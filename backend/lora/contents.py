@@ -12,7 +12,17 @@ import safetensors
 from backend.base.errors import Refused
 from backend.base.tensor_names import clean_key
 from backend.config.layer_patterns import MAGNITUDE, Kind
-from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
+from backend.dataset.items import count_of
+from backend.lora.keys import (
+    Names,
+    bundled_embedding,
+    family_of_names,
+    is_of_conditioner,
+    is_of_text,
+    kind_of_key,
+    split_factor,
+    split_key,
+)
 from backend.lora.native import Native
 from backend.models.files import Unreadable, read_header
 from backend.models.kinds import kind_of
@@ -62,12 +72,15 @@ def inspect_lora(path: Path, names: Names) -> Contents:
     Refused, with the reason, for what is none of these kinds and for one of another model.
     """
     shapes, metadata = _header(path)
-    kind, parts_of = _by_layer(path, shapes)
-    text = [stem for stem in parts_of if is_of_text(stem) and stem not in names.stems]
+    embeddings = {key: name for key in shapes if (name := bundled_embedding(key)) is not None}
+    kind, parts_of = _by_layer(path, {key: shape for key, shape in shapes.items() if key not in embeddings})
+    elsewhere = [stem for stem in parts_of if stem not in names.stems]
+    text = [stem for stem in elsewhere if is_of_text(stem)]
+    conditioner = [stem for stem in elsewhere if is_of_conditioner(stem)]
     unknown = []
     layers: dict[str, Found] = {}
     for stem, keys in parts_of.items():
-        if stem in text:
+        if stem in text or stem in conditioner:
             continue
         _refuse_broken(path, kind, stem, keys)
         for layer, native in names.stems.get(stem, ()):
@@ -78,6 +91,15 @@ def inspect_lora(path: Path, names: Names) -> Contents:
     left_out = []
     if text:
         left_out.append(f"the LoRA of text encoders ({len(text)} layers), which are not trained here")
+    if conditioner:
+        text_layers = count_of(len(conditioner), "layer")
+        left_out.append(f"the LoRA of the text conditioner llm_adapter ({text_layers}), which is not trained here")
+    if embeddings:
+        words = sorted(set(embeddings.values()))
+        left_out.append(
+            f"{count_of(len(words), 'embedding')} kept in the file ({', '.join(words[:3])}): without it a caption's "
+            "trigger word means nothing more than its letters"
+        )
     return Contents(layers, left_out, metadata, kind, shapes)
 
 
@@ -137,10 +159,25 @@ def _found(
     if not fits:
         text = f"{layer} is {said} in {path.name}, but {outer} x {inner} in this model"
         raise Refused(text, "Use a file of the same base model.", SETTING)
-    if math.prod(sizes.get(MAGNITUDE, (outer,))) != outer:
-        text = f"{path.name} holds the lengths of {layer}'s columns, {list(sizes[MAGNITUDE])}, not of its {outer} rows"
-        raise Refused(text, "Use a DoRA that peft or LyCORIS (wd_on_out) made.", SETTING)
+    if MAGNITUDE in sizes and not of_rows(keys[MAGNITUDE], sizes[MAGNITUDE], outer):
+        count = math.prod(sizes[MAGNITUDE])
+        held = f"one length for each input of {layer}, {list(sizes[MAGNITUDE])}"
+        held = held if count == inner else f"{count} lengths of {layer}"
+        text = f"{path.name} holds {held}, and not one for each of its {outer} outputs"
+        remedy = "Use a DoRA of outputs: of peft, LyCORIS (wd_on_out) or OneTrainer (DoRA on the output axis)."
+        raise Refused(text, remedy, SETTING)
     return Found(keys, native, rank, large)
+
+
+def of_rows(key: str, shape: tuple[int, ...], rows: int) -> bool:
+    """Whether a DoRA's lengths of this shape are those of a layer's `rows` outputs.
+
+    LyCORIS and OneTrainer keep all dimensions: (out, 1, ...) of outputs, (1, in, ...) of inputs, which on a square
+    layer differ in this alone. peft has those of outputs only: (out,), of a convolution (1, out, 1, 1).
+    """
+    if math.prod(shape) != rows:
+        return False
+    return "lora_magnitude_vector" in key or len(shape) < 2 or shape[0] == rows
 
 
 def size_of_factors(sizes: Shapes) -> tuple[int, int, int | None]:
@@ -223,7 +260,7 @@ def _refuse_foreign(path: Path, unknown: list[str], stems: Iterable[str], layers
         what = f"is a LoRA of {family}" if family and not layers else "is a LoRA of another model"
         text = f"{path.name} {what}: this one has no layer {unknown[0]}"
     elif stems:
-        text = f"{path.name} changes text encoders only, and nothing that is trained here"
+        text = f"{path.name} changes text encoders or a text conditioner only, and nothing that is trained here"
     else:
         text = f"{path.name} is empty: it holds no LoRA"
     raise Refused(text, "Use a LoRA of the same base model.", SETTING)

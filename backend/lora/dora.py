@@ -1,7 +1,9 @@
 """DoRA: a LoRA whose rows are brought to lengths that are trained too (Liu et al., arXiv 2402.09353).
 
 ``W' = m (W + s B A) / |W + s B A|``, the length taken of each output's row (of a convolution over all of its kernel),
-as peft, LyCORIS and ComfyUI take it. For gradients the length is a constant (section 4.3 of the paper), as in peft.
+as peft and LyCORIS take it. ComfyUI and Forge divide by ``|W|`` instead, which for a small change is nearly the same
+(`backend.plan.lora_findings` tells of it). For gradients the length is a constant (section 4.3 of the paper), as in
+peft.
 
 The changed weight is never made: ``|W + s B A|^2`` is ``|W|^2``, which is measured once, and two products of the rank's
 size. Nor is its product with the input: the layer's output and the LoRA's are scaled together.

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.native import Native, native_names
 from backend.models.layouts import LAYOUTS
+from backend.models.layouts.unet import ldm_unet
 from backend.models.spec import FamilyFacts
 
 Format = Literal["kohya", "diffusers"]
@@ -38,12 +39,18 @@ _FLAT = ("lora_unet_", "lora_transformer_", "lycoris_")
 _PARTS = {"te": "text_encoder", "te1": "text_encoder", "te2": "text_encoder_2"}
 """Text encoder, as sd-scripts calls it -> in diffusers; paths in it begin so where it is trained."""
 
+_CONDITIONER = re.compile(r"(?:.*[._])?(?:llm_adapter|text_conditioner)[._]")
+"""Layers of what turns text into Anima's conditions, in its makers' names, sd-scripts' and diffusers'."""
+
+_BUNDLED = re.compile(r"bundle_emb\.(?P<name>.+?)(?:\.string_to_param\..+|\.[^.]+)")
+"""Embeddings that OneTrainer and A1111 keep in a LoRA file: ``bundle_emb.<trigger word>.<text encoder>``."""
+
 _TEXT = re.compile(r"(lora_te\d?_|lora_prior_te_|text_encoders?(_\d)?\.|te\d?\.|cond_stage_model\.|conditioner\.)")
 
 _LORA = re.compile(
     r"(?P<stem>.+?)"
     r"(?:\.lora_(?P<half>A|B|down|up)(?:\.(?!weight|bias)[A-Za-z]\w*)?\.weight"
-    r"|(?:_lora|\.lora|\.lora_linear_layer)\.(?P<old>down|up)\.weight"
+    r"|(?:_lora|\.lora|\.lora_linear_layer|(?<=_lora[12]))\.(?P<old>down|up)\.weight"
     r"|\.(?P<length>dora_scale|lora_magnitude_vector(?:\.(?!weight)[A-Za-z]\w*)?(?:\.weight)?)"
     r"|\.(?P<alpha>alpha))"
 )
@@ -63,14 +70,15 @@ class Names:
     """What the layers of a denoiser are called in LoRA files.
 
     layers: module path -> (in, out) features, of every linear layer and convolution, whose in features are those of
-    all cells of its kernel. prefix: diffusers' name of the part. natives: the
-    layers' names in the project's own layout. kohya_native: ``kohya`` files go by those.
+    all cells of its kernel. prefix: diffusers' name of the part. natives: the layers' names in the project's own
+    layout. kohya_native: ``kohya`` files go by those. others: natives in layouts that are read and never written.
     """
 
     layers: Mapping[str, tuple[int, int]]
     prefix: str = "transformer"
     natives: Mapping[str, Native] = field(default_factory=dict)
     kohya_native: bool = False
+    others: tuple[Mapping[str, Native], ...] = ()
 
     @cached_property
     def stems(self) -> dict[str, list[tuple[str, Native | None]]]:
@@ -80,10 +88,11 @@ class Names:
             for stem in _spelled(path):
                 found.setdefault(stem, [(path, None)])
         fused: dict[str, list[tuple[str, Native | None]]] = {}
-        for path, native in self.natives.items():
-            if native != Native(path):
-                for stem in (native.stem, *native.also):
-                    fused.setdefault(stem, []).append((path, native))
+        for natives in (self.natives, *self.others):
+            for path, native in natives.items():
+                if native != Native(path):
+                    for stem in (native.stem, *native.also):
+                        fused.setdefault(stem, []).append((path, native))
         for stem, parts in fused.items():
             for spelled in _spelled(stem):
                 found.setdefault(spelled, parts)
@@ -119,14 +128,25 @@ class Names:
 def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:
     """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).
 
-    ``code.LORA_LAYOUT`` is ``kohya_unet`` where kohya files go by diffusers' names of a UNet; others go by the names
-    of the first layout of the denoiser's single files.
+    ``code.LORA_LAYOUT`` tells of a UNet: ``kohya_unet`` where kohya files go by diffusers' names of it, as sd-scripts
+    has them for Stable Diffusion 1.5, and ``kohya_ldm`` where they go by latent diffusion's, as for SDXL. Those of
+    other families go by the names of the first layout of the denoiser's single files. ``code.LORA_ALSO``: a layout that
+    other programs' LoRA files of the family have besides.
     """
     part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
     layout = LAYOUTS[part.layouts[0]] if part.layouts else None
-    unet = getattr(code, "LORA_LAYOUT", "transformer") == "kohya_unet"
-    layout = layout or getattr(code, "LORA_NATIVE", None)
-    return Names(dict(linear), "unet" if unet else "transformer", native_names(layout, linear), not unet)
+    named = getattr(code, "LORA_LAYOUT", "transformer")
+    prefix = "unet" if named.startswith("kohya") else "transformer"
+    if prefix == "unet":
+        layout = ldm_unet(_layers_a_level(linear))
+    natives, others = native_names(layout, linear), native_names(getattr(code, "LORA_ALSO", None), linear)
+    return Names(dict(linear), prefix, natives, named != "kohya_unet", (others,) if others else ())
+
+
+def _layers_a_level(paths: Iterable[str]) -> int:
+    """Residual layers in each level of a UNet whose layers lie at `paths`; 2 where none is seen."""
+    found = (re.match(r"down_blocks\.\d+\.resnets\.(\d+)\.", path) for path in paths)
+    return max((int(match[1]) + 1 for match in found if match), default=2)
 
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
@@ -167,6 +187,17 @@ def kind_of_key(key: str) -> str | None:
 def is_of_text(stem: str) -> bool:
     """True for a key of a text encoder's LoRA."""
     return _TEXT.match(stem) is not None
+
+
+def is_of_conditioner(stem: str) -> bool:
+    """True for a key of the LoRA of Anima's text conditioner."""
+    return _CONDITIONER.match(stem) is not None
+
+
+def bundled_embedding(key: str) -> str | None:
+    """The trigger word of an embedding that is kept in a LoRA file; None for any other key."""
+    match = _BUNDLED.fullmatch(key)
+    return None if match is None else match["name"]
 
 
 def not_loadable(paths: Iterable[str], accepted: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,14 @@ from backend.config.schema import Config
 from backend.dataset.items import Item
 from backend.lora.loraplus import ratios
 from backend.models.table import family
+from backend.optimizers.build import warmup_steps
 from backend.plan.memory.work import trains_text
+from backend.plan.steps import StepPlan
 
 SOFTWARE = "Monotile"
+
+_PREDICTIONS = {"epsilon": "epsilon", "v_prediction": "v"}
+"""What diffusion models predict -> in ModelSpec's words, which has none for flow models."""
 
 
 def file_metadata(
@@ -27,21 +33,23 @@ def file_metadata(
     base_model_version: str,
     targets: int,
     step: int,
-    total_steps: int,
+    steps: StepPlan,
     epoch: int,
+    prediction: str,
     started: float,
 ) -> dict[str, str]:
     """All metadata but the hashes, which the writer adds. Folder names go in without what lies above them.
 
     items: the training pictures. buckets: (width, height) in px -> pictures. started: unix seconds.
-    targets: layers that carry a LoRA.
+    targets: layers that carry a LoRA. prediction: what the model predicts, as objectives are called.
     """
     pictures = list(items)
     said = {
         **_network(cfg, targets),
         **_data(cfg, pictures, buckets),
-        **_training(cfg, step, total_steps, epoch, started),
-        **_modelspec(cfg, architecture),
+        **_training(cfg, step, steps, epoch, started),
+        **_loss(cfg, prediction),
+        **_modelspec(cfg, architecture, prediction),
         "ss_base_model_version": base_model_version,
         "ss_sd_model_name": Path(cfg.model.base_model or "").name,
         "ss_v2": "False",
@@ -115,7 +123,7 @@ def _folder_name(cfg: Config, item: Item) -> str:
     return inside[0].name if inside else path.parent.name
 
 
-def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: float) -> dict[str, object]:
+def _training(cfg: Config, step: int, steps: StepPlan, epoch: int, started: float) -> dict[str, object]:
     training, optimizer = cfg.training, cfg.optimizer
     return {
         "ss_output_name": cfg.saving.output_name,
@@ -124,10 +132,13 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
         "ss_text_encoder_lr": _text_rate(cfg),
         "ss_optimizer": optimizer.optimizer,
         "ss_lr_scheduler": optimizer.lr_scheduler,
+        "ss_lr_warmup_steps": warmup_steps(optimizer.lr_warmup, steps.steps),
         "ss_ema_decay": training.ema_decay if training.ema else None,
         "ss_scale_weight_norms": cfg.network.scale_weight_norms,
         "ss_max_grad_norm": optimizer.max_grad_norm,
-        "ss_max_train_steps": total_steps,
+        "ss_max_train_steps": steps.steps,
+        "ss_num_epochs": math.ceil(steps.epochs),
+        "ss_num_batches_per_epoch": steps.batches_per_epoch,
         "ss_steps": step,
         "ss_epoch": epoch,
         "ss_gradient_accumulation_steps": training.gradient_accumulation_steps,
@@ -143,6 +154,25 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
     }
 
 
+def _loss(cfg: Config, prediction: str) -> dict[str, object]:
+    """How the loss is made, as sd-scripts says it; what only diffusion models have, where the model is one."""
+    loss = cfg.loss
+    said: dict[str, object] = {"ss_loss_type": loss.loss_type}
+    if loss.loss_type != "l2":
+        said |= {"ss_huber_c": loss.huber_c, "ss_huber_schedule": loss.huber_schedule}
+    if prediction not in _PREDICTIONS:
+        return said
+    return said | {
+        "ss_min_snr_gamma": loss.min_snr_gamma,
+        "ss_debiased_estimation": loss.debiased_estimation,
+        "ss_noise_offset": loss.noise_offset,
+        "ss_multires_noise_iterations": loss.multires_noise_iterations,
+        "ss_multires_noise_discount": loss.multires_noise_discount if loss.multires_noise_iterations else None,
+        "ss_ip_noise_gamma": loss.ip_noise_gamma,
+        "ss_zero_terminal_snr": loss.zero_terminal_snr,
+    }
+
+
 def _text_rate(cfg: Config) -> float | None:
     """Learning rate of the text encoders; None where they are not trained."""
     if not trains_text(cfg, family(cfg.model.family).facts):
@@ -151,7 +181,7 @@ def _text_rate(cfg: Config) -> float | None:
     return cfg.optimizer.learning_rate if own is None else own
 
 
-def _modelspec(cfg: Config, architecture: str) -> dict[str, object]:
+def _modelspec(cfg: Config, architecture: str, prediction: str) -> dict[str, object]:
     saving, times = cfg.saving, cfg.timesteps
     side = cfg.dataset.resolution
     return {
@@ -167,5 +197,6 @@ def _modelspec(cfg: Config, architecture: str) -> dict[str, object]:
         "modelspec.license": saving.metadata_license,
         "modelspec.tags": saving.metadata_tags,
         "modelspec.trigger_phrase": saving.metadata_trigger or cfg.dataset.trigger_word,
+        "modelspec.prediction_type": _PREDICTIONS.get(prediction),
         "modelspec.timestep_range": f"{times.min_timestep:g},{times.max_timestep:g}",
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -87,6 +87,28 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
     return cast
 
 
+def check_savable(lora: Lora, names: Names, form: Format) -> None:
+    """Refused, with the first layer that is meant, when `file_tensors` could not write the layout `form`.
+
+    Run before the first step on shapes alone, so that no training is lost to a layer that no file can hold.
+    """
+    layers = {}
+    for path, layer in lora.layers.items():
+        if not isinstance(layer, Factored):
+            a, b = (half.detach().to("meta") for half in lora.pair(path))
+            magnitude = lora.magnitude(path)
+            layers[path] = Trained(a, b, 1.0, None if magnitude is None else magnitude.weight.detach().to("meta"))
+    beside = {path: each.to("meta") for path, each in lora.beside.items()}
+    for name, paths in _together(layers, names, form).items():
+        try:
+            in_format({path: layers[path] for path in paths}, names, form, beside)
+        except (RuntimeError, ValueError, IndexError) as error:
+            text = f"The LoRA of {paths[0]} can't be written in the layout {form} (as {name}): {error}"
+            other = "diffusers" if form == "kohya" else "kohya"
+            remedy = f"Set save_layout to {other}, or leave the layer out with targets_exclude."
+            raise Refused(text, remedy, "saving.save_layout") from error
+
+
 def in_format(
     layers: Mapping[str, Trained], names: Names, form: Format, beside: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
@@ -109,10 +131,7 @@ def in_format(
                 shape = (1, -1, 1, 1) if one.b.dim() == 4 else (-1,)
                 tensors[f"{name}.lora_magnitude_vector.weight"] = one.lengths.reshape(shape)
         return tensors
-    together: dict[str, list[str]] = {}
-    for path in layers:
-        together.setdefault(names.out_name(path, form), []).append(path)
-    for name, paths in together.items():
+    for name, paths in _together(layers, names, form).items():
         one = _as_one({path: layers[path] for path in paths}, names, beside or {})
         tensors[f"{name}.lora_down.weight"] = one.a
         tensors[f"{name}.lora_up.weight"] = one.b
@@ -122,31 +141,42 @@ def in_format(
     return tensors
 
 
+def _together(layers: Iterable[str], names: Names, form: Format) -> dict[str, list[str]]:
+    """What comes before the ending of keys -> the layers that are written under it."""
+    together: dict[str, list[str]] = {}
+    for path in layers:
+        together.setdefault(names.out_name(path, form), []).append(path)
+    return together
+
+
 def _as_one(parts: Mapping[str, Trained], names: Names, beside: Mapping[str, Tensor]) -> Trained:
     """The LoRA of the layer in the project's own names that `parts` are rows of; a part itself where it is all."""
     if not names.kohya_native or not parts.keys() <= names.natives.keys():
         (only,) = parts.values()
         return only
     ordered = sorted(parts.items(), key=lambda part: names.natives[part[0]].number)
-    scale, column = ordered[0][1].scale, 0
-    rows = names.natives[ordered[0][0]].rows(ordered[0][1].b.shape[0])[2]
-    b = torch.zeros(rows, sum(one.rank for one in parts.values()))
+    (first, one), native = ordered[0], names.natives[ordered[0][0]]
+    if len({names.natives[path].number for path in parts}) < len(parts):
+        raise ValueError(f"{' and '.join(parts)} have one name there")
+    if len(native.shares) == 1:
+        lengths = None if one.lengths is None else _turned(one.lengths, native)
+        return replace(one, b=_turned(one.b, native), lengths=lengths)
+    a, scale, column = torch.cat([one.a for _, one in ordered]), one.scale, 0
+    rows = native.rows(one.b.shape[0])[2]
+    b = one.b.new_zeros(rows, a.shape[0], *one.b.shape[2:])
     for path, one in ordered:
-        native = names.natives[path]
-        start, end, _ = native.rows(one.b.shape[0])
+        start, end, _ = names.natives[path].rows(one.b.shape[0])
         part = one.b * (one.scale / scale) if one.scale != scale else one.b
-        b[start:end, column : column + one.rank] = _turned(part, native)
+        b[start:end, column : column + one.rank] = _turned(part, names.natives[path])
         column += one.rank
     lengths = None
-    if ordered[0][1].lengths is not None:
-        stem = names.natives[ordered[0][0]].stem
-        frozen = {path: each for path, each in beside.items() if names.natives[path].stem == stem}
-        lengths = torch.zeros(rows, 1)
+    if parts[first].lengths is not None:
+        frozen = {path: each for path, each in beside.items() if names.natives[path].stem == native.stem}
+        lengths = b.new_zeros(rows, 1)
         for path, each in (frozen | {path: one.lengths for path, one in ordered}).items():
-            native = names.natives[path]
-            start, end, _ = native.rows(each.shape[0])
-            lengths[start:end] = _turned(each, native)
-    return Trained(torch.cat([one.a for _, one in ordered]), b, scale, lengths)
+            start, end, _ = names.natives[path].rows(each.shape[0])
+            lengths[start:end] = _turned(each, names.natives[path])
+    return Trained(a, b, scale, lengths)
 
 
 def _turned(rows: Tensor, native: Native) -> Tensor:

@@ -7,7 +7,9 @@ person is told of all of them at once.
 from __future__ import annotations
 
 import json
+import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,13 @@ _OTHER_FILES: tuple[tuple[bytes, str, str], ...] = (
 # Number formats that can be read, as safetensors calls them.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 FORMATS = FLOATS | {"F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U8", "BOOL"}
+# Bytes of one number of these and the other formats of safetensors 0.8 whose numbers are whole bytes.
+_WIDTHS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"), 1),
+}
 UNSAFE = frozenset({".ckpt", ".pt", ".pth", ".bin"})
 SAFE_ONLY = "Only safetensors are read; most models are published so too."
 _AGAIN = "Copy the file again from where the model came from."
@@ -71,7 +80,9 @@ class Header:
 def read_header(path: Path) -> Header:
     """Header of the safetensors file at `path`, its names clean of torch.compile's wrappers.
 
-    Unreadable when it is none, or when it holds a tensor under both its clean and its wrapped name.
+    Unreadable when it is none, when tensors lie in impossible places (negative, backwards, one over another, of
+    another size than their shape needs), or when it holds a tensor under both its clean and its wrapped name. Tensors
+    behind the file's end are told by `Header.missing_bytes`.
     """
     with path.open("rb") as file:
         start = file.read(8)
@@ -84,21 +95,73 @@ def read_header(path: Path) -> Header:
         if not 2 <= length <= _MAX_HEADER_BYTES:
             raise Unreadable("is not a safetensors file", SAFE_ONLY if path.suffix.lower() in UNSAFE else _AGAIN)
         raw = file.read(length)
-    try:
-        table = json.loads(raw)
-        tensors = {k: (v["dtype"], tuple(v["shape"])) for k, v in table.items() if k != "__metadata__"}
-        first = 8 + length
-        spans = {k: (first + table[k]["data_offsets"][0], first + table[k]["data_offsets"][1]) for k in tensors}
-        end = max((span[1] for span in spans.values()), default=first)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        cut = len(raw) < length
-        raise Unreadable("is cut short" if cut else "is not a safetensors file") from None
+    if len(raw) < length:
+        raise Unreadable("is cut short")
+    table = _table(raw)
+    tensors, spans = {}, {}
+    for name, entry in table.items():
+        if name != "__metadata__":
+            tensors[name], (begin, end) = _entry(name, entry)
+            spans[name] = 8 + length + begin, 8 + length + end
+    _refuse_overlapping(spans)
+    end = max((span[1] for span in spans.values()), default=8 + length)
     try:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
         raise Unreadable(f"holds tensors twice: {error}") from None
     said = table.get("__metadata__")
     return Header(tensors, max(0, end - path.stat().st_size), spans, said if isinstance(said, dict) else {})
+
+
+def _table(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a header; Unreadable when it is none."""
+    try:
+        table = json.loads(raw)
+    except ValueError:
+        raise Unreadable("is not a safetensors file") from None
+    except RecursionError:
+        raise Unreadable("has a broken header: it is nested far deeper than a safetensors file's") from None
+    if not isinstance(table, dict):
+        raise Unreadable("is not a safetensors file")
+    return table
+
+
+def _entry(name: str, entry: Any) -> tuple[tuple[str, tuple[int, ...]], tuple[int, int]]:
+    """A tensor's format and shape, and its first byte and end behind the header.
+
+    Unreadable when they are not of the kind, the place is impossible, or it has not the size that the shape needs.
+    """
+    try:
+        form, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise Unreadable("is not a safetensors file") from None
+    if not isinstance(form, str) or not all(type(number) is int for number in (*shape, begin, end)):
+        raise Unreadable("is not a safetensors file")
+    if min(shape, default=0) < 0:
+        raise Unreadable(f"has a broken header: {_shown(name)} has a negative size, {list(shape)}")
+    if not 0 <= begin <= end:
+        raise Unreadable(f"has a broken header: {_shown(name)} lies from byte {begin} to byte {end}")
+    width = _WIDTHS.get(form)
+    if width is not None and end - begin != width * math.prod(shape):
+        needed = f"{width * math.prod(shape)} that {list(shape)} in {form} needs"
+        raise Unreadable(f"has a broken header: {_shown(name)} has {end - begin} bytes, not the {needed}")
+    return (form, shape), (begin, end)
+
+
+def _refuse_overlapping(spans: Mapping[str, tuple[int, int]]) -> None:
+    last, until = "", 0
+    for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
+        if begin == end:
+            continue
+        if begin < until:
+            text = f"has a broken header: {_shown(name)} and {_shown(last)} lie in the same bytes"
+            raise Unreadable(text)
+        last, until = name, end
+
+
+def _shown(name: str) -> str:
+    """A tensor's name, cut where it would fill the message."""
+    return name if len(name) <= 120 else f"{name[:117]}..."
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -140,7 +140,8 @@ class FamilyFacts:
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
     tokens that the denoiser sees before those that `text_length` counts, of a caption's states by another encoder.
     `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained. `conv_targets`:
-    as `default_targets`, the layers that `conv_dim` adds.
+    as `default_targets`, the layers that `conv_dim` adds. `diffusers_layers`: module paths (regular expressions for the
+    whole path) that diffusers takes from a LoRA file in kohya's layout; None: all of them, empty: none.
     """
 
     name: str
@@ -164,6 +165,7 @@ class FamilyFacts:
     text_before: int = 0
     text_targets: tuple[str, ...] = ()
     conv_targets: tuple[str, ...] = ()
+    diffusers_layers: tuple[str, ...] | None = None
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""

@@ -16,6 +16,7 @@ from backend.models.base import Base
 from backend.models.spec import FamilyFacts, Geometry, PictureTokens
 from backend.models.table import family
 from backend.plan.findings import plan_findings, recommend
+from backend.plan.lora_findings import findings_of_base
 from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch
 from backend.plan.plan import ModePlan, Plan
 from backend.plan.texts import CountTokens, TextPlan, text_length_of, token_counter
@@ -83,4 +84,5 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     counter = token_counter(base, row.facts) if base is not None and cfg.compile.caption_buckets else None
     facts = row.facts if base is None else row.facts_of(base)
     plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or Base(None)))
-    return plan if said is None else replace(plan, findings=(said, *plan.findings))
+    saved = findings_of_base(cfg, row, base or Base(None))
+    return replace(plan, findings=(*(() if said is None else (said,)), *plan.findings, *saved))

@@ -19,6 +19,7 @@ from accelerate.utils import GradientAccumulationPlugin
 from torch import nn
 
 from backend.base.errors import Refused
+from backend.base.paths import resolve
 from backend.config.layer_patterns import layers_digest
 from backend.config.schema import Config
 from backend.dataset.controls import sample_items
@@ -30,6 +31,7 @@ from backend.lora.metadata import file_metadata
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
 from backend.models.conditioning import Teller
+from backend.models.hashes import ModelHashes
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -136,6 +138,8 @@ def _assemble(
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
     loader = around.stack.enter_context(_loader(inputs))
     tell = Teller(inputs.device, trained.encoders.encode if trained.encoders is not None else None)
+    hashes = ModelHashes(resolve(cfg.model.base_model) if cfg.model.base_model else None)
+    around.stack.callback(hashes.stop)
     saver = Saver(
         run,
         around.events,
@@ -145,7 +149,7 @@ def _assemble(
         trained.parts(accelerator),
         fingerprint,
         trained.names,
-        lambda step: _metadata(inputs, lora, position, step, around.started),
+        lambda step: _metadata(inputs, lora, position, step, around.started) | hashes.metadata(),
         metrics.flush,
         to_use=trained.to_use,
     )
@@ -316,7 +320,8 @@ def _metadata(inputs: Inputs, lora: Lora, position: Position, step: int, started
         base_model_version=inputs.code.BASE_MODEL_VERSION,
         targets=len(lora.layers),
         step=step,
-        total_steps=inputs.plan.steps.steps,
+        steps=inputs.plan.steps,
         epoch=position.epoch,
+        prediction=inputs.objective.name,
         started=started,
     )

@@ -133,13 +133,31 @@ class Saver:
     def _write(self, name: str) -> Path:
         self.events.write("phase", phase="save", done=self.position.step, total=None, eta_s=None)
         # The LoRA first: a state without its file would make a resume believe that it was written.
-        with self.to_use():
-            path = self._write_lora(name, self.position.step)
+        try:
+            with self.to_use():
+                path = self._write_lora(name, self.position.step)
+        except (WriteFailed, NotFinite):
+            raise
+        except Exception:
+            # no room on the disk would help: what was trained must not go down with a file that can't be made
+            self._keep_state()
+            raise
         if self.settings.save_state:
-            self.flush()
-            save_state(self.run.state_dir, self.position, self.lora, self.parts, self.fingerprint)
-            self.events.write("state", step=self.position.step)
+            self._write_state()
         return path
+
+    def _write_state(self) -> None:
+        self.flush()
+        save_state(self.run.state_dir, self.position, self.lora, self.parts, self.fingerprint)
+        self.events.write("state", step=self.position.step)
+
+    def _keep_state(self) -> None:
+        """Write the resume state, whatever the settings, since no LoRA file can be made."""
+        self._write_state()
+        text = f"The LoRA file of step {self.position.step} can't be made; its resume state is kept"
+        remedy = "Correct what the error names, then resume the run."
+        self.events.write("warning", text=text, remedy=remedy)
+        log.warning("%s %s", text, remedy)
 
     def _write_lora(self, name: str, step: int) -> Path:
         try:

@@ -22,11 +22,13 @@ from backend.lora.inject import Lora, inject
 from backend.lora.keys import Names, not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.norms import NormLimit
+from backend.lora.save import check_savable
 from backend.memory import checkpointing
 from backend.memory.swap import Swap
 from backend.memory.swap_run import swap_blocks
 from backend.optimizers.ema import PART, Ema
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
+from backend.plan.lora_findings import lora_findings
 from backend.runs.events import EventWriter
 from backend.training.checkpoint import Stateful
 from backend.training.inputs import Inputs, optimizer_of, scheduler_of
@@ -138,11 +140,17 @@ def _inject(
     if network.lora_fused:
         fuse(lora)
     lora = lora if encoders is None else lora.joined(encoders.lora)
+    check_savable(lora, names, cfg.saving.save_layout)
     lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
     elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
+    for finding in lora_findings(cfg, inputs.family.facts, inputs.targets):
+        if finding.severity == "warning":
+            events.write("warning", text=finding.text, remedy=finding.remedy)
+        else:
+            log.info(finding.sentence())
     if network.network_weights:
         for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
             events.write("warning", text=said, remedy="")

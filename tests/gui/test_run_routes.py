@@ -145,7 +145,8 @@ def test_the_library_shows_files_and_pictures(page: Page) -> None:
 
 def test_a_lora_tells_what_it_says_about_itself(page: Page) -> None:
     run = make_run(page.runs)
-    header = json.dumps({"__metadata__": {"ss_network_dim": "16"}, "x": {}}).encode()
+    tensor = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
+    header = json.dumps({"__metadata__": {"ss_network_dim": "16"}, "x": tensor}).encode()
     (run.checkpoints_dir / "fox.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0" * 64)
     answer = page.client.get("/lora-metadata", params={"run": run.name, "file": "fox.safetensors"})
     assert answer.json() == {"metadata": {"ss_network_dim": "16"}}

@@ -55,13 +55,16 @@ def changed(lora: Lora) -> dict[str, Tensor]:
     return found
 
 
-def comfyuis(weight: Tensor, tensors: dict[str, Tensor], stem: str) -> Tensor:
-    """What ComfyUI makes of a weight (comfy/weight_adapter/lora.py and base.py, weight_decompose)."""
+def elsewhere(weight: Tensor, tensors: dict[str, Tensor], stem: str, before: bool = False) -> Tensor:
+    """What LyCORIS and A1111 make of a weight; before: ComfyUI and Forge (comfy/weight_adapter/base.py).
+
+    These divide by the rows' lengths before the change (weight_decompose with wd_on_output_axis).
+    """
     up, down, scale = (tensors[f"{stem}.{name}"] for name in ("lora_up.weight", "lora_down.weight", "dora_scale"))
     alpha = tensors[f"{stem}.alpha"] / down.shape[0]
     whole = weight + alpha * (up.flatten(1) @ down.flatten(1)).reshape(weight.shape)
     assert scale.shape[0] == weight.shape[0] and scale.dim() == weight.dim()
-    norm = whole.reshape(whole.shape[0], -1).norm(dim=1, keepdim=True)
+    norm = (weight if before else whole).flatten(1).norm(dim=1, keepdim=True)
     return whole * (scale / norm.reshape(whole.shape[0], *[1] * (whole.dim() - 1)))
 
 
@@ -78,10 +81,25 @@ def test_kohya_files_change_the_published_weights_as_training_changed_ours(targe
     for name, weight in before.items():
         stem = "lora_unet_" + name.removesuffix(".weight").replace(".", "_")
         if name.endswith(".weight") and f"{stem}.dora_scale" in tensors:
-            torch.testing.assert_close(comfyuis(weight, tensors, stem), after[name], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(elsewhere(weight, tensors, stem), after[name], rtol=1e-5, atol=1e-5)
             seen += 1
             moved_weights += not torch.allclose(weight, after[name], atol=1e-3)
     assert 4 * seen == len(tensors) and moved_weights == seen
+
+
+@pytest.mark.parametrize(("alpha", "least", "most"), [(0.05, 0.0, 0.01), (5.0, 0.06, 10.0)])
+def test_comfyui_draws_a_large_change_otherwise(alpha: float, least: float, most: float) -> None:
+    """What the help and the plan say of a DoRA in ComfyUI: it has the direction, and the more off the more changed."""
+    model, lora = flux(SOME, alpha=alpha)
+    path = SOME[0]
+    frozen, wanted = lora.layers[path].get_base_layer().weight.detach(), changed(lora)[path]
+    a, b = (part.detach() for part in lora.pair(path))
+    tensors = {"x.lora_down.weight": a, "x.lora_up.weight": b, "x.alpha": torch.tensor(alpha)}
+    tensors["x.dora_scale"] = lora.magnitude(path).weight.detach()
+    there = elsewhere(frozen, tensors, "x", before=True)
+    torch.testing.assert_close(nn.functional.normalize(there), nn.functional.normalize(wanted))
+    off = ((there - wanted).norm() / wanted.norm()).item()
+    assert least <= off <= most
 
 
 @pytest.mark.parametrize("alpha", [1.0, 5.0])
@@ -230,7 +248,8 @@ def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
     stem = "lora_unet_img_in"
     pair = {f"{stem}.lora_down.weight": torch.ones(2, 16), f"{stem}.lora_up.weight": torch.ones(32, 2)}
     for more, said in (
-        ({f"{stem}.dora_scale": torch.ones(1, 16)}, r"lengths of x_embedder's columns, \[1, 16\], not of its 32 rows"),
+        ({f"{stem}.dora_scale": torch.ones(1, 16)}, r"one length for each input of x_embedder, \[1, 16\]"),
+        ({f"{stem}.dora_scale": torch.ones(5, 1)}, r"5 lengths of x_embedder, and not one for each of its 32 outputs"),
         ({"lora_unet_txt_in.dora_scale": torch.ones(32, 1)}, "lora_unet_txt_in lacks A, B"),
     ):
         safetensors.torch.save_file(pair | more, file)

@@ -227,3 +227,14 @@ def test_no_or_broken_tokenizer_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_2").mkdir()
     (tmp_path / "tokenizer_2" / "tokenizer.json").write_text("{}")
     assert token_counter(tmp_path, FACTS) is None
+
+
+def test_layers_that_diffusers_would_leave_out_are_told_in_the_plan(tiny_flux: Path) -> None:
+    """Read from the base model's headers; in diffusers' own layout there is nothing to tell."""
+    network = {"targets_include": ["attn.to_q", "x_embedder", "norm_out.linear"]}
+    base = {"base_model": str(tiny_flux)}
+    found = plan_for(config(model=base, network=network), scan_of([(64, 64)])).findings
+    (said,) = (finding for finding in found if finding.kind == "diffusers_leaves_out")
+    assert "2 layers" in said.text and "x_embedder" in said.text and "norm_out.linear" in said.text
+    own = config(model=base, network=network, saving={"save_layout": "diffusers"})
+    assert not any(f.kind == "diffusers_leaves_out" for f in plan_for(own, scan_of([(64, 64)])).findings)

@@ -112,6 +112,25 @@ def test_infinity_stops_the_run_and_keeps_the_last_good_lora(
     ]
 
 
+def test_a_lora_that_no_file_can_hold_keeps_its_state(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    """Values too large for fp16 at the only save of the run: with another precision it then ends as if nothing were."""
+    cfg = config(
+        tiny_flux, image_folder, tmp_path, training={"max_train_steps": 1}, network={"loraplus_lr_ratio": 1000},
+        optimizer={"learning_rate": 1000, "lr_warmup": 0, "lr_scheduler": "constant"},
+        saving={"save_precision": "fp16", "save_state": False},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code != 0 and "too large for fp16" in refused(run)
+    assert run.has_state() and "resume state is kept" in events(run, "warning")[-1]["text"]
+    assert not list(run.checkpoints_dir.glob("*.safetensors"))
+    held = state_of(run)["lora"]
+    saved = run.config_path.read_text(encoding="utf-8")
+    run.config_path.write_text(saved.replace('save_precision = "fp16"', 'save_precision = "fp32"'), encoding="utf-8")
+    _, code = train_here(cfg, run, resume=True)
+    assert code == 0 and max(value.abs().max() for value in lora_of(run).values()) > 65504
+    assert max(value.abs().max() for value in held.values()) > 65504
+
+
 class FullDisk:
     """Flushing a file below one of these folders fails, as it does when the disk is full."""
 

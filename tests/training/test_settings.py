@@ -159,7 +159,8 @@ def test_the_file_tells_what_it_is(tiny_flux: Path, image_folder: Path, tmp_path
     cfg = config(
         tiny_flux, image_folder, tmp_path,
         dataset={"folders": [{"path": str(image_folder), "num_repeats": 2}], "trigger_word": "sks"},
-        network={"network_dim": 4, "network_alpha": 2.0},
+        network={"network_dim": 4, "network_alpha": 2.0}, optimizer={"lr_warmup": 0.3},
+        loss={"loss_type": "huber", "huber_c": 0.2, "huber_schedule": "constant"},
         saving={"metadata_title": "Röhre", "metadata_license": "CC0-1.0", "save_precision": "bf16"},
     )  # fmt: skip
     with safetensors.safe_open(trained(cfg).checkpoints_dir / "tiny.safetensors", "pt") as file:
@@ -170,9 +171,12 @@ def test_the_file_tells_what_it_is(tiny_flux: Path, image_folder: Path, tmp_path
         "ss_v2": "False", "ss_base_model_version": "flux1", "ss_network_dim": "4", "ss_network_alpha": "2.0",
         "ss_steps": "6", "ss_num_train_images": "16", "ss_seed": "42", "modelspec.title": "Röhre",
         "modelspec.license": "CC0-1.0", "modelspec.trigger_phrase": "sks", "modelspec.resolution": "64x64",
-        "modelspec.architecture": "flux-1-dev/lora",
+        "modelspec.architecture": "flux-1-dev/lora", "ss_num_epochs": "1", "ss_num_batches_per_epoch": "16",
+        "ss_lr_warmup_steps": "2", "ss_loss_type": "huber", "ss_huber_c": "0.2", "ss_huber_schedule": "constant",
     }  # fmt: skip
     assert wanted.items() <= said.items()
+    # a flow model predicts nothing that ModelSpec has a word for, and a folder has no hash
+    assert not said.keys() & {"modelspec.prediction_type", "ss_min_snr_gamma", "ss_sd_model_hash"}
     assert json.loads(said["ss_network_args"])["trained_alpha"] == 2.0
     assert json.loads(said["ss_dataset_dirs"]) == {"images": {"n_repeats": 2, "img_count": 8}}
     assert json.loads(said["ss_tag_frequency"])["images"]["sks"] == 8

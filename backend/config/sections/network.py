@@ -55,7 +55,8 @@ class NetworkSection(Section):
         label="Kind",
         help="How a layer's change is kept small. lora: two thin matrices, read by every program. dora: the same, and "
         "the length of each output's weights is trained by itself; at small ranks it can come nearer to full "
-        "training, and it is slower and takes more memory. ComfyUI reads it in kohya's layout, diffusers in its own. "
+        "training, and it is slower and takes more memory. ComfyUI reads it in kohya's layout, but divides by other "
+        "lengths, so that large changes come out stronger or weaker there; diffusers reads it exactly, in its own. "
         "lokr, a Kronecker product, makes much smaller files; loha can change more at the same rank and trains slower. "
         "Both are LyCORIS', and ComfyUI reads them, but diffusers does not.",
         aliases=("algo", "lora_type", "lycoris_algo", "network_kind", "peft_type"),

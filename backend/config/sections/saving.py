@@ -65,9 +65,10 @@ class SavingSection(Section):
     save_layout: Literal["kohya", "diffusers"] = setting(
         "kohya",
         label="File layout",
-        help="How the layers are called in the LoRA file. kohya is read by ComfyUI, Forge and sd-scripts, and by "
-        "diffusers except for SD3 and Anima. diffusers is peft's naming, for programs built on it; ComfyUI reads "
-        "it too, except for SDXL, Stable Diffusion and Anima. FLUX files are little more than half as large in it.",
+        help="How the layers are called in the LoRA file. kohya is read by ComfyUI, A1111, Forge and sd-scripts, and "
+        "by diffusers except for SD3, Anima and FLUX's layers outside of its blocks. diffusers is peft's naming, for "
+        "programs built on it; ComfyUI reads it too, except for SDXL, Stable Diffusion and Anima. FLUX files are "
+        "little more than half as large in it.",
         aliases=("lora_format", "save_format", "lora_layout", "output_format"),
     )
     save_state: bool = setting(

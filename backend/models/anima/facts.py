@@ -112,6 +112,7 @@ FACTS = FamilyFacts(
     block_classes=(BlockClass("block", "transformer_blocks", "CosmosTransformerBlock"),),
     parts=PARTS,
     # Attention and feed-forward; the small matrices of the modulation stay as they are, as in sd-scripts.
+    diffusers_layers=(),
     default_targets=(
         "attn1.to_q",
         "attn1.to_k",

@@ -113,6 +113,8 @@ FACTS = FamilyFacts(
         BlockClass("single", "single_transformer_blocks", "FluxSingleTransformerBlock", joint=True),
     ),
     parts=PARTS,
+    # diffusers gives those outside of the blocks names that its loader then skips.
+    diffusers_layers=(r"(single_)?transformer_blocks\.\d+\..+",),
     # Attention and feed-forward of both block classes. The single blocks' proj_out needs a pattern: as a suffix it
     # would also match the final projection of the whole model.
     default_targets=(

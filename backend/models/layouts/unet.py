@@ -1,16 +1,17 @@
 """The UNet of Stable Diffusion 1.5 and SDXL in their whole checkpoints.
 
 Names: CompVis/latent-diffusion ``openaimodel.py``. Blocks are numbered through; with two residual layers a level, as
-all of these models have, input block n (from 1) is layer (n - 1) mod 3 of level (n - 1) div 3, the third being the
-downsampler, and output block n is layer n mod 3 of level n div 3.
+the published models have, input block n (from 1) is layer (n - 1) mod 3 of level (n - 1) div 3, the third being the
+downsampler, and output block n is layer n mod 3 of level n div 3. Distilled ones may have one layer a level.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 from backend.models.layouts.rules import Layout, Rule
 
 _LEAF = r"(?P<leaf>weight|bias)"
-_LAYERS = 2
 _MOST_LEVELS = 4
 
 _RESNET = (
@@ -34,12 +35,12 @@ def _attention(theirs: str, ours: str) -> Rule:
     )
 
 
-def _input_blocks() -> list[Rule]:
+def _input_blocks(layers: int) -> list[Rule]:
     rules = [Rule(rf"input_blocks\.0\.0\.{_LEAF}", ("conv_in.{leaf}",))]
-    for number in range(1, _MOST_LEVELS * (_LAYERS + 1)):
-        level, layer = divmod(number - 1, _LAYERS + 1)
+    for number in range(1, _MOST_LEVELS * (layers + 1)):
+        level, layer = divmod(number - 1, layers + 1)
         theirs, ours = rf"input_blocks\.{number}", f"down_blocks.{level}"
-        if layer == _LAYERS:
+        if layer == layers:
             rules.append(Rule(rf"{theirs}\.0\.op\.{_LEAF}", (f"{ours}.downsamplers.0.conv.{{leaf}}",)))
             continue
         rules += _resnet(rf"{theirs}\.0", f"{ours}.resnets.{layer}")
@@ -47,34 +48,41 @@ def _input_blocks() -> list[Rule]:
     return rules
 
 
-def _output_blocks() -> list[Rule]:
+def _output_blocks(layers: int) -> list[Rule]:
     rules = []
-    for number in range(_MOST_LEVELS * (_LAYERS + 1)):
-        level, layer = divmod(number, _LAYERS + 1)
+    for number in range(_MOST_LEVELS * (layers + 1)):
+        level, layer = divmod(number, layers + 1)
         theirs, ours = rf"output_blocks\.{number}", f"up_blocks.{level}"
         rules += _resnet(rf"{theirs}\.0", f"{ours}.resnets.{layer}")
-        # behind the attention, or in its place where a level has none
-        rules += [Rule(rf"{theirs}\.{n}\.conv\.{_LEAF}", (f"{ours}.upsamplers.0.conv.{{leaf}}",)) for n in (2, 1)]
+        if layer == layers:
+            # behind the attention, or in its place where a level has none
+            rules += [Rule(rf"{theirs}\.{n}\.conv\.{_LEAF}", (f"{ours}.upsamplers.0.conv.{{leaf}}",)) for n in (2, 1)]
         rules.append(_attention(rf"{theirs}\.1", f"{ours}.attentions.{layer}"))
     return rules
 
 
-LDM_UNET = Layout(
-    name="ldm_unet",
-    title="a Stable Diffusion UNet in latent diffusion's own layout",
-    markers=("input_blocks.0.0.weight", "middle_block.1.proj_in.weight", "output_blocks.0.0.in_layers.2.weight"),
-    prefixes=("model.diffusion_model.", "diffusion_model.", ""),
-    rules=(
-        Rule(rf"time_embed\.0\.{_LEAF}", ("time_embedding.linear_1.{leaf}",)),
-        Rule(rf"time_embed\.2\.{_LEAF}", ("time_embedding.linear_2.{leaf}",)),
-        Rule(rf"label_emb\.0\.0\.{_LEAF}", ("add_embedding.linear_1.{leaf}",)),
-        Rule(rf"label_emb\.0\.2\.{_LEAF}", ("add_embedding.linear_2.{leaf}",)),
-        *_input_blocks(),
-        *_resnet(r"middle_block\.0", "mid_block.resnets.0"),
-        _attention(r"middle_block\.1", "mid_block.attentions.0"),
-        *_resnet(r"middle_block\.2", "mid_block.resnets.1"),
-        *_output_blocks(),
-        Rule(rf"out\.0\.{_LEAF}", ("conv_norm_out.{leaf}",)),
-        Rule(rf"out\.2\.{_LEAF}", ("conv_out.{leaf}",)),
-    ),
-)
+@cache
+def ldm_unet(layers: int = 2) -> Layout:
+    """The layout of a UNet with so many residual layers a level."""
+    return Layout(
+        name="ldm_unet",
+        title="a Stable Diffusion UNet in latent diffusion's own layout",
+        markers=("input_blocks.0.0.weight", "middle_block.1.proj_in.weight", "output_blocks.0.0.in_layers.2.weight"),
+        prefixes=("model.diffusion_model.", "diffusion_model.", ""),
+        rules=(
+            Rule(rf"time_embed\.0\.{_LEAF}", ("time_embedding.linear_1.{leaf}",)),
+            Rule(rf"time_embed\.2\.{_LEAF}", ("time_embedding.linear_2.{leaf}",)),
+            Rule(rf"label_emb\.0\.0\.{_LEAF}", ("add_embedding.linear_1.{leaf}",)),
+            Rule(rf"label_emb\.0\.2\.{_LEAF}", ("add_embedding.linear_2.{leaf}",)),
+            *_input_blocks(layers),
+            *_resnet(r"middle_block\.0", "mid_block.resnets.0"),
+            _attention(r"middle_block\.1", "mid_block.attentions.0"),
+            *_resnet(r"middle_block\.2", "mid_block.resnets.1"),
+            *_output_blocks(layers),
+            Rule(rf"out\.0\.{_LEAF}", ("conv_norm_out.{leaf}",)),
+            Rule(rf"out\.2\.{_LEAF}", ("conv_out.{leaf}",)),
+        ),
+    )
+
+
+LDM_UNET = ldm_unet()

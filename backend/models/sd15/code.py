@@ -12,7 +12,8 @@ from backend.models.sd15.load import (
 )
 from backend.models.unet.blocks import block_lists, running_order
 from backend.models.unet.denoise import predict
-from backend.models.unet.loras import LORA_LAYERS, LORA_LAYOUT
+from backend.models.unet.loras import LORA_LAYERS
+from backend.models.unet.loras import SD15_LAYOUT as LORA_LAYOUT
 
 __all__ = [
     "BASE_MODEL_VERSION",

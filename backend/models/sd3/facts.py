@@ -151,6 +151,7 @@ FACTS = FamilyFacts(
     parts=PARTS,
     # Attention and feed-forward of both streams; the modulation stays as it is. The second
     # attention, which not all models have, shares its pattern with the first: one that matches nothing is an error.
+    diffusers_layers=(),
     default_targets=(
         r"transformer_blocks\.\d+\.attn2?\.(to_q|to_k|to_v|to_out\.0)",
         "attn.add_q_proj",

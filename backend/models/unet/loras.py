@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-LORA_LAYOUT = "kohya_unet"
-"""``lora_unet_<diffusers name>.lora_down.weight`` with alpha: sd-scripts' tools, ComfyUI and diffusers load it."""
+SD15_LAYOUT = "kohya_unet"
+"""``lora_unet_<diffusers name>.lora_down.weight`` with alpha, as sd-scripts writes for Stable Diffusion 1.5: it,
+ComfyUI, A1111, Forge and diffusers load it."""
+
+SDXL_LAYOUT = "kohya_ldm"
+"""``lora_unet_<latent diffusion's name>.lora_down.weight`` with alpha, as sd-scripts writes for SDXL, whose UNet it
+keeps in those names (``input_blocks``): it, ComfyUI, A1111, Forge and diffusers load it. By diffusers' names sd-scripts
+would load nothing, without a word, and A1111 all but one upsampler and two embedders."""
 
 LORA_LAYERS: tuple[str, ...] = (
     r"(down_blocks\.\d+|mid_block|up_blocks\.\d+)\.attentions\.\d+\.(proj_in|proj_out)",

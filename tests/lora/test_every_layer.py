@@ -1,0 +1,163 @@
+"""Every layer that may be a target of any family, saved in every layout and kind, and read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import diffusers
+import pytest
+import torch
+from diffusers.utils import convert_unet_state_dict_to_peft
+from torch import Tensor, nn
+
+from backend.base.errors import Refused
+from backend.config.layer_patterns import FACTORED
+from backend.config.load import parse
+from backend.lora.base_weights import difference
+from backend.lora.dora import lengths_beside
+from backend.lora.inject import Lora, find_targets, inject, is_large
+from backend.lora.keys import Names, linear_layers, names_of
+from backend.lora.load import read_lora
+from backend.lora.save import Trained, check_savable, file_tensors, in_format, write_lora
+from backend.models.base import Base
+from backend.models.table import FAMILIES, family
+from backend.plan.lora_findings import lora_findings
+from tests.tiny import anima, flux, qwen_image, sd3, sdxl
+
+DENOISERS: dict[str, Callable[[], nn.Module]] = {
+    "flux": flux.make_tiny_denoiser,
+    "sdxl": sdxl.make_tiny_unet,
+    "sd15": lambda: sdxl.make_tiny_unet("sd15"),
+    "anima": anima.make_tiny_denoiser,
+    "qwen_image": qwen_image.make_tiny_denoiser,
+    "sd3": sd3.make_tiny_denoiser,
+}
+
+
+def everything(name: str, kind: str) -> tuple[nn.Module, Lora, Names]:
+    """A tiny denoiser with a network of `kind` in all its layers, which training has moved."""
+    model = DENOISERS[name]()
+    names = names_of(linear_layers(model), family(name).load(), family(name).facts)
+    targets = find_targets(model, [r".*\b.*"])
+    assert set(targets) == names.layers.keys()
+    if kind in FACTORED:
+        # refused where they are injected
+        targets = [path for path in targets if not is_large(model.get_submodule(path))]
+    lora = inject(model, targets, rank=2, alpha=3.0, dropout=0.0, seed=1, kind=kind)
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for part in lora.parameters():
+            part.add_(torch.randn(part.shape, generator=draw) * 0.1)
+    return model, replace(lora, beside=lengths_beside(model, lora.layers, names) if kind == "dora" else {}), names
+
+
+def change(lora: Lora, path: str) -> Tensor:
+    """The change of a layer before alpha / rank, by the module's own parts."""
+    parts = {name.removesuffix(".weight"): part.detach().flatten(1) for name, part in lora.parts(path).items()}
+    if "lora_A" in parts:
+        return parts["lora_B"] @ parts["lora_A"]
+    if "hada_w1_a" in parts:
+        return (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
+    large = parts["lokr_w2"] if "lokr_w2" in parts else parts["lokr_w2_a"] @ parts["lokr_w2_b"]
+    return torch.kron(parts["lokr_w1"], large)
+
+
+def test_denoisers_of_all_families_are_here() -> None:
+    classes = {family(name).facts.denoiser_class for name in DENOISERS}
+    assert classes == {row.facts.denoiser_class for row in FAMILIES.values()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [("lora", "kohya"), ("lora", "diffusers"), ("dora", "kohya"), ("dora", "diffusers"), ("lokr", "kohya"),
+     ("loha", "kohya")],
+)  # fmt: skip
+def test_every_layer_is_saved_in_every_layout_and_comes_back(kind: str, form: str, tmp_path: Path) -> None:
+    wrong = []
+    for name in DENOISERS:
+        _, lora, names = everything(name, kind)
+        check_savable(lora, names, form)
+        path = tmp_path / f"{name}.safetensors"
+        write_lora(path, file_tensors(lora, "fp32", names, form), {})
+        back = read_lora(path, names)
+        assert back.scales.keys() == lora.layers.keys()
+        for layer in lora.layers:
+            scale = lora.layers[layer].scale if kind in FACTORED else lora.scale_of(layer)
+            wanted = scale * change(lora, layer)
+            found = back.scales[layer] * difference(back, layer, torch.empty(names.layers[layer][::-1]))
+            same = torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+            if kind == "dora":
+                same &= torch.equal(back.lengths[layer], lora.magnitude(layer).weight.detach())
+            wrong += [] if same else [f"{name}: {layer}"]
+    assert not wrong
+
+
+def test_what_no_file_can_hold_is_refused_before_the_first_step() -> None:
+    """Two layers of one name in the file, as nothing but a mistake in a family's layout could bring about."""
+    _, lora, names = everything("sd15", "lora")
+    flat = {path: replace(native, stem="same") for path, native in names.natives.items()}
+    with pytest.raises(Refused, match=r"conv_in can't be written in the layout kohya") as refused:
+        check_savable(lora, replace(names, natives=flat, kohya_native=True), "kohya")
+    assert refused.value.problems[0].path == "saving.save_layout" and "save_layout to diffusers" in refused.value.remedy
+    check_savable(lora, names, "diffusers")
+
+
+def published(name: str) -> nn.Module:
+    """The family's denoiser of the published width and one or two blocks, without numbers."""
+    facts = family(name).facts
+    config = Base(None).config(next(part for part in facts.parts if facts.denoiser_class in part.class_names))
+    short = {key: 2 for key in ("num_layers", "num_single_layers") if key in config}
+    with torch.device("meta"):
+        return getattr(diffusers, facts.denoiser_class).from_config({**config, **short})
+
+
+def halves(module: nn.Module) -> Trained:
+    """A LoRA of rank 1 that fits a layer."""
+    if isinstance(module, nn.Conv2d):
+        kernel = torch.ones(1, module.in_channels, *module.kernel_size)
+        return Trained(kernel, torch.ones(module.out_channels, 1, 1, 1), 1.0)
+    return Trained(torch.ones(1, module.in_features), torch.ones(module.out_features, 1), 1.0)
+
+
+@pytest.mark.parametrize("name", DENOISERS)
+def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name: str) -> None:
+    """By diffusers' own converter, of all layers; what has another prefix its loader skips without a word."""
+    facts, model = family(name).facts, published(name)
+    names = names_of(linear_layers(model), family(name).load(), facts)
+    layers = list(names.layers)
+    tensors = in_format({path: halves(model.get_submodule(path)) for path in layers}, names, "kohya")
+    told = {"unet_config": model.config} if names.prefix == "unet" else {}
+    found = getattr(diffusers, facts.pipeline_class).lora_state_dict(dict(tensors), **told)
+    found = found[0] if isinstance(found, tuple) else found
+    found = convert_unet_state_dict_to_peft(found) if names.prefix == "unet" else found
+    own = [key.removeprefix(f"{names.prefix}.") for key in found if key.startswith(names.prefix)]
+    taken = {key.rpartition(".lora_")[0] for key in own}
+    assert taken <= set(layers)
+    patterns = (".*",) if facts.diffusers_layers is None else facts.diffusers_layers
+    assert taken == {path for path in layers if any(re.fullmatch(pattern, path) for pattern in patterns)}
+    # a family that diffusers reads no kohya file of is named where the layout is chosen
+    wanted = sorted(set(layers) - taken) if taken else []
+    said = list(lora_findings(settings(name), facts, layers))
+    assert [finding.kind for finding in said] == ["diffusers_leaves_out"] * bool(wanted)
+    assert all(f"{len(wanted)} layers" in finding.text and "save_layout" in finding.remedy for finding in said)
+    assert not list(lora_findings(settings(name, saving={"save_layout": "diffusers"}), facts, layers))
+    assert not list(lora_findings(settings(name), facts, taken))
+
+
+def settings(name: str, **changes: dict[str, object]):
+    mode = "static" if "static" not in family(name).facts.lacks_modes else "exact_buckets"
+    loaded = parse({"model": {"family": name}, "compile": {"shape_mode": mode}, **changes})
+    assert loaded.config is not None
+    return loaded.config
+
+
+def test_a_dora_is_told_to_draw_otherwise_in_comfyui() -> None:
+    dora = {"network": {"network_type": "dora"}}
+    (said,) = lora_findings(settings("sdxl", **dora), family("sdxl").facts, ())
+    assert "ComfyUI" in said.text and said.setting == "network.network_type"
+    assert not list(
+        lora_findings(settings("sdxl", **dora, saving={"save_layout": "diffusers"}), family("sdxl").facts, ())
+    )
