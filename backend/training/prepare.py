@@ -27,7 +27,6 @@ from backend.latents.identity import base_weights_identity
 from backend.latents.loader import Loader
 from backend.lora import loraplus
 from backend.lora.inject import Lora
-from backend.lora.metadata import file_metadata
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
 from backend.models.conditioning import Teller
@@ -44,6 +43,7 @@ from backend.training.compile_progress import CompilePulse
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.inputs import Inputs, compute_dtype, free_memory, gather
 from backend.training.job import Forward, Job
+from backend.training.lora_metadata import file_metadata
 from backend.training.monitor import Watch
 from backend.training.requests import Asks
 from backend.training.sampling import PromptText, Sampler, guided, uses_negative
