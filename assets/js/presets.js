@@ -107,16 +107,16 @@
   };
   let sent = null;
   const importFile = () =>
-    chooseFile(".toml,.json,text/plain", (name, content) => {
+    chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", (name, content) => {
       presetBox?.close();
-      sent = { name: name.replace(/\.(toml|json)$/i, ""), content };
+      sent = { name: name.replace(/\.(toml|json|ya?ml|sh|bat|cmd)$/i, ""), content };
       m.act("import", sent);
     });
   // Settings of another trainer: nothing is taken before its difference was seen.
-  m.on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
+  m.on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
     const box = dialog(
       `Import ${name}`,
-      el("p", { class: "note" }, `Read as ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others go to their defaults.` : "The form already shows exactly this."}`),
+      el("p", { class: "note" }, `Read as ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others ${rest}.` : "The form already shows exactly this."}`),
       rows.length ? differenceTable(rows) : null,
       groups.map(({ title, notes }) =>
         el(
@@ -136,7 +136,7 @@
               "button",
               {
                 "data-do": "add-dataset",
-                onclick: () => chooseFile(".toml", (_, dataset) => (box.close(), m.act("import", { ...sent, dataset }))),
+                onclick: () => chooseFile(".toml,.json", (_, dataset) => (box.close(), m.act("import", { ...sent, dataset }))),
               },
               "Add its data set file…",
             )
