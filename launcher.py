@@ -40,8 +40,8 @@ COMMANDS = {
     ),
     "import": (
         "backend.importers",
-        "bring settings of sd-scripts, musubi-tuner or kohya_ss over",
-        "FILE [--dataset DATASET.toml] [-o OUT.toml]",
+        "bring settings of another trainer over: its file, its command or a LoRA that it made",
+        "FILE [--dataset FILE] [--family NAME] [-o OUT.toml]",
         None,
     ),
     "doctor": ("backend.doctor", "what this machine can and can't do, with the mend", "[--json]", None),

@@ -252,12 +252,12 @@ class Actions:
 
     def _bring(self, name: str, content: bytes, dataset: bytes | None) -> Reply:
         """Another program's settings: shown as a difference, and kept until somebody takes them."""
-        brought = imports.bring(name, content, dataset)
+        now = self.desk.now.values
+        brought = imports.bring(name, content, dataset, str(now.get("model.family") or ""))
         if brought.loaded.config is None:
             problems = messages.all_problem_facts(brought.loaded.problems)
             return Reply({"importFailed": {"name": name, "problems": problems}})
         self._brought = brought
-        now = self.desk.now.values
         rows = form.differences(now, form.to_values(brought.loaded.config) | brought.given(now))
         return Reply({"brought": {"name": name, "rows": rows, **brought.facts()}})
 

@@ -1,16 +1,16 @@
-"""Settings of other trainers, brought over for the page: what would change, and what became of each name."""
+"""Brings settings of other trainers over for the page: what would change, and what became of each name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS, is_of_another
+from backend.config.formats import decode
 from backend.config.load import Loaded
-from backend.config.schema import SECTIONS
-from backend.importers import tables
 from backend.importers.convert import Converted, convert
 from backend.importers.report import HEADINGS
-from backend.importers.source import of_another, read_raw
+from backend.importers.source import read_raw
 from gui import form
 
 
@@ -45,22 +45,22 @@ class Brought:
                 lines = [{"line": note.line, "text": note.sentence()} for note in notes]
                 groups.append({"title": heading, "notes": lines})
         off = [note.key for note in self.converted.with_fate("off")]
-        wants = not self.with_dataset and any(note.key == "dataset_config" for note in self.converted.notes)
-        return {"kind": self.converted.title, "groups": groups, "off": off, "wantsDataset": wants}
+        wants = not self.with_dataset and any(
+            note.key.removeprefix("--") in NAMES_OF_DATA_SETS for note in self.converted.with_fate("not offered")
+        )
+        rest = "stay as they are" if self.of_data else "go to their defaults"
+        return {"kind": self.converted.title, "groups": groups, "off": off, "wantsDataset": wants, "rest": rest}
 
 
 def is_foreign(content: bytes) -> bool:
     """Whether a file is another program's. One of ours with mistakes is not, so that its own lines are told."""
-    source = read_raw(content)
-    named = of_another(content.decode("utf-8-sig", "replace")) is not None
-    if named or source.kind in ("kohya_ss", "dataset") or content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return True
-    theirs = source.values.keys() & (tables.KEYS.keys() | tables.COMBINED) - SECTIONS.keys()
-    return source.kind in ("sd-scripts", "musubi-tuner") and len(theirs) > 1
+    document = decode(content)
+    return document.form != "toml" or is_of_another(document)
 
 
-def bring(name: str, content: bytes, dataset: bytes | None = None) -> Brought:
-    """Both files, as sent by the page."""
+def bring(name: str, content: bytes, dataset: bytes | None = None, family: str = "") -> Brought:
+    """Both files, as sent by the page. family: the one that is chosen there, for a data set that tells none."""
     source = read_raw(content)
-    converted = convert(source, None if dataset is None else read_raw(dataset))
-    return Brought(name, converted, dataset is not None, source.kind == "dataset")
+    of_data = source.kind in DATA_SETS
+    converted = convert(source, None if dataset is None else read_raw(dataset), family if of_data else "")
+    return Brought(name, converted, dataset is not None, of_data)

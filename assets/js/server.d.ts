@@ -80,6 +80,7 @@ export interface Brought {
   groups: { title: string; notes: { line: number | null; text: string }[] }[];
   off: string[];
   wantsDataset: boolean;
+  rest: string;
 }
 export interface Notice {
   text: string;

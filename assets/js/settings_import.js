@@ -26,20 +26,20 @@ const chooseFile = (accept, done) => {
 };
 let sent = null;
 export const importSettings = () =>
-  chooseFile(".toml,.json,text/plain", (name, content) => {
+  chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", (name, content) => {
     closePresets();
-    sent = { name: name.replace(/\.(toml|json)$/i, ""), content };
+    sent = { name: name.replace(/\.(toml|json|ya?ml|sh|bat|cmd)$/i, ""), content };
     sendRequest("import", sent);
   });
 // Settings of another trainer: nothing is taken before its difference was seen.
-on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
+on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
   const box = openDialog(
     `Import ${name}`,
     el(
       "p",
       { class: "note" },
       rows.length
-        ? `Read as ${kind}. Taking it changes ${formatCount(rows.length, "setting")}; all others go to their defaults.`
+        ? `Read as ${kind}. Taking it changes ${formatCount(rows.length, "setting")}; all others ${rest}.`
         : `Read as ${kind}. The form already shows exactly this.`,
     ),
     rows.length ? differenceTable(rows) : null,
@@ -74,7 +74,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
             {
               "data-do": "add-dataset",
               onclick: () =>
-                chooseFile(".toml", (_, dataset) => (box.close(), sendRequest("import", { ...sent, dataset }))),
+                chooseFile(".toml,.json", (_, dataset) => (box.close(), sendRequest("import", { ...sent, dataset }))),
             },
             "Add its data set file…",
           )

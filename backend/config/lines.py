@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands. tomllib does not say, so growing prefixes are parsed, on error only."""
+"""Finds the line of a TOML text that a key stands on, which tomllib does not tell."""
 
 from __future__ import annotations
 
@@ -8,34 +8,51 @@ from collections.abc import Iterator
 from typing import Any
 
 _HEADER = re.compile(r"\s*\[")
+# What may hide a line's end or a bracket: texts in their four kinds of quotes, and comments.
+_TOKEN = re.compile(
+    r""""{3}(?:[^"\\]|\\.|"{1,2}(?!"))*(?:"{3,5}|\Z)|'{3}(?:[^']|'{1,2}(?!'))*(?:'{3,5}|\Z)"""
+    r"""|"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|\#[^\n]*|[\[\]{}]|\n""",
+    re.DOTALL,
+)
 
 
 def key_lines(text: str) -> dict[str, int]:
     """Line (from 1) on which each key, table and row of a valid TOML text begins, by path (``compile.a[1].b``).
 
-    The text is cut at its table headers, and within each piece prefixes that grow line by line are parsed: a path
-    that is there for the first time began on the line after the last prefix that parsed.
+    The text is cut into statements, each of which is parsed once, so that the time grows with the text and no more.
     """
     found: dict[str, int] = {}
     rows: dict[str, int] = {}
-    prefix, piece, begin = "", [], 1
-    for number, line in enumerate(split(text), start=1):
-        # A bracket at the start of a line is a header only where no value is still open.
-        if _HEADER.match(line) and _parse(piece) is not None:
-            header = _header_path(line, rows)
-            if header is not None:
-                prefix = header
-                found.setdefault(re.sub(r"\[\d+\]$", "", prefix), number)
-                found.setdefault(prefix, number)
-                piece, begin = [], number + 1
-                continue
-        piece.append(line)
-        parsed = _parse(piece)
-        if parsed is not None:
-            for path in _paths(parsed, prefix):
-                found.setdefault(path, begin)
-            begin = number + 1
+    prefix = ""
+    for number, statement in _statements(text):
+        header = _header_path(statement, rows) if _HEADER.match(statement) else None
+        if header is not None:
+            prefix = header
+            found.setdefault(re.sub(r"\[\d+\]$", "", prefix), number)
+            found.setdefault(prefix, number)
+            continue
+        for path in _paths(_parse(statement) or {}, prefix):
+            found.setdefault(path, number)
     return found
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """The line that each statement of a TOML text begins on, and its text; the last one may be left open."""
+    lines = split(text)
+    text = "\n".join(lines) + "\n"
+    depth, begin, number, start = 0, 1, 1, 0
+    for token in _TOKEN.finditer(text):
+        word = token.group()
+        if word in ("[", "{"):
+            depth += 1
+        elif word in ("]", "}"):
+            depth = max(0, depth - 1)
+        elif word == "\n" and depth == 0:
+            yield begin, text[start : token.start()]
+            begin, start = number + 1, token.end()
+        number += word.count("\n")
+    if start < len(text):
+        yield begin, text[start:]
 
 
 def line_of(lines: dict[str, int], path: str) -> int | None:
@@ -50,11 +67,7 @@ def line_of(lines: dict[str, int], path: str) -> int | None:
 
 def first_open_line(text: str) -> int:
     """Line (from 1) that begins the value which is still open where the text ends."""
-    lines = split(text)
-    for count in range(len(lines), 0, -1):
-        if _parse(lines[:count]) is not None:
-            return count + 1
-    return 1
+    return list(_statements(text))[-1][0]
 
 
 def split(text: str) -> list[str]:
@@ -62,16 +75,16 @@ def split(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _parse(lines: list[str]) -> dict[str, Any] | None:
+def _parse(text: str) -> dict[str, Any] | None:
     try:
-        return tomllib.loads("\n".join(lines) + "\n")
-    except tomllib.TOMLDecodeError:
+        return tomllib.loads(text + "\n")
+    except (tomllib.TOMLDecodeError, RecursionError):
         return None
 
 
 def _header_path(line: str, rows: dict[str, int]) -> str | None:
     """Path of the table that a header opens, rows counted; None when the line is no header."""
-    node: Any = _parse([line])
+    node: Any = _parse(line)
     if not isinstance(node, dict) or not node:
         return None
     path = ""

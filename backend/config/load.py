@@ -1,7 +1,8 @@
-"""From a TOML file, a form or the command line to a checked config, with every problem at once."""
+"""Reads a TOML file, a form or the command line into a checked config, with every problem at once."""
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ from pydantic import ValidationError
 from backend.base.problems import Problem, errors
 from backend.config.coerce import coerce
 from backend.config.explain import explain, shown
+from backend.config.file_kinds import TITLES, is_of_another, kind_of
+from backend.config.formats import read_document
 from backend.config.lines import key_lines, line_of
 from backend.config.migrate import LEGACY, migrate
 from backend.config.names import canonical, unknown_column, unknown_name, unknown_section
@@ -21,6 +24,7 @@ from backend.config.reading import Read, read_file, read_text
 from backend.config.rules.rows import check
 from backend.config.schema import SECTIONS, Config, Setting, by_name, by_path
 
+_FORMS = {"json": "JSON", "yaml": "YAML", "command": "a command", "safetensors": "a file of weights"}
 _TEXT_KINDS = ("str", "text", "path", "choice")
 
 
@@ -48,7 +52,23 @@ def load(path: str | Path, overrides: Mapping[str, str] | None = None) -> Loaded
     path: a .toml file, UTF-8. overrides: values that rule over the file's, by flat name or ``section.name``, as texts
     from a command line: what parses as a TOML value is one, all else is text.
     """
-    return _parse_read(read_file(Path(path)), overrides)
+    loaded = _parse_read(read_file(Path(path)), overrides)
+    other = _other_program(Path(path)) if loaded.errors else None
+    return loaded if other is None else Loaded(None, [other])
+
+
+def _other_program(path: Path) -> Problem | None:
+    """The one problem of a file that is none of ours: what it holds, and the command that brings it over."""
+    document = read_document(path)
+    kind = kind_of(document)
+    command = f"python3 launcher.py import {shlex.quote(str(path))}"
+    if kind is not None and is_of_another(document):
+        text = f"{path.name} holds {TITLES[kind]}, which can be imported but not used as it is"
+        return Problem(None, None, text, f"Bring it over first: {command} -o NEW.toml")
+    if document.form != "toml":
+        text = f"{path.name} is {_FORMS[document.form]}, and settings are TOML"
+        return Problem(None, None, text, f"Choose a .toml file; files of other trainers are imported by {command}")
+    return None
 
 
 def loads(text: str, overrides: Mapping[str, str] | None = None) -> Loaded:

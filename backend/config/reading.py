@@ -11,7 +11,11 @@ from backend.base.problems import Problem
 from backend.base.redact import redact
 from backend.config.lines import first_open_line, split
 
-_LARGEST_BYTES = 2_000_000
+LARGEST_BYTES = 2_000_000
+TOO_DEEP = "the file is nested too deeply for settings"
+_DEEPEST = 30
+# tomllib takes time by the square of a key's parts
+_LONG_KEY = re.compile(r"^[ \t]*\[{0,2}[ \t]*[\w\"'-]+(?:[ \t]*\.[ \t]*[\w\"'-]+){100}", re.MULTILINE)
 _MOST_SYNTAX_ERRORS = 20
 _WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _KEY_LINE = re.compile(r"""\s*(?:[\w-]+|"[^"]*"|'[^']*')(?:\.[\w-]+)*\s*=""")
@@ -51,7 +55,7 @@ def read_file(path: Path) -> Read:
     try:
         if path.is_dir():
             return _failed(f"{path} is a folder", "Choose a .toml file in it")
-        if path.stat().st_size > _LARGEST_BYTES:
+        if path.stat().st_size > LARGEST_BYTES:
             return _failed(f"{path} is too large for settings", "Choose the .toml file, not a model or a picture")
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -79,6 +83,8 @@ def read_bytes(raw: bytes) -> Read:
 
 def read_text(text: str) -> Read:
     """Parse TOML text. After a syntax error parsing goes on without its line, so that all mistakes are told at once."""
+    if _LONG_KEY.search(text):
+        return _failed(TOO_DEEP, "Choose another file")
     lines = split(text)
     problems: list[Problem] = []
     holes = False
@@ -86,7 +92,10 @@ def read_text(text: str) -> Read:
         try:
             # A last line without its end would be reported as the end of the document.
             repaired = "\n".join(lines) + "\n"
-            return Read(tomllib.loads(repaired), repaired, problems, holes)
+            data = tomllib.loads(repaired)
+            if is_too_deep(data):
+                return Read(None, None, [*problems, Problem(None, None, TOO_DEEP, "Choose another file")], True)
+            return Read(data, repaired, problems, holes)
         except tomllib.TOMLDecodeError as error:
             number, problem, instead = _syntax_problem(lines, str(error))
             problems.append(problem)
@@ -99,6 +108,22 @@ def read_text(text: str) -> Read:
             problems.append(Problem(None, None, f"this can't be read: {error}", "Look for a runaway number or bracket"))
             break
     return Read(None, None, problems, True)
+
+
+def is_too_deep(data: Any) -> bool:
+    """Whether tables lie in each other more often than those of any settings do."""
+    level = [data]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _failed(text: str, remedy: str) -> Read:

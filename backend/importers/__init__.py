@@ -1,1 +1,1 @@
-"""Settings of other trainers brought over: sd-scripts, musubi-tuner and the GUI of kohya_ss."""
+"""Brings settings of other trainers over; `file_kinds` lists whose."""

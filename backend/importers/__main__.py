@@ -1,7 +1,7 @@
-"""`launcher.py import FILE [--dataset DATASET.toml] [-o OUT.toml]`: settings of another trainer as ours.
+"""Runs `launcher.py import FILE [--dataset FILE] [--family NAME] [-o OUT.toml]`: settings of another trainer as ours.
 
-Shows what changes and what is left; only with ``-o`` a file is written. 0 when that was done, 1 when the file can't be
-read or OUT exists, 2 for wrong arguments.
+Shows what changes and what is left; only with ``-o`` a file is written. 0 when that was done, 2 when the file can't be
+taken, an argument is wrong or OUT exists, 1 when OUT could not be written.
 """
 
 from __future__ import annotations
@@ -13,35 +13,44 @@ from pathlib import Path
 from backend.base.errors import WriteFailed
 from backend.base.output import Write, stdout_writer
 from backend.config import toml_io
+from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS
 from backend.config.schema import Config
 from backend.importers.convert import convert
 from backend.importers.report import render
 from backend.importers.source import Source, read
 
+_FILE = (
+    "a .json preset of kohya_ss, OneTrainer or SimpleTuner; a .toml of sd-scripts, musubi-tuner, Easy Training Scripts "
+    "or diffusion-pipe; a .yaml of ai-toolkit; a .sh or .bat with a training command; a LoRA (.safetensors) with its "
+    "settings"
+)
+
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Read, show, and write where that was asked for."""
     parser = argparse.ArgumentParser(prog="launcher.py import", description="Bring settings of another trainer over.")
-    parser.add_argument("file", type=Path, help="TOML of sd-scripts or musubi-tuner, or a .json preset of kohya_ss")
+    parser.add_argument("file", type=Path, help=_FILE)
     parser.add_argument("--dataset", type=Path, help="the data set file that goes with it")
+    parser.add_argument("--family", default="", help="the model family, for a file that does not tell it")
     parser.add_argument("-o", "--output", type=Path, help="where to write the settings; without it they are only shown")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     given = parser.parse_args(argv)
     out = write or stdout_writer()
     source = read(given.file)
     dataset = read(given.dataset) if given.dataset else _named_dataset(source)
-    converted = convert(source, dataset)
+    converted = convert(source, dataset, given.family)
     config = converted.loaded.config
     if config is None:
-        out("\n".join(problem.sentence() for problem in converted.loaded.problems) + "\n")
-        return 1
+        title = f"{given.file.name} holds {converted.title}." if converted.title else f"{given.file.name}:"
+        out("\n".join([title, *(f"  {problem.sentence()}" for problem in converted.loaded.problems)]) + "\n")
+        return 2
     out("\n".join(render(converted, Config())) + "\n")
     if given.output is None:
         out("Nothing is written yet. Add -o OUT.toml to keep it.\n")
         return 0
     if given.output.exists() and not given.force:
         out(f"{given.output} exists already. Choose another name, or add --force.\n")
-        return 1
+        return 2
     try:
         toml_io.dump(config, given.output, comment=f"Brought over from {given.file.name}, {converted.title}")
     except WriteFailed as failed:
@@ -52,13 +61,15 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
 
 
 def _named_dataset(source: Source) -> Source | None:
-    """The data set file that the arguments name, where it is on this machine."""
-    name = source.values.get("dataset_config")
-    if source.kind == "dataset" or not isinstance(name, str) or not name:
+    """The data set file that the settings name, where it is on this machine."""
+    if source.kind is None or source.kind in DATA_SETS:
+        return None
+    name = next((value for key in NAMES_OF_DATA_SETS if isinstance(value := source.values.get(key), str) and value), "")
+    if not name:
         return None
     places = [Path(name)] if Path(name).is_absolute() else [Path.cwd() / name]
     if source.folder is not None:
-        places += [source.folder / name, source.folder / Path(name).name]
+        places += [source.folder / name, source.folder / Path(name.replace("\\", "/")).name]
     return next((read(place) for place in places if place.is_file()), None)
 
 

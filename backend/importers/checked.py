@@ -1,4 +1,4 @@
-"""What was brought over, held against our own rules: what these refuse is taken back, and said."""
+"""Checks what was brought over by our own rules: what these refuse is taken back, and said."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from backend.base.problems import Problem
 from backend.config import load
 from backend.config.load import Loaded
 from backend.config.schema import by_path
+from backend.importers.rows import drop_rows
 from backend.importers.work import Work
 from backend.models.table import FAMILIES, lacking
 
@@ -20,9 +21,10 @@ def checked(work: Work) -> Loaded:
     _shape_mode(work)
     loaded = _parse(work)
     for _ in range(_ROUNDS):
-        wrong = {_culprit(work, problem): problem for problem in loaded.errors}
-        if not wrong:
+        if not loaded.errors:
             break
+        dropped = drop_rows(work, loaded.errors)
+        wrong = {_culprit(work, problem): problem for problem in loaded.errors if problem.path not in dropped}
         for path, problem in wrong.items():
             if path is not None:
                 work.drop(path, "not offered", f"{problem.text}. {problem.remedy}".strip())

@@ -1,39 +1,69 @@
-"""What takes more than one name of another program to tell: the family, the length of a run, what is trained."""
+"""Reads what takes more than one name of another program: the family, the length of a run, what is trained."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from backend.base.problems import Problem
 from backend.config.schema import by_path
 from backend.importers import tables
 from backend.importers.family import Found, family_of
-from backend.importers.network import read_network
+from backend.importers.network import WHOLE, read_network
+from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
 from backend.models.table import lacking
 
 _TELLING = (
     "sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox", "hunyuan_image_checkbox", "v2",
-    "edit", "edit_plus", "model_version", "LoRA_type", "network_module",
+    "edit", "edit_plus", "model_version", "LoRA_type", "network_module", "base_model_version",
 )  # fmt: skip
 """Names that tell the family."""
-_WHOLE = 4096
-"""The largest rank. From half of a LoKr's large factor on LyCORIS leaves it whole, and people write 100000 for that."""
+_FAMILY_NAMES = ("network_module", "LoRA_type", "base_model_version", "sdxl", "pretrained_model_name_or_path")
+"""Those that the family is said of, the first that is there."""
+_STEPS, _EPOCHS = "training.max_train_steps", "training.max_train_epochs"
+_ENCODERS, _RATE = "network.train_text_encoder", "optimizer.learning_rate"
+
+
+class NotOffered(Exception):
+    """The file is for a model that is not offered here, so that nothing of it can be taken."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> None:
+    """Have the settings be for `family`, as `key` says; where nothing tells it, it is left open, and said.
+
+    NotOffered for one that is not here: settings of another model would be taken for the one that is the default.
+    """
+    known = by_path()["model.family"].choices or ()
+    line = work.source.lines.get(key)
+    if family and family not in known:
+        text = f"the file is for the model family {family}, which is not among those here: {', '.join(known)}"
+        raise NotOffered(Problem(None, line, text, "Choose a file for one of these; nothing of this one is taken"))
+    if family:
+        work.take("model.family", family, key)
+        work.note(
+            key, "near" if guessed else "taken", f"taken for {family} {guessed}" if guessed else "", "model.family"
+        )
+        return
+    why = f"the file does not say for which model it is; it stays {work.family_here}, or name one with --family"
+    work.notes.append(Note("model family", "near", why))
 
 
 def read_family(work: Work) -> None:
     """The model family and the kind of network, and a word for each name that tells of them."""
     found: Found = family_of(work.kind, work.values)
-    key = next((k for k in ("network_module", "LoRA_type", "sdxl") if work.values.get(k)), "network_module")
-    known = by_path()["model.family"].choices or ()
-    if found.family in known:
-        why = f"taken for {found.family} {found.guessed}" if found.guessed else ""
-        work.take("model.family", found.family, key)
-        work.note(key, "near" if why else "taken", why, "model.family")
-        if work.values.get("model_version") == "edit-2511":
-            work.take("model.zero_cond_t", "on", "model_version")
-            work.note("model_version", "taken", "", "model.zero_cond_t")
+    key = next((k for k in _FAMILY_NAMES if work.values.get(k)), "model family")
+    if work.wanted and (found.family is None or found.guessed):
+        take_family(work, work.wanted, "--family")
     else:
-        name = found.family or "this model"
-        work.note(key, "not offered", f"{name} is not among the model families here: {', '.join(known)}")
+        take_family(work, found.family, key, found.guessed)
+    if work.values.get("model_version") == "edit-2511":
+        work.take("model.zero_cond_t", "on", "model_version")
+        work.note("model_version", "taken", "", "model.zero_cond_t")
     if work.kind == "kohya_ss" and "LoRA_type" not in work.values:
         other = "an embedding" if "token_string" in work.values else "the whole model"
         work.note("kind of training", "not offered", f"this preset trains {other}; a LoRA is trained here")
@@ -43,53 +73,105 @@ def read_family(work: Work) -> None:
         work.take("network.network_type", found.kind, "network kind")
         work.note("network kind", "taken", "", "network.network_type")
     for key in _TELLING:
-        if key in work.values and all(note.key != key for note in work.notes):
+        called = work.source.names.get(key, key)
+        if key in work.values and all(note.key != called for note in work.notes):
             work.note(key, "off" if is_off(work.values[key]) else "taken", "", "model.family")
 
 
 def read_length(work: Work) -> None:
     """Steps or epochs: there one of them rules, here only one may be given."""
-    steps, epochs = work.ours.get("training.max_train_steps"), work.ours.get("training.max_train_epochs")
+    steps, epochs = work.ours.get(_STEPS), work.ours.get(_EPOCHS)
+    if work.kind == "kohya_ss" and not is_off(work.values.get("dataset_config")):
+        # with a data set file the window's own epochs are not handed on
+        if epochs is not None and work.origin[_EPOCHS] == "epoch":
+            work.drop(_EPOCHS, "not needed", "with dataset_config it is not handed to the trainer there")
+            epochs = None
+        if steps is None and epochs is None:
+            given = tables.DEFAULTS["sd-scripts"]["max_train_steps"]
+            why = f"not in the file: {given} is what sd-scripts takes with dataset_config"
+            work.change(_STEPS, given, "max_train_steps", why)
+        return
     if steps is None or epochs is None:
         return
-    epochs_rule = work.origin["training.max_train_epochs"] == "max_train_epochs"
-    gone = "training.max_train_steps" if epochs_rule else "training.max_train_epochs"
+    epochs_rule = work.origin[_EPOCHS] == "max_train_epochs"
+    gone = _STEPS if epochs_rule else _EPOCHS
     work.drop(gone, "not needed", "there the epochs rule" if epochs_rule else "there the steps rule")
 
 
-def read_text_encoders(work: Work) -> None:
-    """Whether text encoders are trained, as in sd-scripts unless one of several names says otherwise; and how fast."""
-    unet_only = work.values.get("network_train_unet_only")
-    if "network_train_text_encoder_only" in work.values:
-        off = is_off(work.values["network_train_text_encoder_only"])
-        work.note("network_train_text_encoder_only", "off" if off else "not offered", "the denoiser is always trained")
+def _trained(work: Work) -> tuple[bool, bool]:
+    """(whether the denoiser is trained, whether text encoders are), by all names that have a say in it."""
+    values = work.values
+    rates = [number(_largest(values.get(name))) for name in ("unet_lr", "text_encoder_lr")]
+    given = [name in values and values[name] is not None for name in ("unet_lr", "text_encoder_lr")]
+    zero = [is_off(rate) for rate in rates]
+    if work.kind == "kohya_ss":
+        # a rate of 0 is that of a part that is not trained, and two of them are those of two that have the common one
+        denoiser, encoders = (True, True) if all(zero) else (not zero[0], not zero[1])
+    else:
+        denoiser, encoders = (not (said and none) for said, none in zip(given, zero, strict=True))
+    if not is_off(values.get("network_train_unet_only")):
+        denoiser, encoders = True, False
+    elif not is_off(values.get("network_train_text_encoder_only")):
+        denoiser, encoders = False, True
     switches = {start + "cache_text_encoder_outputs": on for start, on in tables.SWITCHES.items()}
-    cached = not is_off(work.values.get("cache_text_encoder_outputs")) or any(
-        not is_off(work.values.get(name)) and not is_off(work.values.get(on)) for name, on in switches.items()
+    cached = not is_off(values.get("cache_text_encoder_outputs")) or any(
+        not is_off(values.get(name)) and not is_off(values.get(on)) for name, on in switches.items()
     )
-    no_rate = "text_encoder_lr" in work.values and is_off(work.values["text_encoder_lr"])
-    trained = work.kind != "musubi-tuner" and is_off(unet_only) and not cached and not no_rate
-    key, path, rate = "network_train_unet_only", "network.train_text_encoder", "optimizer.text_encoder_lr"
+    if (
+        cached
+        or work.kind == "musubi-tuner"
+        or ("train_text_encoder" in values and is_off(values["train_text_encoder"]))
+    ):
+        encoders = False
+    return denoiser, encoders
+
+
+def _largest(rate: Any) -> Any:
+    return max(rate, key=_as_number, default=None) if isinstance(rate, list) else rate
+
+
+def _as_number(value: Any) -> float:
+    found = number(value)
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def read_text_encoders(work: Work) -> None:
+    """Whether text encoders are trained, or they alone, as in sd-scripts; and how fast."""
+    denoiser, trained = _trained(work)
+    key, rate = "network_train_unet_only", "optimizer.text_encoder_lr"
     said = key in work.values
-    if "train_text_encoder" in lacking(work.family):
+    alone = "network_train_text_encoder_only"
+    if "train_text_encoder" in lacking(work.family_here):
         why = "text encoders of this family are used as they are; there they are trained"
         if trained or said:
             work.note(key, "not offered" if trained else "taken", why if trained else "")
+        if alone in work.values:
+            off = is_off(work.values[alone])
+            work.note(alone, "off" if off else "not offered", "" if off else "here the denoiser is trained")
+        elif not denoiser:
+            work.note("unet_lr", "not offered", "of 0: here the denoiser is trained, at learning_rate")
         return
-    work.take(path, trained, key)
-    if trained and rate not in work.ours and work.origin.get("optimizer.learning_rate") == "unet_lr":
-        work.take(rate, number(work.values.get("learning_rate", 2e-6)), "learning_rate")
+    work.take(_ENCODERS, trained, key)
+    common = number(work.values.get("learning_rate", tables.DEFAULTS["sd-scripts"]["learning_rate"]))
+    if trained and rate not in work.ours and (not denoiser or work.origin.get(_RATE) == "unet_lr"):
+        work.take(rate, common, "learning_rate")
+    if alone in work.values:
+        work.note(alone, "off" if is_off(work.values[alone]) else "taken", "", None if denoiser else _RATE)
+    if not trained and rate in work.ours:
+        work.drop(rate, "not needed", "text encoders are not trained there")
+    if not denoiser and trained:
+        work.change(_RATE, 0.0, "unet_lr", "the denoiser is not trained there: at a rate of 0 it stays as it is")
     if said or trained:
         why = "" if said else "not in the file: text encoders are trained too"
-        work.note(key, "taken" if said else "default", why, path)
+        work.note(key, "taken" if said else "default", why, _ENCODERS)
 
 
 def read_lora(work: Work) -> None:
     """The arguments of the network, once its kind is known."""
     work.notes += read_network(work.source, work.ours, work.origin)
     path, rank = "network.network_dim", work.ours.get("network.network_dim")
-    if work.ours.get("network.network_type") == "lokr" and isinstance(rank, int) and rank > _WHOLE:
-        work.change(path, _WHOLE, work.origin[path], "as large a rank as there is: the large factor is whole, as there")
+    if work.ours.get("network.network_type") == "lokr" and isinstance(rank, int) and rank > WHOLE:
+        work.change(path, WHOLE, work.origin[path], "as large a rank as there is: the large factor is whole, as there")
 
 
 def read_swap(work: Work) -> None:

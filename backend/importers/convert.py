@@ -1,19 +1,22 @@
-"""Settings of another program as ours, and for every name of theirs what became of it."""
+"""Converts settings of another program into ours, and says of every name of theirs what became of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from backend.base.problems import Problem
+from backend.config.file_kinds import DATA_SETS
 from backend.config.load import Loaded
+from backend.config.schema import by_path
 from backend.importers.checked import checked
-from backend.importers.combined import read_family, read_length, read_lora, read_swap, read_text_encoders
+from backend.importers.combined import NotOffered, read_family, read_length, read_lora, read_swap, read_text_encoders
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note
 from backend.importers.optimizers import read_optimizer
 from backend.importers.pictures import read_data_set, read_folder
+from backend.importers.programs import note_unread, read_by_paths
 from backend.importers.prompts import bring_prompts
-from backend.importers.source import TITLES, Source
+from backend.importers.source import Source
 from backend.importers.timesteps import read_timesteps
 from backend.importers.unsaid import take_unsaid
 from backend.importers.work import Work
@@ -35,28 +38,40 @@ class Converted:
         return [note for note in self.notes if note.fate in fates]
 
 
-def convert(source: Source, dataset: Source | None = None) -> Converted:
-    """Bring a file over. dataset: the data set file that goes with it, where it is one of its own.
+def convert(source: Source, dataset: Source | None = None, family: str = "") -> Converted:
+    """Bring a file over. dataset: the data set file that goes with it, where it is one of its own. family: the model
+    family, for a file that tells none.
 
     What can't be taken is in the notes; `loaded.config` is None only where the files themselves can't be read.
     """
     problems = [*source.problems, *(dataset.problems if dataset else ())]
-    if dataset is not None and not dataset.problems and dataset.kind != "dataset":
-        remedy = "Choose the .toml file with [[datasets]]"
-        problems.append(Problem(None, None, "the second file is no data set: it has no [[datasets]]", remedy))
+    if dataset is not None and not dataset.problems and dataset.kind not in DATA_SETS:
+        remedy = "Choose the file that names the folders of pictures, such as a .toml file with [[datasets]]"
+        problems.append(Problem(None, None, f"the second file is no data set: it holds {dataset.title}", remedy))
+    known = by_path()["model.family"].choices or ()
+    if family and family not in known:
+        problems.append(Problem(None, None, f"there is no model family {family}", f"Choose one of {', '.join(known)}"))
     if source.kind == "monotile":
-        remedy = "Load it as it is: launcher.py train FILE, or Import in the page"
+        remedy = "It needs no import: use it with launcher.py train FILE, or Import on the page"
         problems.append(Problem(None, None, "the file holds settings of Monotile already", remedy))
     if problems or source.kind is None:
         return Converted("", Loaded(None, problems))
-    work = Work.of(source, dataset)
-    _settings(work)
-    return Converted(TITLES[work.kind], checked(work), work.notes)
+    work = Work.of(source, dataset, family)
+    try:
+        _settings(work)
+    except NotOffered as error:
+        return Converted(source.title, Loaded(None, [error.problem]))
+    return Converted(source.title, checked(work), work.notes)
 
 
 def _settings(work: Work) -> None:
     """Name by name, then what takes more than one, then what no file says; notes in the order of the file."""
-    arguments = work.kind != "dataset"
+    arguments = work.kind not in DATA_SETS
+    if not arguments and work.wanted:
+        work.take("model.family", work.wanted, "--family")
+    if read_by_paths(work):
+        return
+    note_unread(work)
     if arguments:
         read_family(work)
         for key, value in sorted(work.values.items(), key=lambda item: item[0] in _RULING):

@@ -1,20 +1,28 @@
-"""A data set file of sd-scripts or musubi-tuner: [general], [[datasets]] and [[datasets.subsets]], as one flat table.
+"""Reads a data set file of sd-scripts or musubi-tuner ([general], [[datasets]], subsets of these) as one flat table.
 
 There a setting may stand at any of the three levels, the innermost rules. Here there is one for all folders, so where
-data sets differ the largest is taken and said.
+those that stay differ in a number the largest is taken, and said. What stands only at a folder that is left out counts
+for none of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backend.importers.notes import Fate, shown
 from backend.importers.source import Source
 from backend.importers.values import is_off, number
 
 _FOLDER = ("image_dir", "image_directory")
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
+_EACH_ITS_OWN = {
+    "class_tokens": "folders have their own, and a trigger word here stands in front of every caption: write each "
+    "folder's into its caption files",
+}
+"""Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
     "video_directory": "videos are not offered",
     "video_jsonl_file": "videos are not offered",
@@ -29,87 +37,146 @@ class Row(NamedTuple):
 
     path: str
     why: str
+    fate: Fate = "not offered"
 
 
 class Dataset(NamedTuple):
-    """folders: rows of dataset.folders. values: the other names, as if they were arguments. paths: name -> path."""
+    """folders: rows of dataset.folders. places: the path in the file of each. values: the other names, as if they were
+    arguments. paths: name -> path. rows: what is not taken as it is."""
 
     folders: list[dict[str, Any]]
+    places: list[str]
     values: dict[str, Any]
     paths: dict[str, str]
-    left: list[Row]
-    near: list[Row]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """One folder of the file. values: all that holds for it. paths: where each of these stands. own: what stands at
+    the folder itself. why: why it is left out; empty for one that stays."""
+
+    place: str
+    values: dict[str, Any]
+    paths: dict[str, str]
+    own: Mapping[str, Any]
+    why: str = ""
 
 
 def read_dataset(source: Source) -> Dataset:
     """Everything that the file says, of every level."""
-    out = Dataset([], {}, {}, [], [])
+    out = Dataset([], [], {}, {}, [])
     general = source.values.get("general")
     general = general if isinstance(general, Mapping) else {}
-    seen: dict[str, list[tuple[Any, str]]] = {}
-    for key in source.values:
-        if key not in ("general", "datasets"):
-            out.left.append(Row(key, "it stands outside [general] and [[datasets]]"))
-    for key, value in general.items():
-        seen[key] = [(value, f"general.{key}")]
-    told: dict[str, list[tuple[Any, str]]] = {}
-    for number_, dataset in enumerate(source.values["datasets"]):
-        where = f"datasets[{number_}]"
-        if not isinstance(dataset, Mapping):
-            out.left.append(Row(where, "it is no table"))
-            continue
-        subsets = dataset.get("subsets")
-        if isinstance(subsets, list):
-            rows = [(row, f"{where}.subsets[{index}]") for index, row in enumerate(subsets)]
-        else:
-            rows = [(dataset, where)]
-        outer = {key: value for key, value in dataset.items() if isinstance(subsets, list) and key != "subsets"}
-        for key, value in outer.items():
-            told.setdefault(key, []).append((value, f"{where}.{key}"))
-        for row, place in rows:
-            if not isinstance(row, Mapping):
-                out.left.append(Row(place, "it is no table"))
-                continue
-            _folder(out, {**general, **outer, **row}, row, place)
-            for key, value in row.items():
-                if key not in _OWN and key not in _NO_PICTURES:
-                    told.setdefault(key, []).append((value, f"{place}.{key}"))
-    for key, found in (seen | told).items():
-        if key not in _OWN:
-            _common(out, key, found)
+    for key, value in source.values.items():
+        if key not in ("general", "datasets") or (key == "general" and value and not general):
+            out.rows.append(Row(key, "it stands outside [general] and [[datasets]]"))
+    folders = _folders(out, general, source.values["datasets"])
+    staying = [folder for folder in folders if not folder.why]
+    for folder in staying:
+        _take_folder(out, folder)
+    names = dict.fromkeys(key for folder in staying for key in folder.values)
+    if not staying:
+        names = dict.fromkeys(general)
+    for key in names:
+        if key not in _OWN and key not in _NO_PICTURES:
+            _common(out, key, staying, general)
+    _unheard(out, folders, set(names))
     return out
 
 
-def _folder(out: Dataset, all_: Mapping[str, Any], row: Mapping[str, Any], place: str) -> None:
+def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> list[_Folder]:
+    found: list[_Folder] = []
+    for place, dataset in enumerate(datasets):
+        where = f"datasets[{place}]"
+        if not isinstance(dataset, Mapping):
+            out.rows.append(Row(where, "it is no table"))
+            continue
+        subsets = dataset.get("subsets")
+        nested = isinstance(subsets, list)
+        outer = {key: value for key, value in dataset.items() if nested and key != "subsets"}
+        rows = (
+            [(row, f"{where}.subsets[{index}]") for index, row in enumerate(subsets)] if nested else [(dataset, where)]
+        )
+        for row, at in rows:
+            if not isinstance(row, Mapping):
+                out.rows.append(Row(at, "it is no table"))
+                continue
+            paths = {key: f"general.{key}" for key in general}
+            paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
+            folder = _Folder(at, {**general, **outer, **row}, paths, {**outer, **row})
+            found.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder)))
+    return found
+
+
+def _left_out(out: Dataset, folder: _Folder) -> str:
+    """Why a folder can't stay, which is said once; empty for one that can."""
     for key, why in _NO_PICTURES.items():
-        if not is_off(all_.get(key)):
-            out.left.append(Row(f"{place}.{key}", why))
-            return
-    path = next((str(row[key]) for key in _FOLDER if row.get(key)), None)
-    if path is None:
-        out.left.append(Row(place, "it names no folder of pictures (image_dir, image_directory)"))
-        return
-    folder: dict[str, Any] = {"path": path}
-    if "num_repeats" in all_:
-        folder["num_repeats"] = number(all_["num_repeats"])
-    control = next((str(row[key]) for key in _CONTROL if row.get(key)), None)
+        if not is_off(folder.values.get(key)):
+            out.rows.append(Row(f"{folder.place}.{key}", why))
+            return why
+    if not any(folder.own.get(key) for key in _FOLDER):
+        why = "it names no folder of pictures (image_dir, image_directory)"
+        out.rows.append(Row(folder.place, why))
+        return why
+    return ""
+
+
+def _take_folder(out: Dataset, folder: _Folder) -> None:
+    row: dict[str, Any] = {"path": next(str(folder.own[key]) for key in _FOLDER if folder.own.get(key))}
+    if "num_repeats" in folder.values:
+        row["num_repeats"] = number(folder.values["num_repeats"])
+    control = next((str(folder.values[key]) for key in _CONTROL if folder.values.get(key)), None)
     if control is not None:
-        folder["control_path"] = control
-    if "cache_directory" in row:
-        out.left.append(Row(f"{place}.cache_directory", "pictures are cached in a folder for all (dataset.cache_dir)"))
-    out.folders.append(folder)
+        row["control_path"] = control
+    if "cache_directory" in folder.values:
+        why = "pictures are cached in a folder for all (dataset.cache_dir)"
+        out.rows.append(Row(folder.paths["cache_directory"], why))
+    out.folders.append(row)
+    out.places.append(folder.place)
 
 
-def _common(out: Dataset, key: str, found: list[tuple[Any, str]]) -> None:
-    """One value for all folders."""
-    value, path = max(found, key=lambda pair: _size(pair[0]))
-    out.values[key], out.paths[key] = value, path
-    if any(each != value for each, _ in found):
-        out.near.append(Row(path, "data sets differ in it, and here there is one for all: the largest is taken"))
+def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str, Any]) -> None:
+    """One value for all folders; where they differ, the largest, or none where each has its own."""
+    if not staying:
+        out.values[key], out.paths[key] = general[key], f"general.{key}"
+        return
+    having = [folder for folder in staying if key in folder.values]
+    values = [folder.values.get(key) for folder in staying]
+    differ = any(value != values[0] for value in values)
+    chosen = max(having, key=lambda folder: _size(folder.values[key]))
+    if differ and key in _EACH_ITS_OWN:
+        places = dict.fromkeys(folder.paths[key] for folder in having)
+        out.rows.extend(Row(place, _EACH_ITS_OWN[key]) for place in places)
+        return
+    out.values[key], out.paths[key] = chosen.values[key], chosen.paths[key]
+    if not differ:
+        return
+    said = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
+    numbers = isinstance(_first(chosen.values[key]), int | float)
+    which = "the largest" if numbers else "the first"
+    why = f"data sets differ in it ({said}), and here there is one for all: {which} is taken"
+    out.rows.append(Row(chosen.paths[key], why, "near"))
+
+
+def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
+    """A word for each name that stands only at folders that are left out, or is not the one that was taken."""
+    said = {row.path for row in out.rows} | set(out.paths.values())
+    for folder in folders:
+        for key in folder.own:
+            path = folder.paths[key]
+            if path in said or (not folder.why and key in _OWN):
+                continue
+            said.add(path)
+            why = "it belongs to a folder that is left out" if folder.why else "see the value that is taken for all"
+            out.rows.append(Row(path, why, "off"))
+
+
+def _first(value: Any) -> Any:
+    first = number(value[0] if isinstance(value, list) and value else value)
+    return number(first.split(",")[0]) if isinstance(first, str) else first
 
 
 def _size(value: Any) -> float:
-    first = number(value[0] if isinstance(value, list) and value else value)
-    if isinstance(first, str):
-        first = number(first.split(",")[0])
+    first = _first(value)
     return float(first) if isinstance(first, int | float) else 0.0

@@ -1,13 +1,15 @@
-"""Which model family a file of another program is for: it says so by the program that it is given to, and by hints."""
+"""Finds the model family that a file is for: by the program that it is given to, and by hints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from backend.importers.source import Kind
+from backend.config.file_kinds import Kind
+from backend.importers.arguments import arguments
+from backend.importers.families import family_of_path, named_family
 from backend.importers.tables import ALGOS, KINDS, LORA_TYPES, NETWORKS
-from backend.importers.values import Left, arguments, is_off, number
+from backend.importers.values import Left, is_off, number
 
 _XL_NAMES = ("xl", "pony", "illustrious", "noob", "animagine")
 _LYCORIS = "lycoris.kohya"
@@ -52,7 +54,8 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     if named:
         return Found(named)
     if kind == "musubi-tuner":
-        return Found("hunyuan_video" if module == "networks.lora" else None)
+        told = "hunyuan_video" if module == "networks.lora" else family_of_path(values.get("dit"))
+        return Found(told or ("wan" if values.get("task") else None))
     return _by_hints(values)
 
 
@@ -106,6 +109,9 @@ def is_lycoris(values: Mapping[str, Any]) -> bool:
 
 
 def _by_hints(values: Mapping[str, Any]) -> Found:
+    if not is_off(values.get("base_model_version")):
+        # as it stands in a LoRA file: sdxl_base_v1-0, flux1, sd_v1
+        return Found(named_family(values["base_model_version"]))
     for flag, name in (("flux1_checkbox", "flux"), ("sd3_checkbox", "sd3"), ("sdxl", "sdxl"), ("v2", "sd2"),
                        ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
                        ("hunyuan_image_checkbox", "hunyuan_image")):  # fmt: skip

@@ -1,4 +1,4 @@
-"""One name of another program, by itself: which setting it is here, how its value is read, and what is said of it."""
+"""Reads one name of another program by itself: which setting it is here, how its value is read, what is said of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 from backend.config.schema import by_name, by_path, settings
 from backend.importers import reasons, tables
+from backend.importers.program_values import PROGRAM_READERS
 from backend.importers.values import READERS, Left, Taken, is_off
 from backend.importers.work import Say, Work
 
+_READERS = {**READERS, **PROGRAM_READERS}
 _UNKNOWN = "no name of these programs that is known here"
 
 
@@ -47,6 +49,7 @@ def _of_no_compile(work: Work, name: str, value: Any) -> bool:
 def _named(work: Work, key: str, name: str, value: Any, say: Say) -> None:
     """What is written as `key`, by the name that all files of the other program have for it."""
     own = tables.FAMILY_KEYS.get(work.ours.get("model.family", ""), {})
+    own = {**own, **tables.PROGRAM_KEYS.get(work.kind, {})}
     goal, reader = own.get(name) or tables.KEYS.get(name) or _by_alias(name) or ("", "")
     if name in reasons.NOT_NEEDED:
         say(key, "not needed", reasons.NOT_NEEDED[name])
@@ -60,12 +63,13 @@ def _named(work: Work, key: str, name: str, value: Any, say: Say) -> None:
     elif value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
         say(key, "off", "empty there")
     else:
-        _read(work, key, goal, reader, value, say)
+        read_value(work, key, goal, reader, value, say)
 
 
-def _read(work: Work, key: str, goal: str, reader: str, value: Any, say: Say) -> None:
+def read_value(work: Work, key: str, goal: str, reader: str, value: Any, say: Say) -> None:
+    """Have the setting `goal` hold what `key` says, read by `reader`; the first that is not off rules."""
     try:
-        taken: Taken = READERS[reader](key, value, work.values)
+        taken: Taken = _READERS[reader](key, value, work.values)
     except Left as left:
         say(key, "not offered" if left.needed else "not needed", str(left))
         return
@@ -85,6 +89,6 @@ def _read(work: Work, key: str, goal: str, reader: str, value: Any, say: Say) ->
 def _by_alias(key: str) -> tuple[str, str] | None:
     """The setting that has this name itself, or has it among its names elsewhere; its value is read as it is."""
     declared = by_name().get(key) or next((s for s in settings() if key in s.aliases), None)
-    if declared is None or declared.kind == "tables":
+    if declared is None or declared.kind in ("tables", "table") or declared.path == "model.family":
         return None
     return declared.path, {"bool": "flag", "int": "number", "float": "number"}.get(declared.kind, "text")

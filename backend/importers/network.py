@@ -1,4 +1,4 @@
-"""The arguments of another program's network: ``network_args``, and what of them kohya_ss keeps by themselves."""
+"""Reads the arguments of another program's network: ``network_args``, and what of them kohya_ss keeps by themselves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from backend.config.layer_patterns import FACTORED
 from backend.importers import reasons, tables
+from backend.importers.arguments import arguments
 from backend.importers.family import is_lycoris
 from backend.importers.notes import Note, shown
 from backend.importers.source import Source
-from backend.importers.values import READERS, Left, arguments, is_off, number
+from backend.importers.values import READERS, Left, is_off, number
 from backend.models.table import lacking
 
 _RATIO, _TEXT_RATIO = "network.loraplus_lr_ratio", "network.loraplus_text_encoder_lr_ratio"
@@ -19,6 +20,7 @@ _GOALS = {
     "conv_dim": ("network.conv_dim", "number"),
     "conv_alpha": ("network.conv_alpha", "number"),
     "factor": ("network.lokr_factor", "factor"),
+    "dropout": ("network.network_dropout", "dropout"),
     "rank_dropout": ("network.rank_dropout", "number"),
     "module_dropout": ("network.module_dropout", "number"),
 }
@@ -27,6 +29,8 @@ _OF_PRESETS = ("conv_dim", "conv_alpha", "dora_wd", "rank_dropout", "module_drop
 _PATTERNS = ("include_patterns", "exclude_patterns")
 _INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
 _BLOCKS = {"single": "single_", "double": "transformer_"}
+WHOLE = 4096
+"""The largest rank. From half of a LoKr's large factor on LyCORIS leaves it whole, and people write 100000 for that."""
 _LYCORIS_RANKS = "there the same ranks are left out for all pictures of a batch, and the others are not scaled up"
 _LENGTHS_OF = ("wd_on_output", "wd_on_out")
 """LyCORIS' names for whether a DoRA's lengths are those of outputs."""
@@ -49,12 +53,14 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         if key in values:
             given.setdefault(key, values[key])
     unused = {"conv_dim", "conv_alpha"} if values.get("LoRA_type") in tables.NO_CONVOLUTIONS else set()
+    if number(given.get("conv_alpha")) == 0 and not is_off(given.get("conv_dim")):
+        given["conv_alpha"] = given["conv_dim"]  # as large as the rank there
     if is_off(given.get("conv_dim")) and not is_lycoris(values):
         unused.add("conv_alpha")
     ratios = _ratio_goals(given, bool(ours.get("network.train_text_encoder")))
     unused |= {name for name, goal in ratios.items() if not goal}
     if not is_lycoris(values):
-        unused |= {"dora_wd", *_LENGTHS_OF}
+        unused |= {"dora_wd", "full_matrix", "dropout", *_LENGTHS_OF}
     for key, value in given.items():
         line = source.lines.get(key, source.lines.get("network_args"))
         if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
@@ -90,6 +96,11 @@ def _note(
     if key == "algo":
         return Note(name, "taken", "see network kind", line, None, said)
     kind = ours.get("network.network_type", "lora")
+    if key == "full_matrix" and kind == "lokr":
+        ours["network.network_dim"], origin["network.network_dim"] = WHOLE, name
+        return Note(
+            name, "near", "as large a rank as there is: the large factor is whole", line, "network.network_dim", said
+        )
     if key == "dora_wd":
         if kind == "dora":
             return Note(name, "taken", "", line, "network.network_type", said)

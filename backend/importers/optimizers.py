@@ -1,4 +1,4 @@
-"""The optimizer with its arguments and its schedule: what they mean there, where names are those of other classes.
+"""Reads the optimizer with its arguments and its schedule, where names are those of other classes.
 
 sd-scripts ``library/train_util.py`` and musubi-tuner ``training/trainer_base.py`` say which class a name is; what it
 takes where nothing is said is its constructor's (lion_pytorch, prodigyopt, schedulefree, bitsandbytes, torch).
@@ -7,12 +7,15 @@ takes where nothing is said is its constructor's (lion_pytorch, prodigyopt, sche
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+from backend.config.file_kinds import names
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS
+from backend.importers.arguments import arguments
 from backend.importers.notes import Note
-from backend.importers.values import Left, arguments, is_off, number
+from backend.importers.values import Left, is_off, number
 from backend.importers.work import Work
 
 _NAME, _RATE, _ARGS = "optimizer.optimizer", "optimizer.learning_rate", "optimizer.optimizer_args"
@@ -67,12 +70,51 @@ def _given(work: Work) -> dict[str, Any]:
     if "optimizer_args" not in work.values:
         return {}
     try:
-        given = arguments(work.values["optimizer_args"])
+        given = _of_type(work, arguments(work.values["optimizer_args"]))
     except Left as left:
         work.note("optimizer_args", "not offered", str(left))
         return {}
     work.note("optimizer_args", "taken" if given else "off", "", _ARGS if given else None)
     return given
+
+
+def _of_type(work: Work, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments whose values have the type that every class takes there; a word for each other one."""
+    kept = {}
+    for key, value in given.items():
+        words, fits = next((row[1:] for row in _TYPES if key in row[0]), ("", None))
+        if fits is None or value is None or fits(value):
+            kept[key] = value
+            continue
+        why = f"it takes {words}, not {value!r}"
+        work.notes.append(Note(f"optimizer_args {key}", "not offered", why, work.source.lines.get("optimizer_args")))
+    return kept
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+_TYPES: tuple[tuple[frozenset[str], str, Callable[[Any], bool]], ...] = (
+    (
+        names(
+            "decouple weight_decouple use_bias_correction bias_correction safeguard_warmup amsgrad nesterov "
+            "relative_step scale_parameter warmup_init fixed_decay maximize foreach fused capturable differentiable"
+        ),
+        "true or false",
+        lambda value: isinstance(value, bool),
+    ),
+    (names(
+        "weight_decay d_coef d0 growth_rate momentum dampening clip_threshold decay_rate"
+    ), "a number",
+     _is_number),
+    (frozenset(("betas",)), "a list of numbers", _is_list),
+)  # fmt: skip
+"""Arguments that classes of several makers have alike."""
 
 
 def _unsaid(work: Work, name: str) -> None:

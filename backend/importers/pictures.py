@@ -1,12 +1,14 @@
-"""Where the pictures are: a folder that the arguments name, or a data set file with all that it says."""
+"""Reads where the pictures are: a folder that the arguments name, or a data set file with all that it says."""
 
 from __future__ import annotations
 
-from backend.importers.datasets import Row
+from typing import Any
+
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off
 from backend.importers.work import Work
+from backend.models.table import FAMILIES
 
 
 def read_folder(work: Work) -> None:
@@ -34,11 +36,14 @@ def read_data_set(work: Work) -> None:
     """Everything that the data set file says, where there is one: name by name, then its folders."""
     if work.dataset is None or work.data is None:
         return
-    found, lines = work.data, work.dataset.lines
+    found, lines, names = work.data, work.dataset.lines, work.dataset.names
+
+    def called(path: str) -> str:
+        return names.get(path, path)
 
     def say(key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
         where = found.paths.get(key, key)
-        work.notes.append(Note(where, fate, why, lines.get(where), path, shown(key, found.values.get(key))))
+        work.notes.append(Note(called(where), fate, why, lines.get(where), path, shown(key, found.values.get(key))))
 
     for key, value in found.values.items():
         if key == "enable_bucket":
@@ -48,8 +53,20 @@ def read_data_set(work: Work) -> None:
             say(key, "near", "put in front of every caption, not only where there is none", "dataset.trigger_word")
         else:
             read_name(work, key, value, say)
-    rows: tuple[tuple[Fate, list[Row]], ...] = (("not offered", found.left), ("near", found.near))
-    work.notes += [Note(row.path, fate, row.why, lines.get(row.path)) for fate, each in rows for row in each]
+    work.notes += [Note(called(row.path), row.fate, row.why, lines.get(row.path)) for row in found.rows]
     if found.folders:
-        work.take("dataset.folders", found.folders, "datasets")
+        folders = [
+            _controlled(work, dict(row), called(at)) for row, at in zip(found.folders, found.places, strict=True)
+        ]
+        work.take("dataset.folders", folders, "datasets")
         work.notes.append(Note("datasets", "taken", "", lines.get("datasets"), "dataset.folders"))
+
+
+def _controlled(work: Work, row: dict[str, Any], place: str) -> dict[str, Any]:
+    """A folder without its control pictures where the family takes none; the folder itself stays."""
+    if "control_path" in row and FAMILIES[work.family_here].facts.controls is None:
+        path = row.pop("control_path")
+        way = "the folder itself is taken" if work.family else "name a family that edits, as --family flux_kontext does"
+        why = f"{work.family_here} takes no control pictures; {way}"
+        work.notes.append(Note(f"{place} control pictures", "not offered", why, None, None, path))
+    return row

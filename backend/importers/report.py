@@ -21,7 +21,7 @@ HEADINGS: tuple[tuple[str, tuple[Fate, ...]], ...] = (
 def render(converted: Converted, before: Config) -> list[str]:
     """The difference from `before`, then every name that is not taken as it is, with its line and the reason."""
     config = converted.loaded.config
-    lines = [f"This is {converted.title}."]
+    lines = [f"This file holds {converted.title}."]
     changes = diff(before, config) if config is not None else []
     lines.append(f"Changes from the defaults: {len(changes)}")
     lines += [f"  {change.path}: {_shown(change.before)} -> {_shown(change.after)}" for change in changes]

@@ -1,90 +1,41 @@
-"""What kind of settings file lies before us, as one flat table of names, each with its line."""
+"""Reads a settings file of any kind as one flat table of names, each with its line and its name in the file."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from backend.base.problems import Problem
-from backend.config.lines import key_lines
-from backend.config.reading import read_bytes
-from backend.config.schema import SECTIONS
+from backend.config.file_kinds import TITLES, Kind, argument_kind, kind_of, plain_names
+from backend.config.formats import Document, decode, read_document
+from backend.importers import commands, easy, metadata
+from backend.importers.notes import Note
 
-Kind = Literal["kohya_ss", "sd-scripts", "musubi-tuner", "dataset", "monotile"]
-
-TITLES: dict[Kind, str] = {
-    "kohya_ss": "a preset of kohya_ss",
-    "sd-scripts": "arguments of sd-scripts",
-    "musubi-tuner": "arguments of musubi-tuner",
-    "dataset": "a data set of sd-scripts or musubi-tuner",
-    "monotile": "settings of Monotile",
-}
-
-# Arguments that only one of the two programs has; enough of them to tell the files of all families apart.
-ONLY_MUSUBI = frozenset(
-    [
-        "dit",
-        "text_encoder1",
-        "text_encoder2",
-        "fp8_llm",
-        "fp8_t5",
-        "fp8_text_encoder",
-        "block_swap_h2d_only",
-        "block_swap_ring_size",
-        "use_pinned_memory_for_block_swap",
-        "flash_attn",
-        "sage_attn",
-        "flash3",
-        "img_in_txt_in_offloading",
-        "compile",
-        "compile_backend",
-        "compile_mode",
-        "compile_dynamic",
-        "compile_fullgraph",
-        "compile_cache_size_limit",
-        "dit_dtype",
-        "vae_dtype",
-        "model_version",
-        "edit",
-        "edit_plus",
-        "gradient_checkpointing_cpu_offload",
-        "preserve_distribution_shape",
-        "num_timestep_buckets",
-    ]
+KNOWN = (
+    "Files of kohya_ss, sd-scripts (TOML or the command itself), musubi-tuner, LoRA Easy Training Scripts, OneTrainer, "
+    "ai-toolkit, SimpleTuner and diffusion-pipe are read, and LoRA files that hold their settings"
 )
-_MUSUBI_NETWORK = re.compile(
-    r"networks\.lora_(qwen_image|wan|framepack|hv_1_5|zimage|flux_2|kandinsky|krea2|ideogram4|hidream_o1)"
-)
-ONLY_SCRIPTS = frozenset(
-    [
-        "pretrained_model_name_or_path",
-        "clip_l",
-        "clip_g",
-        "t5xxl",
-        "ae",
-        "qwen3",
-        "train_data_dir",
-        "train_batch_size",
-        "resolution",
-        "clip_skip",
-        "cache_latents",
-        "cache_latents_to_disk",
-        "cache_text_encoder_outputs",
-        "network_train_unet_only",
-        "unet_lr",
-        "text_encoder_lr",
-        "save_model_as",
-        "model_prediction_type",
-        "no_half_vae",
-    ]
-)
-_KOHYA_SIGNS = frozenset(
-    ["LoRA_type", "train_batch_size", "lr_warmup", "max_resolution", "model_list", "pretrained_model_name_or_path"]
-)
+_EMPTY = Problem(None, None, "the file holds no settings", "Choose another file")
+_FLAT: tuple[Kind, ...] = ("onetrainer", "onetrainer-concepts", "ai-toolkit", "diffusion-pipe")
+"""Kinds whose tables lie in each other, and which are read by paths."""
+_SCRIPT_NAME = re.compile(r"^.*/|_train_network\.pyw?[\"']?$")
+_SCRIPTS: dict[str, tuple[str, Any]] = {
+    "sdxl": ("sdxl", True), "flux": ("network_module", "networks.lora_flux"),
+    "flux_kontext": ("network_module", "networks.lora_flux"), "hv": ("network_module", "networks.lora"),
+    "hv_1_5": ("network_module", "networks.lora_hv_1_5"), "fpack": ("network_module", "networks.lora_framepack"),
+    **{name: ("network_module", f"networks.lora_{name}") for name in (
+        "sd3", "anima", "lumina", "hunyuan_image", "qwen_image", "wan", "zimage", "flux_2", "krea2", "ideogram4",
+        "hidream_o1",
+    )},
+    "kandinsky5": ("network_module", "networks.lora_kandinsky"),
+}  # fmt: skip
+"""What a training script tells of the family, by the beginning of its name."""
+_ONLY_MUSUBI = ("hv", "flux_kontext")
+_MOST = 20_000
+"""Settings of one file; the largest preset has a few hundred."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +43,8 @@ class Source:
     """A file that was read. values: names with values, sections of the file taken away. lines: from 1, by path.
 
     folder: where the file lies, for paths in it; None for a file that was sent. problems: why values is empty.
+    names: what a name is called in the file, where it is not itself. read: what was said of parts of the file before
+    any name was looked at. dataset: the data set that the same file holds. title: what the file is.
     """
 
     kind: Kind | None
@@ -99,91 +52,74 @@ class Source:
     lines: Mapping[str, int] = field(default_factory=dict)
     folder: Path | None = None
     problems: tuple[Problem, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    read: tuple[Note, ...] = ()
+    dataset: Source | None = None
+    title: str = ""
 
 
 def read(path: Path) -> Source:
     """Read a file; whatever is wrong with it is in `problems`, with its line."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        return _refused(f"{path} can't be read: {error.strerror or error}", "Check the name and the folder")
-    return read_raw(raw, path.parent)
+    return of_document(read_document(path), path.parent)
 
 
 def read_raw(raw: bytes, folder: Path | None = None) -> Source:
     """The same for the bytes of a file."""
-    if raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return _json(raw, folder)
-    found = read_bytes(raw)
-    # the text as it is, not with its bad lines taken out
-    other = of_another(raw.decode("utf-8-sig", "replace"))
-    if other is not None:
-        return other
-    if found.data is None or found.holes or any(p.severity == "error" for p in found.problems):
-        problems = found.problems or [Problem(None, None, "the file is empty", "Choose another file")]
-        return Source(None, {}, folder=folder, problems=tuple(problems))
-    kind, lines = _toml_kind(found.data), key_lines(found.text or "")
-    if kind in ("dataset", "monotile"):
-        return Source(kind, found.data, lines, folder)
-    values, places = _flat(found.data, lines)
-    if not values:
-        return _refused("the file holds no settings", "Choose another file")
-    return Source(_argument_kind(values), values, places, folder)
+    return of_document(decode(raw), folder)
 
 
-# Settings of programs whose files can't be brought over, told by what all of them have.
-_OTHER_PROGRAMS: tuple[tuple[str, str], ...] = (
-    (r"^job:|^config:\s*$", "ai-toolkit"),
-    (r'"(training_method|concept_file_name|optimizer_defaults)"\s*:', "OneTrainer"),
-    (r'"--?(model_type|pretrained_model_name_or_path)"\s*:', "SimpleTuner"),
-    (r"^\[adapter\]\s*$|^pipeline_stages\s*=", "diffusion-pipe"),
-)
-_READ_HERE = (
-    "Files of sd-scripts, musubi-tuner and kohya_ss are brought over; set the others by hand, beginning with a preset"
-)
+def of_document(document: Document, folder: Path | None = None) -> Source:
+    """The same for a file that was decoded."""
+    kind = kind_of(document)
+    if document.problems or document.data is None:
+        return Source(None, {}, folder=folder, problems=document.problems or (_EMPTY,))
+    if kind is None:
+        return _unknown(document, folder)
+    source = _of_kind(kind, document, folder)
+    return source if source.title or source.kind is None else replace(source, title=TITLES[source.kind])
 
 
-def of_another(text: str) -> Source | None:
-    """Refused, by name, for the settings of a program that is known but not read."""
-    for pattern, program in _OTHER_PROGRAMS:
-        if re.search(pattern, text, re.MULTILINE):
-            return _refused(f"the file holds settings of {program}, which are not read here", _READ_HERE)
-    if re.search(r"^(---|[\w.-]+:)\s*$", text, re.MULTILINE) and not re.search(r"^\s*[\w.-]+\s*=", text, re.MULTILINE):
-        return _refused("the file is YAML, and none of the programs that are read here writes that", _READ_HERE)
-    return None
+def _of_kind(kind: Kind, document: Document, folder: Path | None) -> Source:
+    if document.form == "command":
+        return _of_command(document.text, folder)
+    if kind == "lora":
+        values, names, notes = metadata.arguments_of(document.data)
+        return Source(argument_kind(values), values, {}, folder, (), names, tuple(notes), title=TITLES["lora"])
+    if kind == "easy-training":
+        return _of_easy(document, folder)
+    if kind == "kohya_ss":
+        return _with_additional(Source(kind, document.data, document.lines, folder))
+    if kind == "simpletuner":
+        lines = plain_names(document.lines)
+        return Source(kind, plain_names(document.data), lines, folder)
+    if kind in ("sd-scripts", "musubi-tuner"):
+        values, places = _sections(document.data, document.lines)
+        return Source(kind, values, places, folder) if values else _refused(_EMPTY)
+    if kind == "simpletuner-dataset":
+        return Source(kind, {"": document.data}, document.lines, folder)
+    if kind in _FLAT:
+        flat = dict(_leaves(document.data, ""))
+        if len(flat) > _MOST:
+            return _refused(Problem(None, None, f"the file has more than {_MOST} settings", "Choose another file"))
+        return Source(kind, flat, document.lines, folder)
+    return Source(kind, document.data, document.lines, folder)
 
 
-def _json(raw: bytes, folder: Path | None) -> Source:
-    try:
-        text = raw.decode("utf-8-sig")
-        data = json.loads(text)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        return _refused("the file is not UTF-8 text", "Open it in an editor and save it again as UTF-8", line)
-    except RecursionError:
-        return _refused("the file is nested too deeply for settings", "Choose another file")
-    except json.JSONDecodeError as error:
-        remedy = "Mend this line, or save the preset in kohya_ss again"
-        return _refused(f"this is no JSON: {error.msg}, at column {error.colno}", remedy, error.lineno)
-    if not _KOHYA_SIGNS & set(data):
-        return of_another(text) or _refused(
-            "the file is JSON, but no preset of kohya_ss: none of its names is one of theirs",
-            "Choose the .json file that kohya_ss saved, or a .toml file",
-        )
-    lines = {key: number for number, line in enumerate(text.split("\n"), 1) for key in re.findall(r'"(\w+)"\s*:', line)}
-    return Source("kohya_ss", data, lines, folder)
+def _unknown(document: Document, folder: Path | None) -> Source:
+    if document.form == "safetensors":
+        said = "the file holds weights, and nothing of how they were trained"
+        return _refused(Problem(None, None, said, "Choose a LoRA file with ss_ metadata, or the settings themselves"))
+    if document.data in ({}, [], ""):
+        return _refused(_EMPTY)
+    said = {"json": "JSON", "yaml": "YAML"}.get(document.form, "text")
+    return _refused(Problem(None, None, f"the file is {said}, but no settings of a program that is known here", KNOWN))
 
 
-def _toml_kind(data: Mapping[str, Any]) -> Kind | None:
-    if isinstance(data.get("datasets"), list):
-        return "dataset"
-    # Their files may have sections too, by any name: ours say their version, or have nothing but our sections.
-    if "schema_version" in data or (data and all(key in SECTIONS and isinstance(data[key], dict) for key in data)):
-        return "monotile"
-    return None
+def _refused(problem: Problem) -> Source:
+    return Source(None, {}, problems=(problem,))
 
 
-def _flat(data: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
+def _sections(data: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
     """Both programs ignore the names of sections, and take what is in them as one list of arguments."""
     values: dict[str, Any] = {}
     places: dict[str, int] = {}
@@ -198,12 +134,95 @@ def _flat(data: Mapping[str, Any], lines: Mapping[str, int]) -> tuple[dict[str, 
     return values, places
 
 
-def _argument_kind(values: Mapping[str, Any]) -> Kind:
-    module = str(values.get("network_module", ""))
-    if _MUSUBI_NETWORK.search(module) or (ONLY_MUSUBI & set(values) and not ONLY_SCRIPTS & set(values)):
-        return "musubi-tuner"
-    return "sd-scripts"
+def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Every value that is no table, and no list of tables, by path (``config.process[0].train.lr``)."""
+    if isinstance(value, Mapping) and (value or not path):
+        return [row for key, each in value.items() for row in _leaves(each, f"{path}.{key}" if path else str(key))]
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        return [row for place, each in enumerate(value) for row in _leaves(each, f"{path}[{place}]")]
+    return [(path, value)]
 
 
-def _refused(text: str, remedy: str, line: int | None = None) -> Source:
-    return Source(None, {}, problems=(Problem(None, line, text, remedy),))
+def _of_command(text: str, folder: Path | None) -> Source:
+    try:
+        found = commands.read_commands(text)
+    except ValueError as error:
+        remedy = "Close the quote, or write the command in one line"
+        return _refused(Problem(None, None, f"this command can't be read: {error}", remedy))
+    command = commands.training(found)
+    if command is None or not command.values:
+        return _refused(Problem(None, None, "the script holds no command with arguments", KNOWN))
+    names = {name: f"--{name}" for name in command.values}
+    values = dict(command.values)
+    script = _SCRIPT_NAME.sub("", command.script.replace("\\", "/"))
+    name, value = _SCRIPTS.get(script, ("", None))
+    if name and name not in values:
+        values[name], names[name] = value, command.script
+    kind: Kind = "musubi-tuner" if script in _ONLY_MUSUBI else argument_kind(values)
+    read = [Note(word, "not needed", "it is for accelerate, which is not used") for word in command.launcher]
+    read += [
+        Note(each.script or "a command", "not needed", "only the command that trains is read")
+        for each in found
+        if each is not command
+    ]
+    for name, variables in command.unset.items():
+        why = f"{', '.join(sorted(variables))} is not set in the file; set this value by hand"
+        read.append(Note(names[name], "not offered", why, command.lines.get(name), None, str(values.pop(name))))
+    source = Source(kind, values, command.lines, folder, (), names, tuple(read))
+    source = replace(source, title=f"a command of {'musubi-tuner' if kind == 'musubi-tuner' else 'sd-scripts'}")
+    return _with_config_file(source)
+
+
+def _with_config_file(source: Source) -> Source:
+    """A command with the values of the file that its --config_file names, which the command's own rule over."""
+    name = source.values.get("config_file")
+    if not isinstance(name, str) or source.folder is None:
+        return source
+    places = [Path(name), source.folder / name, source.folder / Path(name).name]
+    path = next((place for place in places if place.is_file()), None)
+    config = read(path) if path else Source(None, {})
+    if config.kind not in ("sd-scripts", "musubi-tuner"):
+        why = "that file is not here" if path is None else "that file can't be read as arguments"
+        note = Note("--config_file", "not offered", f"{why}; import it as well", source.lines.get("config_file"))
+        values = {key: value for key, value in source.values.items() if key != "config_file"}
+        return replace(source, values=values, read=(*source.read, note))
+    values = {**config.values, **source.values}
+    return replace(source, kind=argument_kind(values), values=values)
+
+
+def _with_additional(source: Source) -> Source:
+    """A preset of kohya_ss with the further arguments that it hands to the trainer last, so that they rule."""
+    text = source.values.get("additional_parameters")
+    if not isinstance(text, str) or not text.strip():
+        return source
+    line = source.lines.get("additional_parameters")
+    try:
+        given = commands.arguments_of(text)
+    except ValueError as error:
+        note = Note("additional_parameters", "not offered", f"it can't be read: {error}", line, None, text)
+        return replace(source, values=_without(source.values, "additional_parameters"), read=(note,))
+    note = Note("additional_parameters", "taken", "see each of them", line, None, text)
+    values = {**_without(source.values, "additional_parameters"), **given}
+    over = [
+        Note(name, "not needed", "additional_parameters rules", source.lines.get(name))
+        for name in given
+        if name in source.values
+    ]
+    names = {name: f"additional_parameters --{name}" for name in given}
+    lines = {**source.lines, **dict.fromkeys(given, line or 0)}
+    return replace(source, values=values, names=names, lines=lines, read=(note, *over))
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def _of_easy(document: Document, folder: Path | None) -> Source:
+    found = easy.split(document.data)
+    lines = {name: document.lines.get(path, 0) for name, path in found.paths.items()}
+    dataset = None
+    if found.dataset is not None:
+        inner = {here: document.lines.get(there, 0) for here, there in found.dataset_paths.items()}
+        dataset = Source("dataset", found.dataset, inner, folder, names=found.dataset_paths)
+    title = TITLES["easy-training"]
+    return Source("sd-scripts", found.values, lines, folder, (), found.paths, tuple(found.notes), dataset, title)

@@ -1,4 +1,4 @@
-"""What the arguments of sd-scripts, musubi-tuner and kohya_ss are called here. Data only; `reasons` has the others.
+"""Lists what arguments of sd-scripts, musubi-tuner and kohya_ss are called here. Data only; `reasons` has the others.
 
 Names and defaults are those of the programs' own argument parsers, checked against kohya-ss/sd-scripts at 48d368f,
 kohya-ss/musubi-tuner at 30c658c and bmaltais/kohya_ss at 45088f0 (tests/config/foreign/names.json lists them). A name
@@ -43,7 +43,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "validation_seed": ("dataset.validation_split_seed", "number"),
     "max_token_length": ("dataset.max_token_length", "number"),
     "network_dim": ("network.network_dim", "number"),
-    "network_alpha": ("network.network_alpha", "number"),
+    "network_alpha": ("network.network_alpha", "alpha"),
     "network_dropout": ("network.network_dropout", "dropout"),
     "scale_weight_norms": ("network.scale_weight_norms", "off_at_0"),
     "network_weights": ("network.network_weights", "path"),
@@ -62,7 +62,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "lr_scheduler_type": ("optimizer.lr_scheduler", "class_path"),
     "lr_warmup_steps": ("optimizer.lr_warmup", "warmup"),
     "lr_warmup": ("optimizer.lr_warmup", "percent"),
-    "lr_scheduler_num_cycles": ("optimizer.lr_scheduler_num_cycles", "number"),
+    "lr_scheduler_num_cycles": ("optimizer.lr_scheduler_num_cycles", "off_at_0"),
     "lr_scheduler_power": ("optimizer.lr_scheduler_power", "number"),
     "lr_scheduler_min_lr_ratio": ("optimizer.lr_scheduler_min_lr_ratio", "number"),
     "max_grad_norm": ("optimizer.max_grad_norm", "number"),
@@ -71,7 +71,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "epoch": ("training.max_train_epochs", "off_at_0"),
     "gradient_accumulation_steps": ("training.gradient_accumulation_steps", "number"),
     "mixed_precision": ("training.mixed_precision", "text"),
-    "seed": ("training.seed", "seed"),
+    "seed": ("training.seed", "seed_or_0"),
     "gradient_checkpointing": ("training.gradient_checkpointing", "flag"),
     "timestep_sampling": ("timesteps.timestep_sampling", "sampling"),
     "sigmoid_scale": ("timesteps.sigmoid_scale", "number"),
@@ -154,6 +154,8 @@ KEYS: dict[str, tuple[str, str]] = {
 }
 # The same where a family has other parts behind a name.
 FAMILY_KEYS: dict[str, dict[str, tuple[str, str]]] = {"sd3": {"t5xxl": ("model.text_encoder_3", "path")}}
+# The same where a program reads a value otherwise: kohya_ss doesn't hand on a seed of 0.
+PROGRAM_KEYS: dict[str, dict[str, tuple[str, str]]] = {"kohya_ss": {"seed": ("training.seed", "seed")}}
 
 # Read by code of their own, since they mean more than one setting.
 COMBINED = frozenset(
@@ -169,6 +171,7 @@ COMBINED = frozenset(
         "sample_prompts",
         "network_train_unet_only",
         "network_train_text_encoder_only",
+        "base_model_version",
         "sdxl",
         "flux1_checkbox",
         "sd3_checkbox",
@@ -254,6 +257,7 @@ SAME_NAMES = ("qwen_image", "qwen_image_edit", "qwen_image_edit_plus")
 LORA_TYPES: dict[str, tuple[str, str]] = {
     "Standard": ("", "lora"), "Flux1": ("flux", "lora"), "Anima": ("anima", "lora"), "Lumina": ("lumina", "lora"),
     "HunyuanImage-2.1": ("hunyuan_image", "lora"), "Kohya LoCon": ("", "lora"), "LyCORIS/LoCon": ("", "lora"),
+    "LoCon": ("", "lora"), "LoHa": ("", "loha"), "LoKr": ("", "lokr"),
     "Kohya LoHa": ("", "loha"), "LyCORIS/LoHa": ("", "loha"), "Kohya LoKr": ("", "lokr"), "LyCORIS/LoKr": ("", "lokr"),
 }  # fmt: skip
 NO_CONVOLUTIONS = ("Standard", "Flux1", "Anima", "Lumina", "HunyuanImage-2.1")

@@ -72,6 +72,8 @@ def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
         work.change(_SAMPLING, "mode", "timestep_sampling", "weighting_scheme says how levels are drawn", "taken")
     elif shift == 1:
         work.change(_SAMPLING, "uniform", "timestep_sampling", "it draws evenly", "taken")
+        if _SHIFT in work.ours:
+            work.drop(_SHIFT, "not needed", "a shift by 1 changes nothing")
     else:
         drawn, scale = "evenly", _EVEN
         if str(scheme) == "mode":

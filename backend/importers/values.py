@@ -1,5 +1,7 @@
-"""How a value is read over: each reader takes what stands in the file and gives ours, with a word where it is not the
-same. `Left` says that it has no counterpart."""
+"""Reads a value as ours: each reader takes what stands in the file, and gives a word where it is not the same.
+
+`Left` says that it has no counterpart.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from typing import Any, NamedTuple
 
 from backend.config.sections.values import CLASS_PATH
 from backend.importers.tables import OPTIMIZERS, SAMPLINGS, SCHEDULERS
+
+_LARGEST = 10**15
 
 
 class Taken(NamedTuple):
@@ -29,15 +33,21 @@ class Left(Exception):
 
 
 def number(value: Any) -> Any:
-    """A number as a number, also where it stands in quotes; anything else as it is, to be refused by its setting."""
+    """A number as a number, also where it stands in quotes; anything else as it is, to be refused by its setting.
+
+    One that is no size of anything, such as infinity or one of hundreds of digits, is given as text.
+    """
+    found = value
     if isinstance(value, str):
-        text = value.strip()
         try:
-            found = ast.literal_eval(text)
+            found = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return value
-        value = found if isinstance(found, int | float) and not isinstance(found, bool) else value
-    return int(value) if isinstance(value, float) and math.isfinite(value) and value.is_integer() else value
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return value
+    if not -_LARGEST <= found <= _LARGEST:
+        return str(value)
+    return int(found) if isinstance(found, float) and found.is_integer() else found
 
 
 def is_off(value: Any) -> bool:
@@ -138,6 +148,13 @@ def _percent(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken(share / 100 if isinstance(share, int | float) and not isinstance(share, bool) else share)
 
 
+def _alpha(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    if not is_off(value):
+        return Taken(number(value))
+    rank = number(all_.get("network_dim"))
+    return Taken(4 if is_off(rank) else rank, "0 means an alpha as large as the rank there")
+
+
 def _seed(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     seed = number(value)
     if value in (None, "", 0, "0") or (isinstance(seed, int) and seed < 0):
@@ -145,6 +162,10 @@ def _seed(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
             "there a new seed is drawn for each run; here it is always the same, so that runs can be compared", False
         )
     return Taken(seed)
+
+
+def _seed_or_0(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    return Taken(0) if not isinstance(value, bool) and number(value) == 0 else _seed(key, value, all_)
 
 
 def _sampling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -316,32 +337,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "percent": _percent, "seed": _seed, "sampling": _sampling, "weighting": _weighting, "v_prediction": _v_prediction,
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
-    "log_with": _log_with, "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
+    "log_with": _log_with, "alpha": _alpha, "seed_or_0": _seed_or_0,
+    "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
     "paths": _paths, "multipliers": _multipliers, "discount": _discount, "buckets": _buckets, "dropout": _dropout,
 }  # fmt: skip
-
-
-_WORD = re.compile(r'"([^"=\s]+=[^"]*)"|([^\s="]+=(?:"[^"]*"|\S+))')
-
-
-def arguments(value: Any) -> dict[str, Any]:
-    """``["weight_decay=0.1", "betas=0.9,0.99"]``, or the same in one line, as a table. Left for what is neither."""
-    words = value
-    if isinstance(value, str):
-        # each may be quoted as a whole, as a shell has it, or behind its = alone
-        words = [whole or word for whole, word in re.findall(_WORD, value)]
-    if isinstance(value, str) and value.strip() and not words:
-        raise Left("arguments are written as name=value")
-    if not isinstance(words, list | tuple | None):
-        raise Left("arguments are written as name=value")
-    found: dict[str, Any] = {}
-    for word in words or []:
-        name, equals, text = str(word).partition("=")
-        if not equals:
-            raise Left(f"{word!r} is no argument; they are written as name=value")
-        try:
-            item = ast.literal_eval(text.strip().strip('"'))
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            item = text.strip().strip('"')
-        found[name.strip()] = list(item) if isinstance(item, tuple) else item
-    return found

@@ -1,4 +1,4 @@
-"""One file on its way: our values so far, where each comes from, and what was said of each name."""
+"""Holds one file on its way: our values so far, where each comes from, and what was said of each name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from backend.config.file_kinds import DATA_SETS, Kind
 from backend.config.schema import by_path
 from backend.importers.datasets import Dataset, read_dataset
 from backend.importers.notes import Fate, Note, shown
-from backend.importers.source import Kind, Source
+from backend.importers.source import Source
 
 
 class Say(Protocol):
@@ -23,6 +24,7 @@ class Work:
     """values: names with values there. ours: our values by path. origin: the name there that each comes from.
 
     dataset: the data set file that goes with it, which may be the file itself. data: all that it says.
+    wanted: the family that the person names, for a file that tells none.
     """
 
     source: Source
@@ -30,18 +32,19 @@ class Work:
     values: Mapping[str, Any]
     dataset: Source | None = None
     data: Dataset | None = None
+    wanted: str = ""
     ours: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     @classmethod
-    def of(cls, source: Source, dataset: Source | None) -> Work:
+    def of(cls, source: Source, dataset: Source | None, wanted: str = "") -> Work:
         """Nothing is taken over yet. source: a file that could be read."""
         assert source.kind is not None
-        alone = source.kind == "dataset"
-        dataset = source if alone else dataset
-        data = read_dataset(dataset) if dataset else None
-        return cls(source, source.kind, {} if alone else source.values, dataset, data)
+        alone = source.kind in DATA_SETS
+        dataset = source if alone else dataset or source.dataset
+        data = read_dataset(dataset) if dataset and dataset.kind == "dataset" else None
+        return cls(source, source.kind, {} if alone else source.values, dataset, data, wanted, notes=list(source.read))
 
     @property
     def all_values(self) -> dict[str, Any]:
@@ -56,11 +59,12 @@ class Work:
     @property
     def family_here(self) -> str:
         """The family that the settings are for in the end: where the file tells none, the one that is the default."""
-        return self.family or str(by_path()["model.family"].default)
+        return self.family or self.wanted or str(by_path()["model.family"].default)
 
     def note(self, key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
         """Say what became of a name."""
-        self.notes.append(Note(key, fate, why, self.source.lines.get(key), path, shown(key, self.values.get(key))))
+        called = self.source.names.get(key, key)
+        self.notes.append(Note(called, fate, why, self.source.lines.get(key), path, shown(key, self.values.get(key))))
 
     def take(self, path: str, value: Any, key: str) -> None:
         """Have `path` hold a value that comes from the name `key`; what is said of it comes by itself."""

@@ -48,6 +48,14 @@ _PACKAGES = {
 _USUAL = {"weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
 """What the settings give when nobody chose; only another value deserves a word when it has no effect."""
 
+_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "true or false"),
+    ((int, float), "a number"),
+    ((str,), "a text"),
+    ((list, tuple), "a list"),
+)
+"""Types of an argument's default, the narrower first, and what they are called."""
+
 _TOTAL_NAMES = ("num_training_steps", "total_steps", "total_iters", "T_max", "max_steps")
 """What the length of a run is called by the schedule classes of torch, transformers and others."""
 
@@ -72,6 +80,7 @@ def make_optimizer(
     given = dict(arguments or {})
     # pytorch_optimizer's classes take any name and drop it; what those of the list heed is what they name
     _check_names(cls, given, accepted, takes_any and "." in name, "optimizer.optimizer_args")
+    _check_types(cls, given, accepted)
     params = list(parameters)
     chosen: dict[str, Any] = {"lr": learning_rate}
     for key, value in (("weight_decay", weight_decay), ("betas", betas), ("eps", eps)):
@@ -91,6 +100,20 @@ def make_optimizer(
         # schedule-free classes know two points, and some refuse to step before they are told which one is trained
         made.train()
     return made
+
+
+def _check_types(cls: type, given: Mapping[str, Any], accepted: Mapping[str, inspect.Parameter]) -> None:
+    """Refused for an argument of another type than the class's default: a list in a flag's place counts as true."""
+    for key, value in given.items():
+        default = accepted[key].default if key in accepted else None
+        wanted = next((words for kinds, words in _TYPES if isinstance(default, kinds)), "")
+        fits = value is None or (
+            isinstance(value, bool) == isinstance(default, bool)
+            and any(isinstance(value, kinds) for kinds, words in _TYPES if words == wanted)
+        )
+        if wanted and not fits:
+            text = f"{cls.__name__} takes {wanted} as {key}, not {value!r}"
+            raise Refused(text, f"Write a value such as {default!r}, its default.", "optimizer.optimizer_args")
 
 
 def _flat(parameters: Iterable[Any]) -> list[torch.nn.Parameter]:

@@ -208,6 +208,7 @@ def test_the_proof_sees_a_heavy_module_when_there_is_one(heavy: str) -> None:
 # Import name -> the name it is installed by, where they differ. `flash_attn` and its kin are the extras of a card.
 INSTALLED_AS = {
     "PIL": "pillow",
+    "yaml": "pyyaml",
     "annotated_types": "pydantic",
     "pydantic_core": "pydantic",
     "flash_attn": "flash-attn",

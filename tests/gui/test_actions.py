@@ -145,18 +145,28 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert actions.desk.now.values["dataset.resolution"] == "768"
     assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
     assert "importFailed" in send(actions, b'{"LoRA_type": ').message
-    (yaml,) = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["importFailed"]["problems"]
-    assert "settings of ai-toolkit" in yaml["text"]
+    yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["brought"]
+    assert yaml["kind"] == "settings of ai-toolkit" and yaml["rest"] == "go to their defaults"
+    (other,) = send(actions, b'{"model_family": "wan"}').message["importFailed"]["problems"]
+    assert "the model family wan" in other["text"]
 
 
 def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     ask(actions, "form", ranked("48"))
     content = b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n'
-    rows = send(actions, content, "pictures").message["brought"]["rows"]
+    brought = send(actions, content, "pictures").message["brought"]
+    rows = brought["rows"]
+    assert brought["rest"] == "stay as they are"
     assert {row["label"] for row in rows} >= {"Image folders"} and "Rank" not in {row["label"] for row in rows}
     ask(actions, "take-import", name="pictures")
     assert actions.desk.now.values["dataset.resolution"] == "768"
     assert actions.desk.now.values["network.network_dim"] == "48", "the file says nothing of it"
+    controlled = b'[[datasets]]\nimage_directory = "/a"\ncontrol_directory = "/before"\n'
+    assert any("takes no control" in str(group) for group in send(actions, controlled).message["brought"]["groups"])
+    ask(actions, "form", ranked("48") | {"model.family": "flux_kontext"})
+    send(actions, controlled, "pictures")
+    ask(actions, "take-import", name="pictures")
+    assert "/before" in str(actions.desk.now.values["dataset.folders"]), "the family of the form edits"
 
 
 def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:

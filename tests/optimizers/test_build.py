@@ -60,6 +60,9 @@ def test_a_choice_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> No
         ("adamw", {"amsgard": True}, "amsgrad"),
         ("prodigy", {"use_bias_correction": True}, "bias_correction"),
         ("adamw", {"betas": [2.0, 3.0]}, "beta"),
+        ("prodigy", {"weight_decouple": [False]}, "true or false"),
+        ("prodigy", {"d_coef": "large"}, "a number"),
+        ("sgd", {"nesterov": "yes"}, "true or false"),
     ],
 )
 def test_wrong_optimizers_are_named(name: str, arguments: dict[str, object], said: str) -> None:

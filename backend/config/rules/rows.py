@@ -31,7 +31,8 @@ def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> 
 
 def _twice(keys: list[str]) -> list[int]:
     """Indexes of the keys that an earlier one equals."""
-    return [index for index, key in enumerate(keys) if key in keys[:index]]
+    first = {key: index for index, key in reversed(list(enumerate(keys)))}
+    return [index for index, key in enumerate(keys) if first[key] != index]
 
 
 def _folder_keys(rows: list[Any]) -> list[str]:

@@ -37,8 +37,8 @@ def _loraplus(name: str) -> tuple[Rule, Rule]:
 WEIGHT_RULES: tuple[Rule, ...] = (
     # optimizer
     Rule(
-        ("optimizer.learning_rate",),
-        lambda rate: rate == 0,
+        ("optimizer.learning_rate", "network.train_text_encoder", "optimizer.text_encoder_lr"),
+        lambda rate, text, text_rate: rate == 0 and not (text and text_rate),
         "at a learning rate of 0 nothing is learnt",
         "Set learning_rate to 1e-4, or to what your optimizer wants",
         "warning",
