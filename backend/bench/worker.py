@@ -125,7 +125,7 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
         return None
     report = compile_model(
         model,
-        _family(spec).load_denoise().block_lists(model),
+        _family(spec).block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(chosen.dynamic),
@@ -163,9 +163,9 @@ def _planned(chosen: Variant, report: Any, stream: Any, shapes: Any, steps: int)
 
 
 def _family(spec: Spec) -> Any:
-    from backend.models.table import family
+    from backend.models.families import family_named
 
-    return family(SIZES[spec.size].family)
+    return family_named(SIZES[spec.size].family)
 
 
 def _shapes(spec: Spec, chosen: Variant, device: Any) -> Any:
@@ -229,9 +229,9 @@ class _Step:
         """Mean squared error of what the objective asks for over the batch, float32."""
         import torch
 
-        from backend.models.table import family_of_denoiser
+        from backend.models.families import family_for
 
-        predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
+        predict = family_for(type(self.model).__name__).predict
         rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
         noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
         with self.autocast:

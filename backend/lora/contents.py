@@ -14,8 +14,8 @@ from backend.base.tensor_names import clean_key
 from backend.config.layer_patterns import MAGNITUDE, Kind
 from backend.lora.keys import Names, family_of_names, is_of_text, kind_of_key, split_factor, split_key
 from backend.lora.native import Native
-from backend.models.files import Unreadable, read_header
-from backend.models.kinds import kind_of
+from backend.models.files.headers import Unreadable, read_header
+from backend.models.files.kinds import kind_of
 
 SETTING = "network.network_weights"
 _OTHERS = {

@@ -14,12 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, Literal
 
 from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.native import Native, native_names
-from backend.models.layouts import LAYOUTS
 from backend.models.spec import FamilyFacts
 
 Format = Literal["kohya", "diffusers"]
@@ -116,17 +114,13 @@ class Names:
         return self.kohya_native and any(len(each.shares) > 1 or each.turn for each in self.natives.values())
 
 
-def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:
+def names_of(linear: Mapping[str, tuple[int, int]], facts: FamilyFacts) -> Names:
     """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).
 
-    ``code.LORA_LAYOUT`` is ``kohya_unet`` where kohya files go by diffusers' names of a UNet; others go by the names
-    of the first layout of the denoiser's single files.
+    kohya files of a UNet go by diffusers' names; others by those of the first layout of the denoiser's single files.
     """
-    part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
-    layout = LAYOUTS[part.layouts[0]] if part.layouts else None
-    unet = getattr(code, "LORA_LAYOUT", "transformer") == "kohya_unet"
-    layout = layout or getattr(code, "LORA_NATIVE", None)
-    return Names(dict(linear), "unet" if unet else "transformer", native_names(layout, linear), not unet)
+    unet = facts.lora_prefix == "unet"
+    return Names(dict(linear), facts.lora_prefix, native_names(facts.native_layout, linear), not unet)
 
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:

@@ -145,7 +145,7 @@ def _training(cfg: Config, step: int, total_steps: int, epoch: int, started: flo
 
 def _text_rate(cfg: Config) -> float | None:
     """Learning rate of the text encoders; None where they are not trained."""
-    if not trains_text(cfg, family(cfg.model.family).facts):
+    if not trains_text(cfg, family(cfg.model.family)):
         return None
     own = cfg.optimizer.text_encoder_lr
     return cfg.optimizer.learning_rate if own is None else own

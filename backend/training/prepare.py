@@ -44,7 +44,7 @@ from backend.training.inputs import Inputs, compute_dtype, free_memory, gather
 from backend.training.job import Forward, Job
 from backend.training.monitor import Watch
 from backend.training.requests import Asks
-from backend.training.sampling import PromptText, Sampler, guided, uses_negative
+from backend.training.sampling import PromptText, Sampler, uses_negative
 from backend.training.saver import Saver
 from backend.training.step_log import StepRecords
 from backend.training.step_rows import row_writer
@@ -176,9 +176,8 @@ def _assemble(
 
 
 def _loader(inputs: Inputs) -> Loader:
-    conditions = getattr(inputs.code, "conditions", None)
     texts = None if inputs.trains_text else inputs.texts
-    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, conditions)
+    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, inputs.code.conditions)
 
 
 def _duties(
@@ -262,7 +261,7 @@ def _sampler(
         inputs.geometry,
         inputs.device,
         tell,
-        getattr(inputs.code, "guided", guided),
+        inputs.code.guided,
     )
 
 
@@ -312,8 +311,8 @@ def _metadata(inputs: Inputs, lora: Lora, position: Position, step: int, started
         inputs.cfg,
         inputs.plan.items,
         buckets,
-        architecture=inputs.code.architecture(inputs.base),
-        base_model_version=inputs.code.BASE_MODEL_VERSION,
+        architecture=inputs.family.lora_architecture(inputs.base),
+        base_model_version=inputs.family.lora_version,
         targets=len(lora.layers),
         step=step,
         total_steps=inputs.plan.steps.steps,
