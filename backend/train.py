@@ -21,7 +21,7 @@ from backend.config.arguments import split
 from backend.config.load import load, ready
 from backend.config.schema import Config
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
-from backend.models import chosen
+from backend.models import family_check
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -168,7 +168,7 @@ def _open(config: str | None, run: str | None, resume: str | None, overrides: di
     if loaded.config is not None:
         problems += ready(loaded.config)
         # warnings about the base model are the run's own to tell
-        problems += [] if errors(problems) else errors(chosen.problems(loaded.config))
+        problems += [] if errors(problems) else errors(family_check.problems(loaded.config))
     if loaded.config is None or errors(problems):
         raise Refused.of(errors(problems))
     for problem in problems:

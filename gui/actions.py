@@ -18,7 +18,7 @@ from backend.base.problems import Problem
 from backend.config import load, presets
 from backend.config.schema import Config, by_path
 from backend.dataset.images import EXTENSIONS
-from backend.models import chosen
+from backend.models import family_check
 from backend.models.table import FAMILIES
 from backend.runs import supervise
 from backend.runs.errors import RunError
@@ -97,11 +97,11 @@ class Actions:
         row = FAMILIES.get(str(now["model.family"]))
         if row is None or now["model.family"] == before["model.family"]:
             return None
-        change = base_model.change_to(row.facts, str(now["compile.shape_mode"]))
+        change = base_model.change_to(row, str(now["compile.shape_mode"]))
         if len(change) == 1:
             return None
         mode = change["compile.shape_mode"]
-        text = f"{row.facts.title} can't have the shape mode {now['compile.shape_mode']}."
+        text = f"{row.title} can't have the shape mode {now['compile.shape_mode']}."
         return messages.notice(text, "info", f"Set {mode}", {"what": "apply", "change": change})
 
     def state(self, problems: list[Problem]) -> Message:
@@ -365,7 +365,7 @@ def start_problems(config: Config) -> list[Problem]:
     """What a run needs beside a valid config: a whole base model, folders with pictures. Nothing heavy is loaded."""
     problems = [*load.ready(config)]
     if config.model.base_model is not None:
-        problems += chosen.problems(config)
+        problems += family_check.problems(config)
     for index, folder in enumerate(config.dataset.folders):
         problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
         if folder.control_path is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from backend.config.schema import Config
-from backend.models import chosen
-from backend.models.base import Base, Place
+from backend.models import family_check
+from backend.models.files.base_model import BaseModelFiles, Place
 from backend.models.spec import FamilyFacts
 from backend.models.table import FAMILIES, family
 from backend.plan.texts import text_length_of
@@ -25,22 +25,22 @@ def facts(config: Config | None) -> dict[str, Any]:
     if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
         return empty
     row = family(config.model.family)
-    base = Base.of(config.model)
-    found, other = chosen.check(config, base)
+    base = BaseModelFiles.of(config.model)
+    found, other = family_check.check(config, base)
     held = sizes(config)
     known = []
     if not any(problem.severity == "error" for problem in found):
         geometry = row.geometry(base)
         known = [
             f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
-            f"text of {text_length_of(config, row.facts)} tokens",
+            f"text of {text_length_of(config, row)} tokens",
         ]
     return {
         "path": str(base.path),
-        "title": row.facts.title,
+        "title": row.title,
         "problems": messages.all_problem_facts(found),
         "fits": other and {"title": other.title, "change": change_to(other, config.compile.shape_mode)},
-        "parts": _parts(row.facts, base, held) if any(held.values()) and not other else [],
+        "parts": _parts(row, base, held) if any(held.values()) and not other else [],
         "facts": known,
         "total": sum(held.values()),
     }
@@ -52,7 +52,7 @@ def change_to(to: FamilyFacts, shape_mode: str) -> dict[str, str]:
     return {"model.family": to.name, **other}
 
 
-def _parts(of: FamilyFacts, base: Base, held: dict[str, int]) -> list[dict[str, Any]]:
+def _parts(of: FamilyFacts, base: BaseModelFiles, held: dict[str, int]) -> list[dict[str, Any]]:
     return [
         {"name": part.title, "place": _lies(base.place(part), part.folder), "bytes": held.get(part.name) or None}
         for part in of.parts
@@ -70,7 +70,7 @@ def sizes(config: Config) -> dict[str, int]:
     if config.model.base_model is None:
         return {}
     try:
-        return family(config.model.family).sizes(Base.of(config.model))
+        return family(config.model.family).sizes(BaseModelFiles.of(config.model))
     except (OSError, ValueError, KeyError):
         # A folder that is no model yet: the check beside it says why.
         return {}
@@ -78,5 +78,5 @@ def sizes(config: Config) -> dict[str, int]:
 
 def denoiser(config: Config) -> str:
     """Name of the part that is trained."""
-    of = family(config.model.family).facts
+    of = family(config.model.family)
     return next(part.name for part in of.parts if of.denoiser_class in part.class_names)

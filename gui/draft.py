@@ -126,7 +126,7 @@ class Desk:
                 "changed": form.changed(self.now.values, self.now.base),
                 "changedFromDefault": form.changed(self.now.values, form.defaults()),
                 "family": str(self.now.values.get("model.family")),
-                "families": {name: row.facts.title for name, row in FAMILIES.items()},
+                "families": {name: row.title for name, row in FAMILIES.items()},
                 **_of_family(str(self.now.values.get("model.family"))),
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),
@@ -168,7 +168,7 @@ def _of_family(name: str) -> dict[str, Any]:
     parts: what a person gives for a part that the base model lacks, by path of its setting.
     """
     gone = lacking(name)
-    facts = FAMILIES[name].facts if name in FAMILIES else None
+    facts = FAMILIES.get(name)
     parts = {f"model.{part.setting}": part.where for part in facts.parts if part.setting} if facts else {}
     others = fields.part_settings() - parts.keys() if facts else frozenset()
     columns = [column.name for setting in settings() for column in setting.columns if column.name in gone]

@@ -84,7 +84,7 @@ _GROUPS = (
 GROUPS = {group.key: group for group in _GROUPS}
 
 EXCEPTIONS: dict[str, Placed] = {
-    "model.family": Placed(titles={name: row.facts.title for name, row in FAMILIES.items()}),
+    "model.family": Placed(titles={name: row.title for name, row in FAMILIES.items()}),
     "model.base_model": Placed(first=True, placeholder="/path/to/FLUX.1-dev"),
     "model.weight_dtype": Placed(group="memory"),
     "network.targets_include": Placed(group="layers", wide=True, lines=3),
@@ -137,7 +137,7 @@ def full_label(setting: Setting) -> str:
 @cache
 def part_settings() -> frozenset[str]:
     """Paths of the settings that give a part of the base model alone, of all families."""
-    return frozenset(f"model.{part.setting}" for row in FAMILIES.values() for part in row.facts.parts if part.setting)
+    return frozenset(f"model.{part.setting}" for row in FAMILIES.values() for part in row.parts if part.setting)
 
 
 def members(key: str) -> list[Setting]:

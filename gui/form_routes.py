@@ -79,7 +79,7 @@ class Checks:
             """How often each timestep is trained."""
             config = self.config() or Config()
             tokens = (config.dataset.resolution // 16) ** 2
-            if family(config.model.family).facts.objective == "diffusion":
+            if family(config.model.family).objective == "diffusion":
                 return answer({"svg": plots.diffusion_timesteps(config)})
             return answer({"svg": plots.timesteps(config, tokens)})
 

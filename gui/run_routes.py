@@ -18,7 +18,7 @@ from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import FileResponse, Response
 
 from backend.base.errors import WriteFailed
-from backend.models.files import Unreadable, read_header
+from backend.models.files.headers import Unreadable, read_header
 from backend.runs import supervise
 from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound

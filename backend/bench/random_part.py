@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.models import skeleton
+from backend.models.common import skeleton
 
 
 @dataclass(frozen=True)

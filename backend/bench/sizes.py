@@ -38,16 +38,16 @@ class Size:
     @property
     def pictures(self) -> int:
         """Pictures of a row: two where a control picture of the same size stands behind its own."""
-        return 1 if family(self.family).facts.controls is None else 2
+        return 1 if family(self.family).controls is None else 2
 
     @property
     def masked_text(self) -> bool:
         """Whether text has no padding of its own: rows then hold a caption's real tokens alone."""
-        return family(self.family).facts.text_rule == "masked"
+        return family(self.family).text_rule == "masked"
 
     def lacks(self, mode: str) -> str:
         """Why this size's family can't have the shape mode `mode`; empty when it can."""
-        facts = family(self.family).facts
+        facts = family(self.family)
         reason = facts.lacks_modes.get(mode)
         return f"{facts.title} has no shape mode {mode}: {reason}" if reason else ""
 

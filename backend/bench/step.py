@@ -27,9 +27,9 @@ class Step:
         """Mean squared error of what the objective asks for over the batch, float32."""
         import torch
 
-        from backend.models.table import family_of_denoiser
+        from backend.models.families import family_for
 
-        predict = family_of_denoiser(type(self.model).__name__).load_denoise().predict
+        predict = family_for(type(self.model).__name__).predict
         rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
         noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
         with self.autocast:

@@ -19,8 +19,9 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
 from backend.memory.seeds import generator
 from backend.memory.swap import Swap, swapped_paths
-from backend.models.loading import Loading
-from backend.models.local import load_part
+from backend.models.common.loading import Loading
+from backend.models.common.local import load_part
+from backend.models.families import family_named
 from backend.models.table import family
 from backend.objectives import flow
 from backend.objectives.base import Objective
@@ -34,7 +35,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
 def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
     """Sizes (width, height) in px: seed 000's table of this token count, or the exact one; 17 of 4096 tokens."""
-    geometry = family(size.family).facts.default_geometry
+    geometry = family(size.family).default_geometry
     if exact:
         unit = geometry.pixels_per_token
         side = int(size.tokens**0.5) * unit
@@ -52,7 +53,7 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     model = _loaded(spec, device)
     lora = inject(
         model,
-        find_targets(model, family(size.family).facts.default_targets),
+        find_targets(model, family(size.family).default_targets),
         rank=spec.rank,
         alpha=spec.rank,
         dropout=0.0,
@@ -70,7 +71,7 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
 def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     """The frozen denoiser, by the loader of runs."""
     size = SIZES[spec.size]
-    facts, dtype = family(size.family).facts, DTYPES[size.dtype]
+    facts, dtype = family(size.family), DTYPES[size.dtype]
     stacks = spec.stacks
     layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
     layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
@@ -83,8 +84,7 @@ def _loaded(spec: Spec, device: torch.device) -> nn.Module:
         compute=spec.base_compute,
         host=lambda path: any(path == block or path.startswith(f"{block}.") for block in swapped),
     )
-    part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
-    return load_part(type(source.empty), source, part, loading)
+    return load_part(type(source.empty), source, facts.denoiser, loading)
 
 
 def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
@@ -100,13 +100,12 @@ def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
 
 
 def _running_order(spec: Spec, model: nn.Module) -> dict[str, nn.ModuleList]:
-    code = family(SIZES[spec.size].family).load_denoise()
-    return getattr(code, "running_order", code.block_lists)(model)
+    return family_named(SIZES[spec.size].family).running_order(model)
 
 
 def objective_of(size: Size) -> Objective:
     """What the family is trained with, at its plainest."""
-    if family(size.family).facts.objective == "flow":
+    if family(size.family).objective == "flow":
         return FlowMatching()
     from backend.objectives.diffusion import Diffusion, Schedule
 
@@ -137,7 +136,7 @@ class Stream:
     def __init__(self, spec: Spec, device: torch.device, exact: bool) -> None:
         self.spec, self.device = spec, device
         self.size = SIZES[spec.size]
-        self.geometry = family(self.size.family).facts.default_geometry
+        self.geometry = family(self.size.family).default_geometry
         self.objective = objective_of(self.size)
         self.buckets = buckets_of(self.size, exact)
 

@@ -126,7 +126,7 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
         return None
     report = compile_model(
         model,
-        _family(spec).load_denoise().block_lists(model),
+        _family(spec).block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(chosen.dynamic),

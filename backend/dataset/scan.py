@@ -172,7 +172,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
 
 def most_controls(cfg: Config) -> int:
     """Control pictures that a picture of a run may have."""
-    rule = family(cfg.model.family).facts.controls
+    rule = family(cfg.model.family).controls
     return 1 if rule is None else rule.most
 
 

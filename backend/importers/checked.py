@@ -57,7 +57,7 @@ def _lacking(work: Work) -> None:
 
 def _shape_mode(work: Work) -> None:
     """Theirs have none, so where the family can't have the default, the nearest that it can have is taken."""
-    lacks = FAMILIES[work.family_here].facts.lacks_modes
+    lacks = FAMILIES[work.family_here].lacks_modes
     setting = by_path()["compile.shape_mode"]
     if setting.default in lacks:
         nearest = next(mode for mode in ("exact_buckets", "dynamic", "off") if mode not in lacks)

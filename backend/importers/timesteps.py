@@ -15,7 +15,7 @@ from typing import Any
 from backend.config.schema import by_path
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.shift import ShiftLine
 from backend.models.table import FAMILIES
 
@@ -113,7 +113,7 @@ def _by_size(work: Work, drawn: str) -> None:
     title, line = _LINES[drawn]
     mixed = "; a twentieth of other levels is left out" if drawn == "qinglong_qwen" else ""
     family = FAMILIES[work.family_here]
-    if family.facts.objective == "flow" and ShiftLine.of(family.scheduler_config(Base(None))) == line:
+    if family.objective == "flow" and ShiftLine.of(family.scheduler_config(BaseModelFiles(None))) == line:
         if drawn != "flux_shift":
             why = f"it follows the model's own line, which is {title}'s{mixed}"
             work.change(_SAMPLING, "flux_shift", "timestep_sampling", why, "near" if mixed else "taken")

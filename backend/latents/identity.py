@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from backend.base.paths import resolve
 from backend.lora.keys import is_of_text
-from backend.models.base import Base, header_of
-from backend.models.files import Unreadable, read_header
-from backend.models.spec import Part
+from backend.models.files.base_model import BaseModelFiles, header_of
+from backend.models.files.headers import Unreadable, read_header
+from backend.models.files.parts import Part
 from backend.models.table import family
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _CHUNK = 1 << 20
 
 def vae_identity(cfg: Config) -> str:
     """Identity (hex) of the VAE that `cfg` encodes with: its own `model.vae`, or the base model's."""
-    facts = family(cfg.model.family).facts
-    return identity([_part_files(Base.of(cfg.model), facts.part("vae"))])
+    facts = family(cfg.model.family)
+    return identity([_part_files(BaseModelFiles.of(cfg.model), facts.part("vae"))])
 
 
 def text_identity(cfg: Config) -> str:
@@ -38,8 +38,8 @@ def text_identity(cfg: Config) -> str:
 
     Their quantisation counts too, and LoRAs that are merged into them.
     """
-    facts = family(cfg.model.family).facts
-    base = Base.of(cfg.model)
+    facts = family(cfg.model.family)
+    base = BaseModelFiles.of(cfg.model)
     parts = [part for part in facts.parts if part.name.startswith(("text_", "tokenizer", "processor"))]
     found = identity(_part_files(base, part) for part in parts)
     kind = cfg.memory.text_encoder_quantization
@@ -106,7 +106,7 @@ def _tensor_spans(path: Path) -> list[tuple[int, int]] | None:
     return sorted(spans.values()) or None
 
 
-def _part_files(base: Base, part: Part) -> list[Path]:
+def _part_files(base: BaseModelFiles, part: Part) -> list[Path]:
     """The files that decide what a part computes: its weights, or all plain files of a tokenizer, and its config."""
     place = base.place(part)
     if place is None:

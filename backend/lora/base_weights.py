@@ -24,8 +24,8 @@ from backend.lora.dora import lengths_of
 from backend.lora.factor_files import own_rows
 from backend.lora.keys import Names
 from backend.lora.load import LoraFile, read_lora
-from backend.models.base import Base
-from backend.models.sources import LazyTensor
+from backend.models.common.sources import LazyTensor
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.spec import FamilyFacts
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class BaseWeights:
     encoders: Mapping[str, str]
 
     @classmethod
-    def of(cls, network: NetworkSection, base: Base, facts: FamilyFacts, names: Names) -> BaseWeights | None:
+    def of(cls, network: NetworkSection, base: BaseModelFiles, facts: FamilyFacts, names: Names) -> BaseWeights | None:
         """Those of the settings, of a denoiser with `names`; None where nothing is merged."""
         if not network.base_weights:
             return None

@@ -24,8 +24,8 @@ from backend.lora.keys import (
     split_key,
 )
 from backend.lora.native import Native
-from backend.models.files import Unreadable, read_header
-from backend.models.kinds import kind_of
+from backend.models.files.headers import Unreadable, read_header
+from backend.models.files.kinds import kind_of
 
 SETTING = "network.network_weights"
 _OTHERS = {

@@ -14,13 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, Literal
 
 from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.native import Native, native_names
-from backend.models.layouts import LAYOUTS
-from backend.models.layouts.unet import ldm_unet
 from backend.models.spec import FamilyFacts
 
 Format = Literal["kohya", "diffusers"]
@@ -125,28 +122,13 @@ class Names:
         return self.kohya_native and any(len(each.shares) > 1 or each.turn for each in self.natives.values())
 
 
-def names_of(linear: Mapping[str, tuple[int, int]], code: ModuleType, facts: FamilyFacts) -> Names:
+def names_of(linear: Mapping[str, tuple[int, int]], facts: FamilyFacts) -> Names:
     """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).
 
-    ``code.LORA_LAYOUT`` tells of a UNet: ``kohya_unet`` where kohya files go by diffusers' names of it, as sd-scripts
-    has them for Stable Diffusion 1.5, and ``kohya_ldm`` where they go by latent diffusion's, as for SDXL. Those of
-    other families go by the names of the first layout of the denoiser's single files. ``code.LORA_ALSO``: a layout that
-    other programs' LoRA files of the family have besides.
+    Those of kohya files are the family's own, or diffusers' where `FamilyFacts.kohya_native` says so.
     """
-    part = next(part for part in facts.parts if facts.denoiser_class in part.class_names)
-    layout = LAYOUTS[part.layouts[0]] if part.layouts else None
-    named = getattr(code, "LORA_LAYOUT", "transformer")
-    prefix = "unet" if named.startswith("kohya") else "transformer"
-    if prefix == "unet":
-        layout = ldm_unet(_layers_a_level(linear))
-    natives, others = native_names(layout, linear), native_names(getattr(code, "LORA_ALSO", None), linear)
-    return Names(dict(linear), prefix, natives, named != "kohya_unet", (others,) if others else ())
-
-
-def _layers_a_level(paths: Iterable[str]) -> int:
-    """Residual layers in each level of a UNet whose layers lie at `paths`; 2 where none is seen."""
-    found = (re.match(r"down_blocks\.\d+\.resnets\.(\d+)\.", path) for path in paths)
-    return max((int(match[1]) + 1 for match in found if match), default=2)
+    natives, others = native_names(facts.lora_layout(linear), linear), native_names(facts.lora_also, linear)
+    return Names(dict(linear), facts.lora_prefix, natives, facts.kohya_native, (others,) if others else ())
 
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:

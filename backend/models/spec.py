@@ -1,16 +1,28 @@
-"""What the house needs to know about a model family, as torch-free data.
+"""Describes a model family as torch-free data: what it must give, and what it may give with its default.
 
-A family is one folder and one row of `backend.models.table`. Everything in this file is safe to import in the page's
-process; the code of a family (torch, diffusers, transformers) comes in through `Family.load()` only.
+A family is a folder with a `facts.py`, whose facts are an object of the class below, and a row of
+`backend.models.table`. Its code, which needs torch, is a class of its own (`backend.models.family`).
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from backend.base.problems import Problem
+from backend.models.activations import FamilyMemory
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.check import Families, check_files
+from backend.models.files.fit import Pair, config_of, differing, vae_cells, whole
+from backend.models.files.layouts.rules import Layout
+from backend.models.files.parts import Part
+
+BaseModel = BaseModelFiles | Path
+"""A base model's files, or the folder or file that holds all of them."""
 
 FLOW_OPTIONS = frozenset(
     {"timestep_sampling", "sigmoid_scale", "discrete_flow_shift", "logit_mean", "logit_std", "mode_scale"}
@@ -98,39 +110,13 @@ class BlockClass:
     joint: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a base model: a folder of the diffusers layout, or what a single file holds of it.
+@dataclass(frozen=True, kw_only=True)
+class FamilyFacts(ABC):
+    """The torch-free facts of a family. A family that differs in more than data is a subclass.
 
-    `class_names` are those that model_index.json or the part's own config may give; `files` lists alternatives: of each
-    inner tuple at least one must be there. `weights` is the stem of its safetensors ("" for a part without weights);
-    `markers` are tensor names that the weights must hold, so that a mixed-up file is seen before anything loads.
-    `setting` is the [model] setting that may give this part alone ("" for none). `layouts` are the layouts of single
-    files that it is read from (names in `backend.models.layouts`), and `shipped` the config that goes with them, a file
-    below backend/models; a part without layouts comes from folders only. `where` says what a person takes for it: a
-    published file's name, or which folder of which model. `optional`: the model works without it.
-    """
-
-    name: str
-    title: str
-    folder: str
-    class_names: tuple[str, ...]
-    files: tuple[tuple[str, ...], ...]
-    weights: str = ""
-    markers: tuple[str, ...] = ()
-    setting: str = ""
-    layouts: tuple[str, ...] = ()
-    shipped: str = ""
-    where: str = ""
-    optional: bool = False
-
-
-@dataclass(frozen=True)
-class FamilyFacts:
-    """The torch-free facts of a family.
-
-    `text_rule` says what trimming a caption means (DESIGN section 3): "attended" (padding is attended: not trimmed
-    unless asked), "masked" (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
+    `pipeline_class` is what model_index.json names, `same_pipelines` others that hold the same parts.
+    `text_rule` says what trimming a caption means: "attended" (padding is attended: not trimmed unless asked), "masked"
+    (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
     `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
@@ -142,6 +128,11 @@ class FamilyFacts:
     `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained. `conv_targets`:
     as `default_targets`, the layers that `conv_dim` adds. `diffusers_layers`: module paths (regular expressions for the
     whole path) that diffusers takes from a LoRA file in kohya's layout; None: all of them, empty: none.
+    `lora_layers`: paths of the layers whose LoRA other programs load, each a regular expression for the whole path.
+    `lora_version`: ``ss_base_model_version`` of LoRA files. `lora_prefix`: diffusers' name of the trained part in them;
+    `kohya_native`: kohya files go by the names of `lora_layout` and not by diffusers'. `lora_also`: a layout that other
+    programs' LoRA files of the family have besides. `memory`: what its
+    blocks keep for the backward pass; None for one that is not measured yet, whose estimate is rough.
     """
 
     name: str
@@ -154,6 +145,11 @@ class FamilyFacts:
     parts: tuple[Part, ...]
     default_targets: tuple[str, ...]
     default_geometry: Geometry
+    lora_layers: tuple[str, ...]
+    lora_version: str
+    lora_prefix: str = "transformer"
+    memory: FamilyMemory | None = None
+    same_pipelines: tuple[str, ...] = ()
     options: frozenset[str] = field(default_factory=frozenset)
     objective: str = "flow"
     lacks_modes: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +162,53 @@ class FamilyFacts:
     text_targets: tuple[str, ...] = ()
     conv_targets: tuple[str, ...] = ()
     diffusers_layers: tuple[str, ...] | None = None
+    kohya_native: bool = True
+    lora_also: Layout | None = None
+
+    @classmethod
+    def based_on(cls, other: FamilyFacts, **changes: Any) -> Self:
+        """The facts of a variant: those of `other`, but for `changes`."""
+        return cls(**{each.name: getattr(other, each.name) for each in fields(other)} | changes)
+
+    @abstractmethod
+    def lora_architecture(self, base: BaseModel) -> str:
+        """``modelspec.architecture`` of a LoRA for the model, as the program writes it that began to."""
+
+    def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
+        """Numbers that must agree for the parts to belong together, from their configs."""
+        return ()
+
+    def fit(self, base: BaseModelFiles) -> list[Problem]:
+        """What is wrong with parts that are each whole: of different models, or of a relative that works otherwise."""
+        return differing(self.pairs(base), self.title)
+
+    def check_base_model(
+        self, base: BaseModel, variant: str | None = None, families: Families = MappingProxyType({})
+    ) -> list[Problem]:
+        """Every problem of the base model; no error when it can be loaded. Reads configs and safetensors headers only.
+
+        variant: of its weight files ("fp16"), where `base` is a path. families: what other pipelines belong to.
+        """
+        base = BaseModelFiles.at(base, variant)
+        problems, wrong = check_files(base, self, self.same_pipelines, families)
+        return problems if wrong else problems + self.fit(base)
+
+    def geometry(self, base: BaseModel) -> Geometry:
+        """Geometry read from the base model's own configs; ValueError when they can't be read or don't agree."""
+        downscale, channels = vae_cells(BaseModelFiles.at(base), self.part("vae"))
+        return replace(self.default_geometry, downscale=downscale, latent_channels=channels)
+
+    def scheduler_config(self, base: BaseModel) -> dict[str, Any]:
+        """The config of the base model's scheduler; ValueError when it can't be read."""
+        return BaseModelFiles.at(base).config(self.part("scheduler"))
+
+    def narrowed(self, base: BaseModel) -> FamilyFacts:
+        """The facts with the block classes that this base model has; the family's own where it can't be read."""
+        return self
+
+    def picture_tokens(self, base: BaseModel) -> PictureTokens | None:
+        """Counts the tokens of a control picture that the text encoder reads; None where it reads none."""
+        return None
 
     def part(self, name: str) -> Part:
         """The part called `name`; KeyError when the family has none."""
@@ -174,64 +217,29 @@ class FamilyFacts:
                 return part
         raise KeyError(f"{self.title} has no part {name!r}")
 
+    @property
+    def denoiser(self) -> Part:
+        """The part that is trained."""
+        return next(part for part in self.parts if self.denoiser_class in part.class_names)
 
-@dataclass(frozen=True)
-class Family:
-    """A row of the table: facts, the torch-free module behind them, and the modules with the code.
+    @property
+    def native_layout(self) -> Layout | None:
+        """The denoiser's layout in its project's own files; None where it comes in diffusers' alone."""
+        return next(iter(self.denoiser.layouts), None)
 
-    `facts_module` offers `check_base_model(base)` and `geometry(base)`, of a `backend.models.base.Base` or a path,
-    `scheduler_config(base)`, the config of its scheduler, `facts_of(base)` where models of the family
-    differ in their block classes, and `picture_tokens(base)` where the text encoder reads control pictures;
-    `code` all that the loop calls; `denoise` the forward alone (`predict`, `block_lists`, `install`), without the
-    loaders.
-    """
+    def lora_layout(self, paths: Iterable[str]) -> Layout | None:
+        """The project's own names of a denoiser with layers at `paths`, for LoRA files; None where it has none."""
+        return self.native_layout
 
-    facts: FamilyFacts
-    facts_module: str
-    code: str
-    denoise: str
-
-    def load(self) -> ModuleType:
-        """The family's code; imports torch and diffusers."""
-        return importlib.import_module(self.code)
-
-    def load_denoise(self) -> ModuleType:
-        """The family's forward alone; imports torch and diffusers' denoiser."""
-        return importlib.import_module(self.denoise)
-
-    def _torch_free(self) -> ModuleType:
-        return importlib.import_module(self.facts_module)
-
-    def check_base_model(self, base: Any, variant: str | None = None) -> list[Any]:
-        """All problems of a base model; empty when it can be loaded. variant: of its files, where `base` is a path."""
-        return self._torch_free().check_base_model(*_with(base, variant))
-
-    def geometry(self, base: Any) -> Geometry:
-        """Geometry read from the base model's own configs."""
-        return self._torch_free().geometry(base)
-
-    def scheduler_config(self, base: Any) -> dict[str, Any]:
-        """The config of the base model's scheduler; ValueError when it can't be read."""
-        return self._torch_free().scheduler_config(base)
-
-    def facts_of(self, base: Any) -> FamilyFacts:
-        """The facts with the block classes that this base model has; the family's own where it can't be read."""
-        narrowed = getattr(self._torch_free(), "facts_of", None)
-        return self.facts if narrowed is None else narrowed(base)
-
-    def picture_tokens(self, base: Any) -> PictureTokens | None:
-        """Counts the tokens of a control picture that the text encoder reads; None where it reads none."""
-        counter = getattr(self._torch_free(), "picture_tokens", None)
-        return None if counter is None else counter(base)
-
-    def sizes(self, base: Any, variant: str | None = None) -> dict[str, int]:
+    def sizes(self, base: BaseModel, variant: str | None = None) -> dict[str, int]:
         """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
-        # Not at the top: the base module is made of this one's classes.
-        from backend.models.base import Base
+        files = BaseModelFiles.at(base, variant)
+        return {part.name: files.bytes(part) for part in self.parts if part.weights}
 
-        given = Base.at(base, variant)
-        return {part.name: given.bytes(part) for part in self.facts.parts if part.weights}
+    def config(self, base: BaseModel, part: str) -> dict[str, Any]:
+        """Config of the part called `part`, or {} where it is missing or can't be read."""
+        return config_of(BaseModelFiles.at(base), self.part(part))
 
-
-def _with(base: Any, variant: str | None) -> tuple[Any, ...]:
-    return (base,) if variant is None else (base, variant)
+    def number(self, base: BaseModel, part: str, key: str) -> int | None:
+        """A whole number of a part's config; None where there is none."""
+        return whole(self.config(base, part), key)

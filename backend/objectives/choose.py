@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from backend.base.errors import Refused
 from backend.config.schema import Config
-from backend.models.base import Base
+from backend.models.family import Family
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.shift import ShiftLine
 from backend.models.spec import FamilyFacts
-from backend.models.table import FAMILIES
 from backend.objectives.base import Distance, Objective
 from backend.objectives.flow import TimestepDraw
 from backend.objectives.flow_matching import FlowMatching
 from backend.objectives.strata import Strata
 
 
-def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) -> Objective:
+def objective_of(cfg: Config, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> Objective:
     """The objective that `facts.objective` names. Refused when the model's own schedule can't be trained so."""
     loss = cfg.loss
     distance = Distance(loss.loss_type, loss.huber_c, loss.huber_schedule)
@@ -26,7 +24,7 @@ def objective_of(cfg: Config, facts: FamilyFacts, code: ModuleType, base: Base) 
     from backend.objectives.diffusion import Diffusion, Options, Schedule
 
     try:
-        schedule = Schedule.of(code.scheduler_config(base), loss.prediction_type, loss.zero_terminal_snr)
+        schedule = Schedule.of(facts.scheduler_config(base), loss.prediction_type, loss.zero_terminal_snr)
     except ValueError as error:
         raise Refused.from_error(error, "loss.prediction_type") from error
     if loss.scale_v_pred_loss_like_noise_pred and schedule.prediction != "v_prediction":
@@ -45,7 +43,7 @@ def _strata(cfg: Config) -> Strata | None:
     return step if cfg.timesteps.stratified else None
 
 
-def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: ModuleType, base: Base) -> FlowMatching:
+def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> FlowMatching:
     times = cfg.timesteps
     draw = TimestepDraw(
         times.timestep_sampling,
@@ -56,7 +54,7 @@ def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: ModuleType,
         times.mode_scale,
         times.min_timestep,
         times.max_timestep,
-        ShiftLine.of(FAMILIES[facts.name].scheduler_config(base)),
+        ShiftLine.of(facts.scheduler_config(base)),
     )
     return FlowMatching(
         draw,

@@ -24,7 +24,7 @@ from backend.config import load
 from backend.config.arguments import split
 from backend.dataset.items import DatasetScan
 from backend.dataset.scan import scan_dataset
-from backend.models import chosen
+from backend.models import family_check
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import memory_dict
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     if loaded.config is None:
         return _refuse(out, given.json, loaded.problems)
     # Pictures are looked at whatever the base model is; without one, the plan is of its family's usual model.
-    of_base = [] if loaded.config.model.base_model is None else chosen.problems(loaded.config)
+    of_base = [] if loaded.config.model.base_model is None else family_check.problems(loaded.config)
     scan = scan_dataset(loaded.config, progress_of(out, given.json, given.progress))
     plan = plan_for(loaded.config, scan)
     memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import included
 from backend.dataset.items import Finding, count_of
-from backend.models.base import Base
-from backend.models.spec import Family, FamilyFacts
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.spec import FamilyFacts
 from backend.plan.memory.parts import read_parts, trained_layers
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _DORA = (
 )
 
 
-def findings_of_base(cfg: Config, row: Family, base: Base) -> tuple[Finding, ...]:
+def findings_of_base(cfg: Config, facts: FamilyFacts, base: BaseModelFiles) -> tuple[Finding, ...]:
     """`lora_findings` of the layers that `base` has, read from file headers; those about layers need a readable one."""
-    parts = read_parts(row, base)
+    parts = read_parts(facts, base)
     layers: Iterable[str] = ()
     if parts is not None:
-        layers = trained_layers(parts.denoiser, included(cfg.network, row.facts), cfg.network.targets_exclude or ())
-    return tuple(lora_findings(cfg, row.facts, layers))
+        layers = trained_layers(parts.denoiser, included(cfg.network, facts), cfg.network.targets_exclude or ())
+    return tuple(lora_findings(cfg, facts, layers))
 
 
 def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Iterable[Finding]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from backend.dataset.buckets import SHAPE_MODES
 from backend.dataset.items import DatasetScan, Finding
 from backend.dataset.references import References
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.spec import FamilyFacts, Geometry, PictureTokens
 from backend.models.table import family
 from backend.plan.findings import plan_findings, recommend
@@ -39,7 +39,7 @@ def make_plan(
 
     count_tokens: real tokens of a caption (see `token_counter`), asked only when captions are trimmed. What can't be
     planned is an error among the plan's findings; nothing raises. picture_tokens: of a control picture that is read
-    with the caption (see `Family.picture_tokens`).
+    with the caption (see `FamilyFacts.picture_tokens`).
     """
     fixed = facts.fixed_text_length
     trimmed = None if fixed else cfg.compile.caption_buckets
@@ -73,16 +73,16 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     Without a readable base model the family's usual geometry is taken, and the plan says so.
     """
     row = family(cfg.model.family)
-    geometry, said = row.facts.default_geometry, None
-    base = None if cfg.model.base_model is None else Base.of(cfg.model)
+    geometry, said = row.default_geometry, None
+    base = None if cfg.model.base_model is None else BaseModelFiles.of(cfg.model)
     if base is not None:
         try:
             geometry = row.geometry(base)
         except ValueError as error:
-            text = f"The base model can't be read ({error}); planned with the usual {row.facts.title} geometry"
+            text = f"The base model can't be read ({error}); planned with the usual {row.title} geometry"
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
-    counter = token_counter(base, row.facts) if base is not None and cfg.compile.caption_buckets else None
-    facts = row.facts if base is None else row.facts_of(base)
-    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or Base(None)))
-    saved = findings_of_base(cfg, row, base or Base(None))
+    counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
+    facts = row if base is None else row.narrowed(base)
+    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or BaseModelFiles(None)))
+    saved = findings_of_base(cfg, row, base or BaseModelFiles(None))
     return replace(plan, findings=(*(() if said is None else (said,)), *plan.findings, *saved))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_SNR = 1000.0
 
 def scheduler_config(cfg: Config) -> dict[str, Any]:
     """The config of the base model's scheduler; that of its family where there is none or it can't be read."""
-    for base in (Base.of(cfg.model), Base(None)):
+    for base in (BaseModelFiles.of(cfg.model), BaseModelFiles(None)):
         try:
             return family(cfg.model.family).scheduler_config(base)
         except (OSError, ValueError):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.models.base import Base
-from backend.models.files import read_json
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.headers import read_json
 from backend.models.spec import FamilyFacts, PictureTokens
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def text_length_of(cfg: Config, facts: FamilyFacts) -> int:
     return cfg.model.text_length or facts.text_length
 
 
-def token_counter(base: Base | Path, facts: FamilyFacts) -> CountTokens | None:
+def token_counter(base: BaseModelFiles | Path, facts: FamilyFacts) -> CountTokens | None:
     """Counts the real tokens of a caption with the model's own tokenizer; None where there is none to read.
 
     It is read from tokenizer.json, or for CLIP and Qwen from vocab.json and merges.txt, which some models have alone.
     The tokenizer is the last of the family's: the one of the sequence, not of a pooled vector.
     """
     parts = [part for part in facts.parts if part.name.startswith("tokenizer")]
-    place = Base.at(base).place(parts[-1]) if parts else None
+    place = BaseModelFiles.at(base).place(parts[-1]) if parts else None
     try:
         tokenizer = None if place is None else _tokenizer(place.path)
     except Exception as error:  # noqa: BLE001 - the Rust library raises bare Exception for a broken file

@@ -22,13 +22,15 @@ from torch import Tensor, nn
 
 from backend.compile.forward_shape import Scene, set_scene
 from backend.compile.torch_config import set_everywhere
-from backend.models.table import family_of_denoiser
 from backend.shapes import attention, segments
 from backend.shapes.attention import Route
 
 log = logging.getLogger(__name__)
 
 MODES = ("static", "exact_buckets", "dynamic", "off")
+
+Install = Callable[[nn.Module, Route, int | None], None]
+"""Makes a route the attention of a denoiser; last, joint tokens that a dynamic graph is bounded to, None for none."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ class ShapeRuntime:
         captions = f", captions trimmed to {self.caption_buckets}" if self.caption_buckets else ""
         return f"{self.mode}{size}{captions}, attention {self.route.name} ({self.route.detail})"
 
-    def install(self, denoiser: nn.Module) -> None:
-        """Give the denoiser's attention modules this runtime's route; cheap when it has it already."""
+    def install(self, denoiser: nn.Module, install: Install) -> None:
+        """Give the denoiser's attention this runtime's route, by the family's `install`; cheap when it has it."""
         key = (id(denoiser), id(self.route))
         if self._installed == key:
             return
@@ -127,9 +129,7 @@ class ShapeRuntime:
         # (at least 4096 rows, two rows a column, 5 M numbers). Fixed sizes are decided without a guard.
         with contextlib.suppress(AttributeError):  # a later torch may do without
             set_everywhere(torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", self.mode == "dynamic")
-        family_of_denoiser(type(denoiser).__name__).load_denoise().install(
-            denoiser, self.route, self.longest if self.mode == "dynamic" else None
-        )
+        install(denoiser, self.route, self.longest if self.mode == "dynamic" else None)
         self._installed = key
 
     def image_size(self, lengths: Sequence[int]) -> int:

@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -40,10 +39,12 @@ from backend.memory import support
 from backend.memory.decoder import tile
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.memory.swap import swapped_paths
-from backend.models import chosen
-from backend.models.base import Base
-from backend.models.loading import Loading
-from backend.models.spec import Family, FamilyFacts, Geometry
+from backend.models import family_check
+from backend.models.common.loading import Loading
+from backend.models.families import family_named as family_code
+from backend.models.family import Family
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.spec import FamilyFacts, Geometry
 from backend.models.table import family as family_named
 from backend.objectives.base import Objective
 from backend.objectives.choose import objective_of
@@ -67,16 +68,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything but the denoiser. code: the family's module. dtype: of the frozen weights. targets: module paths.
+    """Everything but the denoiser. dtype: of the frozen weights. targets: module paths.
 
-    swapped: module paths of the blocks whose weights stay in the machine's memory. base_weights: LoRAs that are merged
-    into the base while it loads.
+    family, code: the family's facts, and its code. swapped: module paths of the blocks whose weights stay in the
+    machine's memory. base_weights: LoRAs that are merged into the base while it loads.
     """
 
     cfg: Config
-    family: Family
-    code: ModuleType
-    base: Base
+    family: FamilyFacts
+    code: Family
+    base: BaseModelFiles
     device: torch.device
     dtype: torch.dtype
     precision: str
@@ -122,7 +123,7 @@ class Inputs:
 
     def running_order(self, denoiser: nn.Module) -> dict[str, nn.ModuleList]:
         """The denoiser's blocks in the order in which they run, which is not by class in every family."""
-        return getattr(self.code, "running_order", self.code.block_lists)(denoiser)
+        return self.code.running_order(denoiser)
 
     @property
     def text_loading(self) -> Loading:
@@ -133,7 +134,7 @@ class Inputs:
     @property
     def trains_text(self) -> bool:
         """Whether the text encoders are trained: captions are then encoded in the loop and not cached."""
-        return trains_text(self.cfg, self.family.facts)
+        return trains_text(self.cfg, self.family)
 
     @property
     def wanted_text(self) -> list[Words]:
@@ -164,14 +165,14 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     Refused with every problem of a stage at once. StopAsked when a stop is asked for in the middle.
     """
     family = family_named(cfg.model.family)
-    base = Base.of(cfg.model)
-    _refuse(chosen.problems(cfg), events)
+    base = BaseModelFiles.of(cfg.model)
+    _refuse(family_check.problems(cfg), events)
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
-    counter = token_counter(base, family.facts)
+    counter = token_counter(base, family)
     counts = (counter if cfg.compile.caption_buckets else None, family.picture_tokens(base))
-    plan = make_plan(cfg, scan, geometry, family.facts_of(base), *counts)
-    _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family.facts)], events)
+    plan = make_plan(cfg, scan, geometry, family.narrowed(base), *counts)
+    _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
     for line in plan.lines():
         log.info(line)
     events.write("plan", **plan.to_dict())
@@ -181,10 +182,10 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
     latents = _latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on")
-    code = family.load()
+    code = family_code(family.name)
     empty = code.empty_denoiser(base)
-    names = names_of(linear_layers(empty), code, family.facts)
-    base_weights = BaseWeights.of(cfg.network, base, family.facts, names)
+    names = names_of(linear_layers(empty), family)
+    base_weights = BaseWeights.of(cfg.network, base, family, names)
     _refuse(base_weights.check() if base_weights else [], events)
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     given = _check_settings(cfg, family, empty, names, plan, device, dtype)
@@ -205,7 +206,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
         names,
         latents,
         texts,
-        objective_of(cfg, family.facts, code, base),
+        objective_of(cfg, family, code, base),
         base_weights=base_weights,
     )
     inputs = replace(inputs, swapped=_swapped(inputs, empty))
@@ -262,7 +263,7 @@ def _refuse(problems: list[Problem], events: EventWriter) -> None:
 
 def _check_settings(
     cfg: Config,
-    family: Family,
+    family: FamilyFacts,
     empty: nn.Module,
     names: Names,
     plan: Plan,
@@ -273,7 +274,7 @@ def _check_settings(
 
     Returns the targets with their sizes.
     """
-    targets = find_targets(empty, included(cfg.network, family.facts), cfg.network.targets_exclude)
+    targets = find_targets(empty, included(cfg.network, family), cfg.network.targets_exclude)
     given = sizes(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
     if cfg.network.network_weights:
         network = cfg.network

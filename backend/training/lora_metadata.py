@@ -175,7 +175,7 @@ def _loss(cfg: Config, prediction: str) -> dict[str, object]:
 
 def _text_rate(cfg: Config) -> float | None:
     """Learning rate of the text encoders; None where they are not trained."""
-    if not trains_text(cfg, family(cfg.model.family).facts):
+    if not trains_text(cfg, family(cfg.model.family)):
         return None
     own = cfg.optimizer.text_encoder_lr
     return cfg.optimizer.learning_rate if own is None else own

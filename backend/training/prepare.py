@@ -46,7 +46,7 @@ from backend.training.job import Forward, Job
 from backend.training.lora_metadata import file_metadata
 from backend.training.monitor import Watch
 from backend.training.requests import Asks
-from backend.training.sampling import PromptText, Sampler, guided, uses_negative
+from backend.training.sampling import PromptText, Sampler, uses_negative
 from backend.training.saver import Saver
 from backend.training.step_log import StepRecords
 from backend.training.step_rows import row_writer
@@ -180,9 +180,8 @@ def _assemble(
 
 
 def _loader(inputs: Inputs) -> Loader:
-    conditions = getattr(inputs.code, "conditions", None)
     texts = None if inputs.trains_text else inputs.texts
-    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, conditions)
+    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, inputs.code.conditions)
 
 
 def _duties(
@@ -266,7 +265,7 @@ def _sampler(
         inputs.geometry,
         inputs.device,
         tell,
-        getattr(inputs.code, "guided", guided),
+        inputs.code.guided,
     )
 
 
@@ -316,8 +315,8 @@ def _metadata(inputs: Inputs, lora: Lora, position: Position, step: int, started
         inputs.cfg,
         inputs.plan.items,
         buckets,
-        architecture=inputs.code.architecture(inputs.base),
-        base_model_version=inputs.code.BASE_MODEL_VERSION,
+        architecture=inputs.family.lora_architecture(inputs.base),
+        base_model_version=inputs.family.lora_version,
         targets=len(lora.layers),
         step=step,
         steps=inputs.plan.steps,

@@ -19,6 +19,7 @@ from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
+from backend.models.common.guidance import guided
 from backend.models.conditioning import Teller, Told
 from backend.models.spec import Geometry
 from backend.objectives import flow
@@ -54,11 +55,6 @@ class PromptText:
 def uses_negative(prompt: SamplePrompt) -> bool:
     """True when the negative prompt takes part: only a true guidance above 1 weighs against it."""
     return prompt.true_cfg_scale > 1.0
-
-
-def guided(toward: Tensor, away: Tensor, scale: float) -> Tensor:
-    """True guidance (Ho and Salimans, arXiv 2207.12598) as most pipelines have it; both outputs (C, h, w)."""
-    return away + scale * (toward - away)
 
 
 @torch.no_grad()

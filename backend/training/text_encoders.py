@@ -35,7 +35,7 @@ def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
     cfg = inputs.cfg
     stack = inputs.code.load_text(inputs.base, inputs.text_loading)
     module, idle = stack.trained()
-    targets = find_targets(module, inputs.family.facts.text_targets, idle)
+    targets = find_targets(module, inputs.family.text_targets, idle)
     sizes = linear_layers(module)
     lora = inject(
         module,

@@ -142,7 +142,7 @@ def _inject(
     lora = lora if encoders is None else lora.joined(encoders.lora)
     check_savable(lora, names, cfg.saving.save_layout)
     lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
-    elsewhere = not_loadable(lora.layers, inputs.code.LORA_LAYERS)
+    elsewhere = not_loadable(lora.layers, inputs.family.lora_layers)
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")

@@ -28,7 +28,7 @@ from backend.compile.telemetry import Telemetry
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
 from backend.memory.heap import let_segments_grow
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
 from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.bench_rows import answer, made_up

@@ -7,13 +7,24 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft")
+
+# What a family is, as data: below the settings, which are made of it.
+MODELS = (
+    "backend.models.files",
+    "backend.models.activations",
+    "backend.models.shift",
+    "backend.models.spec",
+    "backend.models.*facts",
+    "backend.models.*.layout",
+    "backend.models.table",
+)
 
 # The page and the terminal's quick commands live on these alone. A name stands for the module or the whole package;
 # packages that hold both kinds name their torch-free modules.
@@ -27,9 +38,8 @@ TORCH_FREE = (
     "backend.dataset.captions",
     "backend.dataset.buckets",
     "backend.dataset.batches",
-    "backend.models.spec",
-    "backend.models.table",
-    "backend.models.*.facts",
+    *MODELS,
+    "backend.models.family_check",
     "backend.config.layer_patterns",
     "backend.lora.keys",
     "backend.lora.native",
@@ -46,10 +56,10 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def torch_free() -> list[str]:
-    """The modules that TORCH_FREE names."""
+def torch_free(patterns: Sequence[str] = TORCH_FREE) -> list[str]:
+    """The modules that `patterns` name."""
     names = []
-    for pattern in TORCH_FREE:
+    for pattern in patterns:
         head, star, tail = pattern.partition("*")
         found = [
             name
@@ -131,9 +141,35 @@ def test_families_are_reached_only_through_the_table() -> None:
     wrong = [
         f"{name}:{line} imports {target}"
         for name, path in modules().items()
-        if name != "backend.models.table" and not any(within(name, f"backend.models.{own}") for own in families())
+        if name not in ("backend.models.table", "backend.models.families")
+        and not any(within(name, f"backend.models.{own}") for own in families())
         for line, target in imports(name, path)
         if any(within(target, f"backend.models.{own}") for own in families())
+    ]
+    assert not wrong
+
+
+def test_only_families_import_what_the_unets_share() -> None:
+    # It is no family, but belongs to some of them: nothing else may know how their denoiser is built.
+    shared = "backend.models.unet"
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name, path in modules().items()
+        if not within(name, shared) and not any(within(name, f"backend.models.{own}") for own in families())
+        for line, target in imports(name, path)
+        if within(target, shared)
+    ]
+    assert not wrong
+
+
+def test_what_a_family_is_lies_below_the_settings() -> None:
+    below = ("backend.base.problems", "backend.base.paths", "backend.base.tensor_names")
+    known = torch_free(MODELS)
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name in known
+        for line, target in imports(name, modules()[name])
+        if within(target, "backend") and not any(within(target, each) for each in (*below, *known))
     ]
     assert not wrong
 

@@ -5,12 +5,15 @@ import torch
 
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
-from backend.models.flux.denoise import block_lists, predict
+from backend.models.families import family_named
 from backend.plan.graphs import Shape, count_graphs
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch, run
+
+block_lists = family_named("flux").block_lists
+predict = family_named("flux").predict
 
 # Latent sizes (h, w) of 12, 16 and 24 tokens.
 SIZES = [(6, 8), (8, 8), (8, 12)]

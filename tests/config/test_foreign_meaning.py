@@ -383,5 +383,5 @@ def test_a_scale_of_mode_is_told_where_it_does_nothing() -> None:
 def test_the_layers_are_those_that_are_trained_there(values: dict[str, Any], layers: int) -> None:
     """A fused query, key and value are three layers here, and a single block's first layer four."""
     network, model = brought(values).loaded.config.network, make_tiny_denoiser()
-    include = network.targets_include or family("flux").facts.default_targets
+    include = network.targets_include or family("flux").default_targets
     assert len(find_targets(model, include, network.targets_exclude)) == layers

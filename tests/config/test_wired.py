@@ -71,5 +71,5 @@ def test_every_setting_is_read_somewhere() -> None:
     names: set[str] = set()
     for path in (Path(__file__).parents[2] / "backend").rglob("*.py"):
         names |= {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
-    parts = {part.name for row in FAMILIES.values() for part in row.facts.parts}
+    parts = {part.name for row in FAMILIES.values() for part in row.parts}
     assert [setting.path for setting in settings() if setting.name not in names | parts] == []

@@ -21,11 +21,13 @@ from backend.dataset.scan import FolderSpec, scan, scan_dataset
 from backend.latents import cache as caching
 from backend.latents import store
 from backend.latents.cache import LatentCache, TextCache, build_latents, build_text, pixels_of, wanted_text
-from backend.models.flux import code
-from backend.models.flux.facts import FACTS, geometry
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.flux.facts import FACTS
 from backend.plan.make_plan import make_plan
 from tests.tiny.pictures import BLUE, RED, picture, with_caption
+
+code = family_named("flux")
 
 CPU = torch.device("cpu")
 
@@ -65,7 +67,7 @@ def pairs(tmp_path: Path, tiny_flux: Path) -> list[tuple[Item, Fit]]:
     Image.effect_noise((96, 70), 80).convert("RGB").save(tmp_path / "i" / "b.png")
     with_caption(tmp_path / "i" / "b.png")
     Image.new("RGBA", (64, 96), (0, 255, 0, 0)).save(tmp_path / "i" / "c.png")
-    table = bucket_table(64, 16, 128, 16, geometry(tiny_flux))
+    table = bucket_table(64, 16, 128, 16, FACTS.geometry(tiny_flux))
     return [(item, table.assign(item.width, item.height)) for item in scan([FolderSpec(tmp_path / "i")]).items]
 
 
@@ -93,7 +95,7 @@ def test_d13_every_input_is_part_of_the_key(pairs: list[tuple[Item, Fit]], tmp_p
     item, fit = pairs[2]
     assert item.has_alpha
     usual = latents(tmp_path).path(item, fit)
-    other_bucket = bucket_table(128, 16, 256, 16, geometry(tiny_flux)).assign(item.width, item.height)
+    other_bucket = bucket_table(128, 16, 256, 16, FACTS.geometry(tiny_flux)).assign(item.width, item.height)
     files = {
         latents(tmp_path).path(replace(item, key="0" * 64), fit),
         latents(tmp_path).path(item, other_bucket),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from backend.models.flux.facts import check_base_model, geometry
+from backend.models.flux.facts import FACTS
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
 BASE = DEMO / "base"
@@ -37,8 +37,8 @@ def test_it_is_small_enough_for_a_repository() -> None:
 
 
 def test_the_base_is_a_whole_flux_pipeline() -> None:
-    assert check_base_model(BASE, None) == []
-    assert geometry(BASE).pixels_per_token == 16
+    assert FACTS.check_base_model(BASE) == []
+    assert FACTS.geometry(BASE).pixels_per_token == 16
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_the_script_makes_a_pipeline_that_loads(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO / "make_demo.py"), "--out", str(tmp_path), *tiny]
     made = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert made.returncode == 0, made.stderr
-    assert check_base_model(tmp_path / "base", None) == []
+    assert FACTS.check_base_model(tmp_path / "base") == []
 
     import torch
     from diffusers import FluxPipeline

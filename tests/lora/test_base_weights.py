@@ -22,8 +22,9 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.save import file_tensors
 from backend.memory.formats import dequantize
-from backend.models.base import Base
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from tests.lora.test_dora import moved
 from tests.lora.test_factors import change
@@ -39,7 +40,7 @@ EVERYTHING = tuple(NAMES.layers)
 
 
 def plain(base: Path) -> nn.Module:
-    return FLUX.load().load_denoiser(base, Loading(torch.float32, CPU))
+    return family_named(FLUX.name).load_denoiser(base, Loading(torch.float32, CPU))
 
 
 def network(
@@ -65,7 +66,7 @@ def saved(lora: Lora, where: Path, form: str = "kohya", known: Names = NAMES) ->
 def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
     paths, times = [str(path) for path, _ in files], [each for _, each in files]
     section = NetworkSection(base_weights=paths, base_weights_multiplier=times)
-    found = BaseWeights.of(section, Base.at(base), FLUX.facts, NAMES)
+    found = BaseWeights.of(section, BaseModelFiles.at(base), FLUX.facts, NAMES)
     assert found is not None
     return found
 
@@ -73,7 +74,7 @@ def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
 def loaded(base: Path, *files: tuple[Path, float], **more: object) -> nn.Module:
     merge = merge_of(base, *files)
     assert merge.check() == []
-    return FLUX.load().load_denoiser(base, Loading(torch.float32, CPU, merge=merge.merged, **more))
+    return family_named(FLUX.name).load_denoiser(base, Loading(torch.float32, CPU, merge=merge.merged, **more))
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "lokr", "loha"])
@@ -139,7 +140,7 @@ def test_it_is_merged_before_it_is_quantised_and_where_it_swaps(tiny_flux: Path,
     assert (
         dequantize(layer.weight, layer.scale, "int8", torch.float32) - weight
     ).abs().max() < weight.abs().max() / 120
-    kept = FLUX.load().load_denoiser(
+    kept = family_named(FLUX.name).load_denoiser(
         tiny_flux, Loading(torch.bfloat16, CPU, merge=merge_of(tiny_flux, (file, 1.0)).merged)
     )
     assert torch.equal(kept.get_submodule(path).weight, weight.bfloat16())
@@ -147,10 +148,10 @@ def test_it_is_merged_before_it_is_quantised_and_where_it_swaps(tiny_flux: Path,
 
 def text_lora(base: Path, where: Path, name: str = "sdxl") -> tuple[Path, Callable[[], nn.Module]]:
     """A LoRA of the UNet and of both text encoders, in kohya's layout."""
-    code, facts = family(name).load(), family(name).facts
+    code, facts = family_named(name), family(name)
     stack = code.load_text(base, Loading(torch.float32, CPU))
     module, idle = stack.trained()
-    known = names_of(linear_layers(code.empty_denoiser(base)), code, facts).joined(linear_layers(module))
+    known = names_of(linear_layers(code.empty_denoiser(base)), facts).joined(linear_layers(module))
     unet = code.load_denoiser(base, Loading(torch.float32, CPU))
     lora = inject(unet, find_targets(unet, ["attn2.to_k"]), rank=2, alpha=4.0, dropout=0.0, seed=1)
     encoders = inject(module, find_targets(module, facts.text_targets, idle), rank=2, alpha=4.0, dropout=0.0, seed=1)
@@ -165,9 +166,9 @@ def text_lora(base: Path, where: Path, name: str = "sdxl") -> tuple[Path, Callab
 def test_text_encoders_get_theirs_and_so_do_captions(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     base, row = request.getfixturevalue(f"tiny_{name}"), family(name)
     file, stack = text_lora(base, tmp_path / "x.safetensors", name)
-    code = row.load()
-    known = names_of(linear_layers(code.empty_denoiser(base)), code, row.facts)
-    merge = BaseWeights.of(NetworkSection(base_weights=[str(file)]), Base.at(base), row.facts, known)
+    code = family_named(row.name)
+    known = names_of(linear_layers(code.empty_denoiser(base)), row)
+    merge = BaseWeights.of(NetworkSection(base_weights=[str(file)]), BaseModelFiles.at(base), row, known)
     assert merge is not None and merge.check() == []
     found = code.load_text(base, Loading(torch.float32, CPU, merge=merge.merged))
     for mine, wanted in zip(found.encode(["a red circle"], 77), stack().encode(["a red circle"], 77), strict=True):

@@ -25,7 +25,7 @@ def model(name: str):
 
 
 def names(name: str) -> Names:
-    return names_of(linear_layers(model(name)), family(name).load(), family(name).facts)
+    return names_of(linear_layers(model(name)), family(name))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -44,7 +44,7 @@ def test_layers_lie_where_comfyui_has_them(name: str) -> None:
 @pytest.mark.parametrize("name", MAPS)
 def test_what_we_call_loadable_is_in_comfyuis_map_and_the_reverse(name: str) -> None:
     known = names(name)
-    loadable = set(known.layers) - set(not_loadable(known.layers, family(name).load().LORA_LAYERS))
+    loadable = set(known.layers) - set(not_loadable(known.layers, family(name).lora_layers))
     loadable = {path for path in loadable if not re.search(r"\.attentions\.\d+\.transformer_blocks\.[1-9]", path)}
     assert loadable == set(known.layers) & set(MAPS[name]) and len(loadable) > 40
 

@@ -38,7 +38,7 @@ def test_default_targets_are_all_layers_of_the_transformers_and_the_plan_counts_
 @pytest.mark.parametrize(("kind", "count"), [("sdxl", 2), ("sd15", 3)])
 def test_conv_dim_adds_all_of_resnets_and_what_changes_the_size(kind: str, count: int) -> None:
     """As sd-scripts' ``conv_dim`` does, but for the text's and picture's own first and last layers."""
-    model, facts = make_tiny_unet(kind), family(kind).facts
+    model, facts = make_tiny_unet(kind), family(kind)
     network = NetworkSection(network_dim=8, network_alpha=4.0, conv_dim=2)
     targets = find_targets(model, included(network, facts))
     wanted = {
@@ -71,8 +71,8 @@ def test_a_lokr_takes_no_larger_kernel() -> None:
 
 def test_a_file_with_convolutions_needs_conv_dim_of_its_rank(tmp_path: Path) -> None:
     """kohya's and LyCORIS' LoCon: A as large as the kernel, B of one pixel."""
-    model, facts = make_tiny_unet("sdxl"), family("sdxl").facts
-    names = names_of(linear_layers(model), family("sdxl").load(), facts)
+    model, facts = make_tiny_unet("sdxl"), family("sdxl")
+    names = names_of(linear_layers(model), facts)
     path = "down_blocks.0.resnets.0.conv1"
     outer, inner = model.get_submodule(path).weight.shape[:2]
     stem, source = f"lora_unet_{path.replace('.', '_')}", torch.Generator().manual_seed(3)

@@ -117,8 +117,8 @@ def test_diffusers_loads_it_at_the_strength_it_was_trained_at(tmp_path: Path, ti
 
 def unet() -> tuple[nn.Module, Lora, Names]:
     """A tiny UNet with a DoRA in linear layers and convolutions of both sizes."""
-    model, facts = make_tiny_unet("sd15"), family("sd15").facts
-    known = names_of(linear_layers(model), family("sd15").load(), facts)
+    model, facts = make_tiny_unet("sd15"), family("sd15")
+    known = names_of(linear_layers(model), facts)
     targets = find_targets(model, [*facts.default_targets, *facts.conv_targets])
     lora = inject(model, targets, rank=3, alpha=6.0, dropout=0.0, seed=1, kind="dora")
     moved(lora)

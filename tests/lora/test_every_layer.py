@@ -22,7 +22,7 @@ from backend.lora.inject import Lora, find_targets, inject, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import Trained, check_savable, file_tensors, in_format, write_lora
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import FAMILIES, family
 from backend.plan.lora_findings import lora_findings
 from tests.tiny import anima, flux, qwen_image, sd3, sdxl
@@ -40,7 +40,7 @@ DENOISERS: dict[str, Callable[[], nn.Module]] = {
 def everything(name: str, kind: str) -> tuple[nn.Module, Lora, Names]:
     """A tiny denoiser with a network of `kind` in all its layers, which training has moved."""
     model = DENOISERS[name]()
-    names = names_of(linear_layers(model), family(name).load(), family(name).facts)
+    names = names_of(linear_layers(model), family(name))
     targets = find_targets(model, [r".*\b.*"])
     assert set(targets) == names.layers.keys()
     if kind in FACTORED:
@@ -66,8 +66,8 @@ def change(lora: Lora, path: str) -> Tensor:
 
 
 def test_denoisers_of_all_families_are_here() -> None:
-    classes = {family(name).facts.denoiser_class for name in DENOISERS}
-    assert classes == {row.facts.denoiser_class for row in FAMILIES.values()}
+    classes = {family(name).denoiser_class for name in DENOISERS}
+    assert classes == {row.denoiser_class for row in FAMILIES.values()}
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_what_no_file_can_hold_is_refused_before_the_first_step() -> None:
 
 def published(name: str) -> nn.Module:
     """The family's denoiser of the published width and one or two blocks, without numbers."""
-    facts = family(name).facts
-    config = Base(None).config(next(part for part in facts.parts if facts.denoiser_class in part.class_names))
+    facts = family(name)
+    config = BaseModelFiles(None).config(facts.denoiser)
     short = {key: 2 for key in ("num_layers", "num_single_layers") if key in config}
     with torch.device("meta"):
         return getattr(diffusers, facts.denoiser_class).from_config({**config, **short})
@@ -125,8 +125,8 @@ def halves(module: nn.Module) -> Trained:
 @pytest.mark.parametrize("name", DENOISERS)
 def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name: str) -> None:
     """By diffusers' own converter, of all layers; what has another prefix its loader skips without a word."""
-    facts, model = family(name).facts, published(name)
-    names = names_of(linear_layers(model), family(name).load(), facts)
+    facts, model = family(name), published(name)
+    names = names_of(linear_layers(model), facts)
     layers = list(names.layers)
     tensors = in_format({path: halves(model.get_submodule(path)) for path in layers}, names, "kohya")
     told = {"unet_config": model.config} if names.prefix == "unet" else {}
@@ -148,7 +148,7 @@ def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name:
 
 
 def settings(name: str, **changes: dict[str, object]):
-    mode = "static" if "static" not in family(name).facts.lacks_modes else "exact_buckets"
+    mode = "static" if "static" not in family(name).lacks_modes else "exact_buckets"
     loaded = parse({"model": {"family": name}, "compile": {"shape_mode": mode}, **changes})
     assert loaded.config is not None
     return loaded.config
@@ -156,8 +156,6 @@ def settings(name: str, **changes: dict[str, object]):
 
 def test_a_dora_is_told_to_draw_otherwise_in_comfyui() -> None:
     dora = {"network": {"network_type": "dora"}}
-    (said,) = lora_findings(settings("sdxl", **dora), family("sdxl").facts, ())
+    (said,) = lora_findings(settings("sdxl", **dora), family("sdxl"), ())
     assert "ComfyUI" in said.text and said.setting == "network.network_type"
-    assert not list(
-        lora_findings(settings("sdxl", **dora, saving={"save_layout": "diffusers"}), family("sdxl").facts, ())
-    )
+    assert not list(lora_findings(settings("sdxl", **dora, saving={"save_layout": "diffusers"}), family("sdxl"), ()))

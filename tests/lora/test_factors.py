@@ -15,7 +15,6 @@ from backend.lora.factors import Factored
 from backend.lora.inject import find_targets, inject
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.save import file_tensors
-from backend.models.flux import code
 from backend.models.flux.facts import FACTS
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
@@ -41,7 +40,7 @@ def change(tensors: dict[str, Tensor], stem: str) -> Tensor:
 )
 def test_a_file_changes_weights_as_training_changed_them(kind: str, rank: int, factor: int | None) -> None:
     model, plain = make_tiny_denoiser(), make_tiny_denoiser()
-    names = names_of(linear_layers(model), code, FACTS)
+    names = names_of(linear_layers(model), FACTS)
     targets = find_targets(model, [*FACTS.default_targets, "proj_out", "norm_out.linear"])
     lora = inject(model, targets, rank=rank, alpha=5.0, dropout=0.0, seed=1, kind=kind, factor=factor)
     with torch.no_grad():
@@ -66,7 +65,7 @@ def test_lycoris_own_loader_adds_what_was_trained(kind: str, rank: int, factor: 
     from lycoris import create_lycoris_from_weights
 
     model, plain = make_tiny_denoiser(), make_tiny_denoiser()
-    names = names_of(linear_layers(model), code, FACTS)
+    names = names_of(linear_layers(model), FACTS)
     targets = find_targets(model, FACTS.default_targets)
     lora = inject(model, targets, rank=rank, alpha=5.0, dropout=0.0, seed=1, kind=kind, factor=factor)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from backend.base.errors import Refused
 from backend.lora.keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
-from backend.models.flux.loras import LORA_LAYERS
+from backend.models.flux.facts import LORA_LAYERS
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs, names, trained
 

@@ -81,7 +81,7 @@ def test_an_embedding_in_the_file_is_named_and_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stem", ["diffusion_model.{}", "lora_unet_{}", "net.{}", "text_conditioner.{}"])
 def test_the_text_conditioner_of_anima_is_named_and_left_out(stem: str, tmp_path: Path) -> None:
     model = anima.make_tiny_denoiser()
-    known = names_of(linear_layers(model), family("anima").load(), family("anima").facts)
+    known = names_of(linear_layers(model), family("anima"))
     inside = "blocks.0.self_attn.q_proj"
     text = stem.format(inside if "conditioner" in stem else f"llm_adapter.{inside}")
     text = text.replace(".", "_") if text.startswith("lora_unet_") else text

@@ -21,9 +21,9 @@ from backend.lora.inject import Lora
 from backend.lora.keys import Names, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import Trained, file_tensors, in_format, write_lora
-from backend.models.base import Base
+from backend.models.common.sources import open_part
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.flux.facts import FACTS
-from backend.models.sources import open_part
 from tests.models.test_layouts import golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser
@@ -151,7 +151,7 @@ def bfl_file(path: Path, rank: int, spelled: Callable[[str], str]) -> Deltas:
     safetensors.torch.save_file(tensors, path)
     one, two = originals.write(path.with_name("one.st"), before), originals.write(path.with_name("two.st"), after)
     part = FACTS.part("transformer")
-    old, new = (open_part(Base.at(file), part).tensors() for file in (one, two))
+    old, new = (open_part(BaseModelFiles.at(file), part).tensors() for file in (one, two))
     changed = {name: new[name].read() - lazy.read() for name, lazy in old.items()}
     return {name.removesuffix(".weight"): delta for name, delta in changed.items() if delta.abs().max() > 0}
 

@@ -9,16 +9,17 @@ from torch import nn
 from backend.compile.helper import compile_model
 from backend.lora.fused import fuse, is_fused, together
 from backend.lora.inject import Lora, find_targets, inject
-from backend.models.flux.denoise import block_lists
+from backend.models.families import family_named
 from backend.models.flux.facts import FACTS
 from backend.models.sdxl.facts import FACTS as SDXL
-from backend.models.unet import denoise as unet
 from backend.models.unet.blocks import block_lists as unet_blocks
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.sdxl import FIRST_WIDTH, LATENT_CHANNELS, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 from tests.tiny.shapes import assert_equal_runs, make_batch, run
+
+block_lists = family_named("flux").block_lists
 
 SIZES = [(6, 8), (8, 12)]
 SOME = ("attn.to_q", "attn.to_v", "proj_mlp")
@@ -99,7 +100,7 @@ def test_a_unet_joins_what_starts_from_pictures_and_from_text() -> None:
             seen = []
             plain = nn.functional.linear
             patch.setattr(nn.functional, "linear", lambda *all: seen.append(all) or plain(*all))
-            (out,) = unet.predict(model, *given)
+            (out,) = family_named("sdxl").predict(model, *given)
         out.square().mean().backward()
         return [out, *(p.grad for p in lora.parameters())], len(seen)
 

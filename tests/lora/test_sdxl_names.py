@@ -14,13 +14,13 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from tests.lora import name_rules
 from tests.models.test_layouts import golden
 from tests.tiny.sdxl import make_tiny_unet
 
-FACTS, CODE = family("sdxl").facts, family("sdxl").load()
+FACTS = family("sdxl")
 PUBLISHED = {name: shape for name, (_, shape) in golden("sd_xl_base_1.0").items()}
 
 
@@ -28,11 +28,11 @@ PUBLISHED = {name: shape for name, (_, shape) in golden("sd_xl_base_1.0").items(
 def unet() -> torch.nn.Module:
     """The UNet of the published size, without numbers."""
     with torch.device("meta"):
-        return UNet2DConditionModel.from_config(Base(None).config(FACTS.part("unet")))
+        return UNet2DConditionModel.from_config(BaseModelFiles(None).config(FACTS.part("unet")))
 
 
 def names(model: torch.nn.Module) -> Names:
-    return names_of(linear_layers(model), CODE, FACTS)
+    return names_of(linear_layers(model), FACTS)
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -18,7 +18,7 @@ from backend.config.checkpointing import within_graphs
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.memory.activation_offload import Offload
-from backend.models.flux.denoise import block_lists, predict
+from backend.models.families import family_named
 from backend.models.flux.facts import FACTS
 from backend.plan.graphs import Shape, count_graphs
 from backend.shapes.runtime import ShapeRuntime
@@ -26,6 +26,9 @@ from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, make_batch
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
+
+block_lists = family_named("flux").block_lists
+predict = family_named("flux").predict
 
 TEXT = 12
 SIZES = [(6, 8), (8, 12)]

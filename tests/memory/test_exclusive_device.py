@@ -11,11 +11,12 @@ from torch import nn
 
 from backend.memory.decoder import Decoder, tile
 from backend.memory.exclusive_device import away
-from backend.models.base import Base
-from backend.models.flux import code
-from backend.models.loading import Loading
-from backend.models.table import family
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from tests.tiny.training import config, events, rows, train_here
+
+code = family_named("flux")
 
 CPU = torch.device("cpu")
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo" / "base"
@@ -67,7 +68,7 @@ def test_a_compiled_block_notices_nothing() -> None:
 
 @pytest.fixture(scope="module")
 def vae() -> Any:
-    return code.load_vae(Base(DEMO), Loading(torch.float32, CPU))
+    return code.load_vae(BaseModelFiles(DEMO), Loading(torch.float32, CPU))
 
 
 def smooth(side: int) -> torch.Tensor:
@@ -138,7 +139,7 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
 
 def test_a_sample_that_overflows_fp16_is_decoded_in_float32(tiny_sdxl: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As SDXL's own VAE does. Norms bring sums of that size back, so that float32 gives a picture."""
-    stack = family("sdxl").load().load_vae(tiny_sdxl, Loading(torch.float32, CPU)).to(dtype=torch.float16)
+    stack = family_named("sdxl").load_vae(tiny_sdxl, Loading(torch.float32, CPU)).to(dtype=torch.float16)
     stack.vae.decoder.conv_in.weight.data.mul_(3e4)
     latent = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(1)) * 4
     assert not torch.isfinite(stack.decode(latent[None])).all()

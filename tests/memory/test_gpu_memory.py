@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from backend.memory.exclusive_device import away
-from backend.models.flux.facts import FACTS
-from backend.models.flux.memory import MEMORY
-from backend.models.table import family
+from backend.models.families import family_named
+from backend.models.flux.facts import FACTS, MEMORY
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.plan.memory.stages import WORKSPACE
@@ -107,7 +106,7 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     for _ in range(2):
         sigma = torch.full((batch,), 0.5, device=card)
         with torch.autocast("cuda", torch.bfloat16):
-            out = family("flux").load_denoise().predict(model.train(), latents, sigma, [words] * batch, 1.0, shapes)
+            out = family_named("flux").predict(model.train(), latents, sigma, [words] * batch, 1.0, shapes)
         torch.stack([x.square().mean() for x in out]).mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.models.files import read_header
-from backend.models.kinds import kind_of
+from backend.models.files.headers import read_header
+from backend.models.files.kinds import kind_of
 from backend.models.spec import Geometry
 from backend.models.table import FAMILIES, family, family_of_denoiser
 
@@ -158,7 +158,7 @@ def test_real_pipeline_loads_the_fixture(tiny_flux: Path) -> None:
         len(pipe.tokenizer_2(t).input_ids) for t in ("a red cat", "a photo of a large green house with a dog")
     )
     assert short < long < 100
-    for facts in FAMILIES["flux"].facts.block_classes:
+    for facts in FAMILIES["flux"].block_classes:
         blocks = getattr(pipe.transformer, facts.attribute)
         assert {type(block).__name__ for block in blocks} == {facts.class_name}
 

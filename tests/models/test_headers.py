@@ -19,7 +19,7 @@ from backend.base.errors import Refused
 from backend.latents.identity import file_identity
 from backend.lora.contents import inspect_lora
 from backend.lora.keys import Names
-from backend.models.files import Unreadable, read_header
+from backend.models.files.headers import Unreadable, read_header
 from backend.models.table import family
 from gui.run_routes import safetensors_metadata
 

@@ -13,30 +13,23 @@ import torch
 from diffusers.loaders import single_file_utils as theirs
 from torch import Tensor, nn
 
-from backend.models import base, measures
-from backend.models.base import Base
-from backend.models.layouts import LAYOUTS, UnknownNames
-from backend.models.sources import open_part
-from backend.models.spec import Part
-from backend.models.table import family
+from backend.models.common.sources import open_part
+from backend.models.files import measures
+from backend.models.files.base_model import SHIPPED, BaseModelFiles
+from backend.models.files.layouts.rules import UnknownNames
+from backend.models.files.parts import Part
+from backend.models.table import LAYOUTS, family
 from tests.tiny import originals
 
-
-def part(layouts: tuple[str, ...], shipped: str, cls: str, markers: tuple[str, ...] = ()) -> Part:
-    files = (("config.json",),)
-    return Part("it", "the part", "it", (cls,), files, "model", markers, layouts=layouts, shipped=shipped)
-
-
-FLUX = part(("flux_bfl",), "flux/configs/transformer.json", "FluxTransformer2DModel")
-VAE = part(("ldm_vae",), "flux/configs/vae.json", "AutoencoderKL")
-CLIP = part(("hf_clip", "hf_clip_bare"), "flux/configs/text_encoder.json", "CLIPTextModel")
-CLIP_G = part(("hf_clip_g", "open_clip"), "flux/configs/text_encoder.json", "CLIPTextModelWithProjection")
-T5 = part(("t5",), "flux/configs/text_encoder_2.json", "T5EncoderModel")
+# the families' own parts; CLIP as all that read it together have it
+FLUX, VAE, T5 = (family("flux").part(name) for name in ("transformer", "vae", "text_encoder_2"))
+CLIP = family("sd15").part("text_encoder")
+CLIP_G = family("sdxl").part("text_encoder_2")
 
 
 def read(path: Path, part: Part) -> dict[str, Tensor]:
     """What our source reads, name -> tensor, with the shape and dtype that it promised."""
-    lazies = open_part(Base.at(path), part).tensors()
+    lazies = open_part(BaseModelFiles.at(path), part).tensors()
     found = {name: lazy.read() for name, lazy in lazies.items()}
     assert all(
         tuple(found[n].shape) == tuple(lazy.shape) and found[n].dtype == lazy.dtype for n, lazy in lazies.items()
@@ -57,7 +50,7 @@ def test_flux(tmp_path: Path, guidance: bool, prefix: str) -> None:
     original = originals.bfl(model.state_dict())
     path = originals.write(tmp_path / "flux.safetensors", originals.behind(prefix, original))
     assert_same(read(path, FLUX), model.state_dict())
-    config = open_part(Base.at(path), FLUX).config()
+    config = open_part(BaseModelFiles.at(path), FLUX).config()
     assert {key: config[key] for key in model.config if key in config} == {
         key: list(value) if isinstance(value, tuple) else value for key, value in model.config.items() if key in config
     }
@@ -71,7 +64,7 @@ def test_autoencoder(tmp_path: Path, quant: bool, prefix: str) -> None:
     assert_same(theirs.convert_ldm_vae_checkpoint(dict(original), dict(model.config)), model.state_dict())
     path = originals.write(tmp_path / "ae.safetensors", originals.behind(prefix, original))
     assert_same(read(path, VAE), model.state_dict())
-    config = open_part(Base.at(path), VAE).config()
+    config = open_part(BaseModelFiles.at(path), VAE).config()
     for key in ("block_out_channels", "latent_channels", "layers_per_block", "use_quant_conv", "use_post_quant_conv"):
         assert config[key] == (list(model.config[key]) if key == "block_out_channels" else model.config[key])
 
@@ -82,7 +75,7 @@ def test_clip(tmp_path: Path, prefix: str) -> None:
     extras = {"text_model.embeddings.position_ids": torch.arange(77)[None], "logit_scale": torch.tensor(4.6)}
     path = originals.write(tmp_path / "clip_l.safetensors", originals.behind(prefix, wanted | extras))
     assert_same(read(path, CLIP), wanted)
-    config = open_part(Base.at(path), CLIP).config()
+    config = open_part(BaseModelFiles.at(path), CLIP).config()
     assert (config["vocab_size"], config["hidden_size"], config["num_hidden_layers"]) == (99, 64, 2)
     assert (config["num_attention_heads"], config["intermediate_size"], config["eos_token_id"]) == (1, 128, 98)
 
@@ -104,7 +97,7 @@ def test_open_clip(tmp_path: Path, prefix: str) -> None:
     extras |= {"transformer.text_model.embeddings.position_ids": torch.arange(77)[None]}
     path = originals.write(tmp_path / "clip_g.safetensors", originals.behind(prefix, original | extras))
     assert_same(read(path, CLIP_G), model.state_dict())
-    assert open_part(Base.at(path), CLIP_G).config()["projection_dim"] == 128
+    assert open_part(BaseModelFiles.at(path), CLIP_G).config()["projection_dim"] == 128
 
 
 @pytest.mark.parametrize("prefix", LAYOUTS["t5"].prefixes)
@@ -113,7 +106,7 @@ def test_t5(tmp_path: Path, prefix: str) -> None:
     extras = {"encoder.embed_tokens.weight": wanted["shared.weight"], "spiece_model": torch.zeros(9, dtype=torch.uint8)}
     path = originals.write(tmp_path / "t5xxl.safetensors", originals.behind(prefix, wanted | extras))
     assert_same(read(path, T5), wanted)
-    config = open_part(Base.at(path), T5).config()
+    config = open_part(BaseModelFiles.at(path), T5).config()
     assert [config[key] for key in ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")] == [
         120,
         32,
@@ -172,7 +165,7 @@ def test_names_that_a_layout_does_not_have_are_told() -> None:
 def test_only_the_asked_bytes_are_read(tmp_path: Path) -> None:
     stored = originals.bfl(originals.flux_transformer().state_dict())
     path = originals.write(tmp_path / "flux.safetensors", stored)
-    lazy = open_part(Base.at(path), FLUX).tensors()["single_transformer_blocks.1.attn.to_k.weight"]
+    lazy = open_part(BaseModelFiles.at(path), FLUX).tensors()["single_transformer_blocks.1.attn.to_k.weight"]
     whole = stored["single_blocks.1.linear1.weight"]
     assert lazy.stored.end - lazy.stored.start == 128 * 128 * 4
     assert torch.equal(lazy.read(), whole[128:256])
@@ -243,11 +236,11 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("name", "kind", "part_name"), PUBLISHED)
 def test_published_files_fit_the_model_of_our_config(name: str, kind: str, part_name: str) -> None:
-    header, part = golden(name), family(kind).facts.part(part_name)
-    layout = next(LAYOUTS[each] for each in part.layouts if LAYOUTS[each].prefix_in(header) is not None)
+    header, part = golden(name), family(kind).part(part_name)
+    layout = next(each for each in part.layouts if each.prefix_in(header) is not None)
     found = {n: p.shape for n, p in layout.pieces(header, layout.prefix_in(header) or "").items()}
-    shipped = json.loads((Path(base.__file__).parent / part.shipped).read_text(encoding="utf-8"))
-    measured = measures.of(part.class_names[0], found, shipped)
+    shipped = json.loads((SHIPPED / part.shipped).read_text(encoding="utf-8"))
+    measured = measures.measured(part.measure, found, shipped)
     # what we ship is the published config: measuring the published file changes nothing
     changed = {key: measured[key] for key in measured if measured[key] != shipped.get(key)}
     assert changed == (DIFFERS.get(name, {}) if part_name == "transformer" else {})

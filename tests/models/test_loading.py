@@ -19,10 +19,10 @@ from transformers import CLIPTextModel, T5EncoderModel
 from backend.base.errors import Refused
 from backend.memory.formats import quantize
 from backend.memory.quantized import QuantizedLinear
+from backend.models.common.loading import Loading
+from backend.models.common.local import load_part
+from backend.models.common.sources import file_tensors
 from backend.models.flux.facts import FACTS
-from backend.models.loading import Loading
-from backend.models.local import load_part
-from backend.models.sources import file_tensors
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -146,8 +146,8 @@ import sys, resource, torch
 from pathlib import Path
 from diffusers import FluxTransformer2DModel
 from backend.models.flux.facts import FACTS
-from backend.models.loading import Loading
-from backend.models.local import load_part
+from backend.models.common.loading import Loading
+from backend.models.common.local import load_part
 base, dtype, quantize = Path(sys.argv[1]), getattr(torch, sys.argv[2]), sys.argv[3] or None
 load = lambda base: load_part(
     FluxTransformer2DModel, base, FACTS.part("transformer"), Loading(dtype, torch.device("cpu"), quantize=quantize))

@@ -12,8 +12,9 @@ import torch
 from diffusers import FluxTransformer2DModel, UNet2DConditionModel
 
 from backend.config.schema import Config
-from backend.models.base import Base
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from backend.runs.folder import Run
 from tests.tiny import originals
@@ -133,10 +134,12 @@ def test_flux_from_four_files_trains_samples_saves_and_reloads(
 @pytest.mark.parametrize("kind", ["sdxl", "sd15"])
 def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model, unet = checkpoint(kind, request.getfixturevalue(f"tiny_{kind}"), tmp_path)
-    base = Base(Path(model["base_model"]), {name: Path(path) for name, path in model.items() if "tokenizer" in name})
+    base = BaseModelFiles(
+        Path(model["base_model"]), {name: Path(path) for name, path in model.items() if "tokenizer" in name}
+    )
     row = family(kind)
     assert row.check_base_model(base) == []
-    loaded = row.load().load_denoiser(base, Loading(torch.float32, CPU))
+    loaded = family_named(row.name).load_denoiser(base, Loading(torch.float32, CPU))
     assert loaded.state_dict().keys() == unet.state_dict().keys()
     assert all(torch.equal(value, unet.state_dict()[name]) for name, value in loaded.state_dict().items())
     for key in ("block_out_channels", "cross_attention_dim", "attention_head_dim", "use_linear_projection"):
@@ -162,7 +165,7 @@ def _metadata(run: Run) -> dict[str, str]:
 def said(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
     """Setting -> text of its problem."""
     given = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
-    return {p.path: p.text for p in family(kind).check_base_model(Base(Path(model["base_model"]), given))}
+    return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), given))}
 
 
 def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) 
 
 def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, tmp_path: Path) -> None:
     model = flux_files(tiny_flux, tmp_path / "files")
-    found = family("flux").check_base_model(Base(Path(model["base_model"])))
+    found = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
     assert {p.path for p in found} == {
         f"model.{name}" for name in ("vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     }
@@ -222,7 +225,7 @@ def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> Non
 
 
 def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
-    from backend.models.flux import code
+    code = family_named("flux")
 
     model = flux_files(tiny_flux, tmp_path / "files")
     schnell = originals.write(
@@ -234,8 +237,8 @@ def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path
         (schnell, "flux-1-schnell/lora", [1.0, 0.75, 0.5, 0.25, 0.0]),
         (Path(model["base_model"]), "flux-1-dev/lora", None),
     ):
-        base = Base(path, given)
-        assert code.architecture(base) == architecture
+        base = BaseModelFiles(path, given)
+        assert code.facts.lora_architecture(base) == architecture
         assert (code.sampling_sigmas(4, 4096, base) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])) is (
             sigmas is not None
         )

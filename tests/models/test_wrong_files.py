@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 
 from backend.config.schema import Config
-from backend.models.base import Base
-from backend.models.chosen import check
-from backend.models.files import Unreadable, read_header
+from backend.models.family_check import check
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.headers import Unreadable, read_header
 from backend.models.table import family
 from tests.models.test_layouts import golden
 from tests.tiny import originals
@@ -164,7 +164,7 @@ def test_what_is_no_safetensors_file_is_told_by_its_first_bytes(
         read_header(path)
     for problem in (
         *family("flux").check_base_model(path),
-        *(p for p in family("flux").check_base_model(Base(path, {"vae": path})) if p.path == "model.vae"),
+        *(p for p in family("flux").check_base_model(BaseModelFiles(path, {"vae": path})) if p.path == "model.vae"),
     ):
         assert problem.text == f"flux1-dev.safetensors {said}" or problem.text.startswith(f"{path.name} {said}")
         assert remedy in problem.remedy
@@ -181,7 +181,7 @@ def test_what_is_no_safetensors_file_is_told_by_its_first_bytes(
 def test_what_is_only_a_part_of_a_file_is_told(name: str, share: float, said: str, remedy: str, tmp_path: Path) -> None:
     whole = list(golden("t5xxl").items())
     t5 = sized(tmp_path / name, dict(whole[: int(share * len(whole))]))
-    base = Base(sized(tmp_path / "flux1-dev.safetensors", golden("flux1-dev")), {"text_encoder_2": t5})
+    base = BaseModelFiles(sized(tmp_path / "flux1-dev.safetensors", golden("flux1-dev")), {"text_encoder_2": t5})
     found = [p for p in family("flux").check_base_model(base) if p.path == "model.text_encoder_2"]
     assert len(found) == bool(said) and all(said in p.text and remedy in p.remedy for p in found)
     (problem,) = family("flux").check_base_model(sized(tmp_path / "it-00002-of-00003.safetensors", golden("flux1-dev")))
@@ -191,23 +191,23 @@ def test_what_is_only_a_part_of_a_file_is_told(name: str, share: float, said: st
 
 def test_parts_of_another_family_are_named_in_their_own_fields(tiny_flux: Path, tmp_path: Path) -> None:
     files = {name: sized(tmp_path / f"{name}.safetensors", golden(name)) for name in ("qwen_image", "flux1-dev", "ae")}
-    said = family("qwen_image").check_base_model(Base(files["qwen_image"], {"vae": files["ae"]}))
+    said = family("qwen_image").check_base_model(BaseModelFiles(files["qwen_image"], {"vae": files["ae"]}))
     assert "ae.safetensors is a VAE in latent diffusion's layout" in next(p.text for p in said if p.path == "model.vae")
     turned = {"tokenizer": tiny_flux / "tokenizer_2", "tokenizer_2": tiny_flux / "tokenizer"}
-    told = {p.path: p.text for p in family("flux").check_base_model(Base(files["flux1-dev"], turned))}
+    told = {p.path: p.text for p in family("flux").check_base_model(BaseModelFiles(files["flux1-dev"], turned))}
     assert "holds T5Tokenizer" in told["model.tokenizer"] and "holds CLIPTokenizer" in told["model.tokenizer_2"]
 
 
 def test_the_family_of_a_file_is_found_whatever_is_given_beside_it(tmp_path: Path) -> None:
     sdxl, ae = (sized(tmp_path / f"{name}.safetensors", golden(name)) for name in (_SDXL, "ae"))
-    (problem,), other = check(Config(), Base(sdxl, {"vae": ae}))
-    assert problem.path == "model.family" and "is SDXL" in problem.text and other is family("sdxl").facts
+    (problem,), other = check(Config(), BaseModelFiles(sdxl, {"vae": ae}))
+    assert problem.path == "model.family" and "is SDXL" in problem.text and other is family("sdxl")
 
 
 def test_a_checkpoint_that_is_marked_so_predicts_velocity(tmp_path: Path) -> None:
     marked = golden(_SDXL) | {"v_pred": ("F32", (0,)), "ztsnr": ("F32", (0,))}
-    base = Base(sized(tmp_path / "marked.safetensors", marked))
+    base = BaseModelFiles(sized(tmp_path / "marked.safetensors", marked))
     found = family("sdxl").scheduler_config(base)
     assert (found["prediction_type"], found["rescale_betas_zero_snr"]) == ("v_prediction", True)
-    plain = Base(sized(tmp_path / "plain.safetensors", golden(_SDXL)))
+    plain = BaseModelFiles(sized(tmp_path / "plain.safetensors", golden(_SDXL)))
     assert family("sdxl").scheduler_config(plain)["prediction_type"] == "epsilon"

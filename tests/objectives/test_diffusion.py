@@ -14,7 +14,8 @@ from diffusers.training_utils import compute_snr
 
 from backend.config.schema import Config
 from backend.memory.seeds import generator
-from backend.models.base import Base
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.shift import ShiftLine
 from backend.models.table import family
 from backend.objectives import flow
@@ -188,7 +189,7 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     made = []
     for name, base, more in (("flux", tiny_flux, {}), ("sdxl", tiny_sdxl, {"prediction_type": "v_prediction", **own})):
         cfg = Config.model_validate({"model": {"family": name}, "timesteps": times, "loss": {**loss, **more}, **step})
-        made.append(objective_of(cfg, family(name).facts, family(name).load(), Base.at(base)))
+        made.append(objective_of(cfg, family(name), family_named(name), BaseModelFiles.at(base)))
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
     drawn |= {"line": ShiftLine()}
@@ -197,7 +198,9 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
     assert flowing.strata == diffusing.strata == Strata(3, 5)
-    plain = objective_of(Config.model_validate(step), family("flux").facts, family("flux").load(), Base.at(tiny_flux))
+    plain = objective_of(
+        Config.model_validate(step), family("flux"), family_named("flux"), BaseModelFiles.at(tiny_flux)
+    )
     assert plain.strata is None
 
 
@@ -210,7 +213,7 @@ def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image:
     row = family("qwen_image")
     shifts = []
     for base in (tiny_qwen_image, folder):
-        objective = objective_of(cfg, row.facts, row.load(), Base.at(base))
+        objective = objective_of(cfg, row, family_named(row.name), BaseModelFiles.at(base))
         shifts.append(objective.draw.line.shift(8192))
         # the last of a sample's levels is stretched to the scheduler's end, and the others with it
         middle, last = (1 - flow.shifted(torch.tensor(share / 3), shifts[-1]) for share in (2, 1))

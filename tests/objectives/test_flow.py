@@ -10,7 +10,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from backend.memory.seeds import generator
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.shift import ShiftLine
 from backend.models.table import FAMILIES
 from backend.objectives import flow
@@ -62,7 +62,7 @@ def test_mode_draws_as_diffusers_does(scale: float) -> None:
 def test_flux_shift_is_the_pipelines_own_line(name: str, most: float) -> None:
     from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
-    line = ShiftLine.of(FAMILIES[name].scheduler_config(Base(None)))
+    line = ShiftLine.of(FAMILIES[name].scheduler_config(BaseModelFiles(None)))
     assert line.max_shift == most
     lengths = (line.base_image_seq_len, line.max_image_seq_len)
     for tokens in (256, 1000, 4096, 8192):

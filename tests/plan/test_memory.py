@@ -10,7 +10,7 @@ import pytest
 
 from backend.config.load import parse
 from backend.config.schema import Config
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.flux.facts import FACTS
 from backend.models.table import family
 from backend.plan.memory.activations import Work
@@ -249,7 +249,7 @@ def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
     from backend.plan.memory.parts import trained_layers
     from tests.tiny.flux import make_tiny_denoiser
 
-    parts = read_parts(family("flux"), Base(tiny_flux))
+    parts = read_parts(family("flux"), BaseModelFiles(tiny_flux))
     assert parts is not None
     model = make_tiny_denoiser()
     assert parts.denoiser.count == sum(p.numel() for p in model.parameters())
@@ -257,7 +257,7 @@ def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
     targets = [*FACTS.default_targets, "proj_out"]
     assert set(trained_layers(parts.denoiser, targets, ["to_k"])) == set(find_targets(model, targets, ["to_k"]))
     assert parts.vae > 0 and parts.vae_width == 8 and set(parts.texts) == {"text_encoder", "text_encoder_2"}
-    assert read_parts(family("flux"), Base(tiny_flux / "nowhere")) is None
+    assert read_parts(family("flux"), BaseModelFiles(tiny_flux / "nowhere")) is None
 
 
 def test_the_estimate_as_data_and_beside_a_peak() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from backend.plan.memory.activations import Work
 from backend.plan.memory.estimate import Estimate
@@ -36,7 +36,7 @@ def test_encoders_stay_for_the_whole_run(
     request: pytest.FixtureRequest, name: str, layers: dict[int, int], kind: str
 ) -> None:
     base = request.getfixturevalue(f"tiny_{name}")
-    parts = read_parts(family(name), Base.at(base))
+    parts = read_parts(family(name), BaseModelFiles.at(base))
     assert parts is not None
     without, trained = of(base, name, network_type=kind), of(base, name, network_type=kind, train_text_encoder=True)
     assert trained.stage("encode_text") is None and without.stage("encode_text") is not None

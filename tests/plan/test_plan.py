@@ -11,13 +11,15 @@ from rich.console import Console
 
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
-from backend.models.flux import code
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
 from backend.models.flux.facts import FACTS
-from backend.models.loading import Loading
 from backend.plan.make_plan import fitting_size, plan_for
 from backend.plan.report import bucket_rows, render
 from backend.plan.texts import token_counter
 from tests.tiny.plan_items import FLUX, TEN_SIZES, config, finding, kinds, plan_of, scan_of
+
+code = family_named("flux")
 
 
 def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
@@ -206,9 +208,9 @@ def test_geometry_and_tokens_come_from_the_base_model(tiny_flux: Path, tmp_path:
 
 
 def code_geometry(base: Path) -> object:
-    from backend.models.flux.facts import geometry
+    from backend.models.flux.facts import FACTS
 
-    return geometry(base)
+    return FACTS.geometry(base)
 
 
 def test_token_counts_are_the_encoders_own(tiny_flux: Path) -> None:

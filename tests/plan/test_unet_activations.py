@@ -8,10 +8,9 @@ import pytest
 
 from backend.config.load import parse
 from backend.memory.swap import swapped_paths
+from backend.models.families import family_named
 from backend.models.sd15.facts import FACTS as SD15
-from backend.models.sd15.memory import MEMORY as SD15_MEMORY
 from backend.models.sdxl.facts import FACTS as SDXL
-from backend.models.sdxl.memory import MEMORY as SDXL_MEMORY
 from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
@@ -42,11 +41,11 @@ SD15_CONFIG: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("facts", "memory", "config", "side", "batch", "targets", "kind"),
     [
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets, "lora"),
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0"), "lora"),
-        (SD15, SD15_MEMORY, SD15_CONFIG, 64, 1, SD15.default_targets, "lora"),
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "lora"),
-        (SDXL, SDXL_MEMORY, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "dora"),
+        (SDXL, SDXL.memory, SDXL_CONFIG, 128, 1, SDXL.default_targets, "lora"),
+        (SDXL, SDXL.memory, SDXL_CONFIG, 64, 2, ("attn1.to_q", "attn2.to_out.0"), "lora"),
+        (SD15, SD15.memory, SD15_CONFIG, 64, 1, SD15.default_targets, "lora"),
+        (SDXL, SDXL.memory, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "lora"),
+        (SDXL, SDXL.memory, SDXL_CONFIG, 128, 1, SDXL.default_targets + SDXL.conv_targets, "dora"),
     ],
 )
 def test_what_is_kept_is_what_autograd_keeps(
@@ -74,8 +73,8 @@ def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config:
     """Levels differ in width and alternate on the way up: blocks picked class by class would weigh something else."""
     model = empty_unet(config)
     shapes = {path: tuple(p.shape) for path, p in model.named_parameters()}
-    parts = Parts(denoiser_of(shapes, family(name).facts), shapes, {}, 0, 128)
-    order = family(name).load_denoise().running_order(model)
+    parts = Parts(denoiser_of(shapes, family(name)), shapes, {}, 0, 128)
+    order = family_named(name).running_order(model)
     for count in range(1, len(order["block"])):
         given = parse(
             {"model": {"family": name}, "compile": {"shape_mode": "off"}, "memory": {"blocks_to_swap": count}}

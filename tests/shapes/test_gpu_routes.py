@@ -10,10 +10,12 @@ import torch
 
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
-from backend.models.flux.denoise import block_lists
+from backend.models.families import family_named
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.shapes import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
+
+block_lists = family_named("flux").block_lists
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")

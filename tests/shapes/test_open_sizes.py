@@ -9,9 +9,12 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import Mod
 
 from backend.compile.telemetry import Telemetry
-from backend.models.flux.denoise import block_lists, predict
+from backend.models.families import family_named
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
+
+block_lists = family_named("flux").block_lists
+predict = family_named("flux").predict
 
 
 def leaves(tokens: int, width: int = 16) -> list[torch.Tensor]:

@@ -3,18 +3,17 @@
 import pytest
 import torch
 
-from backend.models.flux.denoise import (
-    FluxProcessor,
-    block_lists,
-    pack_latent,
-    predict,
-    rope_of,
-    sampling_sigmas,
-    unpack_latent,
-)
+from backend.models.common.attention import JointAttention
+from backend.models.common.tokens import pack_latent, unpack_latent
+from backend.models.families import family_named
+from backend.models.flux.denoiser import rope_of
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import denoiser_with_lora, make_batch, relative
+
+block_lists = family_named("flux").block_lists
+predict = family_named("flux").predict
+sampling_sigmas = family_named("flux").sampling_sigmas
 
 
 def diffusers_forward(model: torch.nn.Module, batch, guidance: float) -> list[torch.Tensor]:
@@ -70,7 +69,7 @@ def test_installed_denoiser_still_serves_diffusers() -> None:
     predict(model, batch.noisy, batch.sigma, batch.text, 3.5, ShapeRuntime())
     blocks = [block for blocks in block_lists(model).values() for block in blocks]
     assert len({id(block.attn.processor) for block in blocks}) == 1
-    assert isinstance(blocks[0].attn.processor, FluxProcessor)
+    assert isinstance(blocks[0].attn.processor, JointAttention)
     assert relative(diffusers_forward(model, batch, 3.5)[0], before[0]) < 1e-6
 
 

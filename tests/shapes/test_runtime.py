@@ -7,6 +7,7 @@ import torch
 
 from backend.config.load import parse
 from backend.dataset.scan import scan_dataset
+from backend.models.families import family_named
 from backend.plan.make_plan import plan_for
 from backend.shapes.runtime import ShapeRuntime
 
@@ -69,7 +70,7 @@ def test_only_graphs_of_open_sizes_leave_out_what_a_fusion_gains() -> None:
 
     model = denoiser_with_lora()
     for shapes in (ShapeRuntime("dynamic"), ShapeRuntime("static", 32), ShapeRuntime("dynamic"), ShapeRuntime("off")):
-        shapes.install(model)
+        shapes.install(model, family_named("flux").install)
         assert torch._inductor.config.triton.mix_order_reduction_non_strict_mode is (shapes.mode == "dynamic")
 
 
@@ -107,10 +108,9 @@ def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
 @pytest.mark.gpu
 def test_syncs_of_a_step_are_counted_and_predict_makes_none() -> None:
     from backend.compile.syncs import counted_syncs
-    from backend.models.flux.denoise import predict
     from tests.tiny.shapes import denoiser_with_lora, make_batch
 
-    model = denoiser_with_lora().cuda()
+    model, predict = denoiser_with_lora().cuda(), family_named("flux").predict
     batch = make_batch([(8, 8), (8, 12)]).to("cuda", torch.float32)
     shapes = ShapeRuntime("static", 32)
     predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)

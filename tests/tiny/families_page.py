@@ -56,7 +56,7 @@ def render() -> str:
                 cell = str(numbers.setdefault(cell, len(numbers) + 1))
             cells.append(cell.replace(_REFUSED, "no: "))
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    titles = [family.facts.title for family in FAMILIES.values()]
+    titles = [family.title for family in FAMILIES.values()]
     table = [f"| | {' | '.join(titles)} |", "|---|" + "---|" * len(titles), *lines]
     listed = [f"{number}. `tests/{name}`" for name, number in numbers.items()]
     return "\n".join([_HEAD, *table, "", "## The tests", "", *listed, ""])

@@ -19,6 +19,7 @@ from backend.config.layer_patterns import Kind
 from backend.lora import dora
 from backend.lora.inject import find_targets, inject
 from backend.models.conditioning import CONTROLS
+from backend.models.families import family_named
 from backend.models.table import family
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
@@ -118,7 +119,7 @@ def kept_bytes(
         words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
     with _meta_lengths(), CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        FLUX.load_denoise().predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
+        family_named(FLUX.name).predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from backend.config.layer_patterns import Size
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
-from backend.models.flux import code
 from backend.models.flux.facts import FACTS
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
@@ -31,7 +30,7 @@ def trained(
 
 def names(model: FluxTransformer2DModel | None = None) -> Names:
     """What the layers of the tiny denoiser are called in files."""
-    return names_of(linear_layers(model if model is not None else make_tiny_denoiser()), code, FACTS)
+    return names_of(linear_layers(model if model is not None else make_tiny_denoiser()), FACTS)
 
 
 def inputs(rows: int = 4, columns: int = 6, text: int = 8) -> dict[str, Tensor]:

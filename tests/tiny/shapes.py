@@ -8,10 +8,12 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 
-from backend.models.flux.denoise import predict
+from backend.models.families import family_named
 from backend.models.flux.facts import FACTS
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
+
+predict = family_named("flux").predict
 
 # Latent sizes (h, w): 16, 24, 15 and 12 tokens.
 SIZES = [(8, 8), (8, 12), (6, 10), (12, 4)]

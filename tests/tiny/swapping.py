@@ -11,10 +11,13 @@ from backend.compile.telemetry import CompileStats, Telemetry
 from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.checkpointing import set_activation_budget
 from backend.memory.swap import Swap
-from backend.models.flux.denoise import block_lists, predict
+from backend.models.families import family_named
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
+
+block_lists = family_named("flux").block_lists
+predict = family_named("flux").predict
 
 SIZES = [(6, 8), (8, 8), (8, 12), (12, 4)]
 TEXT = 12

@@ -15,13 +15,15 @@ from PIL import Image
 
 from backend.base.errors import Refused
 from backend.config.schema import SamplePrompt
-from backend.models.base import Base
-from backend.models.flux import code, facts
-from backend.models.flux.load import empty_denoiser
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.flux import facts
 from backend.objectives.flow_matching import EulerSteps
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture
+
+code = family_named("flux")
 
 CPU = torch.device("cpu")
 CAPTIONS = ["a red circle", "", "a photo of the small white cat and a star " * 12]
@@ -48,7 +50,7 @@ def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux:
         decoded = vae.decode(mode).sample
     assert torch.allclose(latents, (mode - vae.config.shift_factor) * vae.config.scaling_factor, atol=1e-6)
     assert torch.allclose(stack.decode(latents), decoded, atol=1e-5)
-    alone = Base(None, {"vae": tiny_flux / "vae"})
+    alone = BaseModelFiles(None, {"vae": tiny_flux / "vae"})
     assert torch.equal(code.load_vae(alone, Loading(torch.float32, CPU)).encode(pixels), latents)
 
 
@@ -73,7 +75,7 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, tmp_path: Path, true
     ).images[0]
     text, negative = code.load_text(tiny_flux, Loading(torch.float32, CPU)).encode(["a red circle", "blue"], 32)
     shapes = ShapeRuntime("off")
-    geometry = facts.geometry(tiny_flux)
+    geometry = facts.FACTS.geometry(tiny_flux)
     latent = draw_latent(
         prompt,
         PromptText(text, negative if true_cfg > 1 else None),
@@ -105,19 +107,11 @@ def test_drawing_can_be_interrupted_between_steps(tiny_flux: Path) -> None:
             PromptText({}, None),
             lambda x, *_: [torch.zeros_like(x[0])],
             lambda steps, tokens: EulerSteps([1 - i / steps for i in range(steps + 1)]),
-            facts.geometry(tiny_flux),
+            facts.FACTS.geometry(tiny_flux),
             CPU,
             check,
         )
     assert len(calls) == 3
-
-
-def test_an_empty_denoiser_has_the_names_and_sizes_of_the_real_one(tiny_flux: Path) -> None:
-    real = code.load_denoiser(tiny_flux, Loading(torch.float32, CPU))
-    empty = empty_denoiser(tiny_flux)
-    assert {n: p.shape for n, p in empty.named_parameters()} == {n: p.shape for n, p in real.named_parameters()}
-    assert all(p.is_meta for p in empty.parameters())
-    assert real.training and not any(p.requires_grad for p in real.parameters())
 
 
 @pytest.fixture
@@ -164,4 +158,4 @@ def test_a_missing_or_cut_vae_and_transformer_are_named(copied: Path) -> None:
     with pytest.raises(Refused, match="the FLUX transformer is missing"):
         code.load_denoiser(copied, Loading(torch.float32, CPU))
     with pytest.raises(Refused, match="config.json"):
-        empty_denoiser(copied)
+        code.empty_denoiser(copied)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backend.compile.memory_shortage import is_full
-from backend.models import local
+from backend.models.common import local
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
 from backend.training.job import Job

@@ -28,7 +28,7 @@ _CUDA_GRAPH_PATHS = (
 
 def _classes(family: str) -> list[str]:
     """Names of a family's block classes."""
-    return [block.name for block in FAMILIES[family].facts.block_classes]
+    return [block.name for block in FAMILIES[family].block_classes]
 
 
 COMPILE_RULES: tuple[Rule, ...] = (
@@ -112,15 +112,15 @@ COMPILE_RULES: tuple[Rule, ...] = (
         Rule(
             ("compile.shape_mode", "model.family"),
             lambda chosen, family, row=row, mode=mode: FAMILIES[family] is row and chosen == mode,
-            f"{row.facts.title} can't have shape_mode {mode}: {reason}",
+            f"{row.title} can't have shape_mode {mode}: {reason}",
             "Set compile.shape_mode to exact_buckets: one or two graphs for all sizes, without padding",
         )
         for row in FAMILIES.values()
-        for mode, reason in row.facts.lacks_modes.items()
+        for mode, reason in row.lacks_modes.items()
     ),
     Rule(
         ("compile.caption_buckets", "model.family"),
-        lambda buckets, family: bool(buckets) and FAMILIES[family].facts.fixed_text_length,
+        lambda buckets, family: bool(buckets) and FAMILIES[family].fixed_text_length,
         "caption_buckets has no effect: {family} always reads text of one length",
         "Take caption_buckets out",
         "warning",

@@ -39,7 +39,7 @@ def _folder_keys(rows: list[Any]) -> list[str]:
     return [str(resolve(row.path)) for row in rows]
 
 
-_OPTIONS = [row.facts.options for row in FAMILIES.values()]
+_OPTIONS = [row.options for row in FAMILIES.values()]
 # Settings that some families have and others lack.
 _FAMILY_OPTIONS = frozenset().union(*_OPTIONS) - frozenset.intersection(*_OPTIONS)
 
@@ -47,10 +47,10 @@ _FAMILY_OPTIONS = frozenset().union(*_OPTIONS) - frozenset.intersection(*_OPTION
 def family_option(path: str) -> Rule:
     """A warning when a setting that only some families have was changed for one that lacks it."""
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
-    having = [row.facts for row in FAMILIES.values() if name in row.facts.options]
+    having = [row for row in FAMILIES.values() if name in row.options]
     return Rule(
         (path, "model.family"),
-        lambda value, family: value != default and FAMILIES[family].facts not in having,
+        lambda value, family: value != default and FAMILIES[family] not in having,
         f"{name} has no effect: the family {{family}} does not have it",
         f"Take {name} out; it is for {', '.join(facts.title for facts in having)}",
         "warning",
@@ -63,7 +63,7 @@ def needs_control(path: str, column: str) -> Rule:
         (path, "model.family"),
         lambda rows, family: (
             [number for number, row in enumerate(rows) if getattr(row, column) is None]
-            if (rule := FAMILIES[family].facts.controls) is not None and rule.needed
+            if (rule := FAMILIES[family].controls) is not None and rule.needed
             else []
         ),
         f"the family {{family}} edits a picture and reads the caption with it: {column} is missing",
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
         lambda folders, measured, prompts, family: (
-            FAMILIES[family].facts.controls is None
+            FAMILIES[family].controls is None
             and (any(f.control_path for f in [*folders, *measured]) or any(p.controls for p in prompts))
         ),
         "the family {family} takes no control pictures",
@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
         ("sampling.prompts", "model.family"),
         lambda prompts, family: (
             [number for number, row in enumerate(prompts) if len(row.controls) > rule.most]
-            if (rule := FAMILIES[family].facts.controls) is not None
+            if (rule := FAMILIES[family].controls) is not None
             else []
         ),
         "the family {family} takes fewer control pictures",
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         ("sampling.prompts", "model.family"),
         lambda rows, family: (
             [i for i, row in enumerate(rows) if row.true_cfg_scale == 1]
-            if FAMILIES[family].facts.objective == "diffusion"
+            if FAMILIES[family].objective == "diffusion"
             else []
         ),
         "without true guidance a sample of {family} is blurred and hardly follows its prompt",

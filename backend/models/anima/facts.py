@@ -1,4 +1,4 @@
-"""Torch-free facts of Anima, and the check of a base model before anything loads.
+"""Describes Anima: parts, layers, LoRA names, memory, and the check of a base model. Torch-free.
 
 Anima is a Cosmos Predict2 transformer whose text comes from Qwen3 through a conditioner that asks with the ids of T5's
 tokenizer. Class names: diffusers `AnimaModularPipeline` (0.42); folders: circlestone-labs/Anima-Base-v1.0-Diffusers.
@@ -6,15 +6,14 @@ tokenizer. Class names: diffusers `AnimaModularPipeline` (0.42); folders: circle
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from backend.base.problems import Problem
-from backend.models.base import Base
-from backend.models.check import check_model
-from backend.models.files import SETTING
-from backend.models.fit import config_of, differing, video_vae_geometry, whole
-from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
+from backend.models.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
+from backend.models.anima.layout import ANIMA_ADAPTER, ANIMA_DIT, QWEN3, measure, measure_conditioner, measure_qwen3
+from backend.models.files import parts
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.fit import Pair
+from backend.models.files.headers import SETTING
+from backend.models.spec import FLOW_OPTIONS, BaseModel, BlockClass, FamilyFacts, Geometry
 
 PATCH = 2
 
@@ -22,87 +21,96 @@ PADDED_TO = 512
 """Text rows that the transformer sees at least: a caption's own, then zeros (``min_sequence_length`` of
 `AnimaTextConditioner`). No mask takes the zeros out, so that they are attention sinks."""
 
+_REPOSITORY = "circlestone-labs/Anima-Base-v1.0-Diffusers"
+
+
+class AnimaFacts(FamilyFacts):
+    """The facts of Anima."""
+
+    def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
+        """Widths and channels."""
+        return (
+            (
+                "Qwen3's width",
+                self.number(base, "text_encoder", "hidden_size"),
+                "the conditioner's source",
+                self.number(base, "text_conditioner", "source_dim"),
+            ),
+            (
+                "the conditioner's width",
+                self.number(base, "text_conditioner", "target_dim"),
+                "the transformer's text width",
+                self.number(base, "transformer", "text_embed_dim"),
+            ),
+            (
+                "the VAE's channels",
+                self.number(base, "vae", "z_dim"),
+                "the transformer's input channels",
+                self.number(base, "transformer", "in_channels"),
+            ),
+        )
+
+    def fit(self, base: BaseModelFiles) -> list[Problem]:
+        """As the class's, and other Cosmos models: learned positions, further inputs, other patches."""
+        problems, net = super().fit(base), self.config(base, "transformer")
+        if net.get("_class_name") != self.denoiser_class:
+            return problems
+        usual = {"extra_pos_embed_type": None, "use_crossattn_projection": False, "img_context_dim_in": None}
+        other = [name for name, value in usual.items() if net.get(name, value) != value]
+        other += ["patch_size"] if list(net.get("patch_size", (1, PATCH, PATCH))) != [1, PATCH, PATCH] else []
+        if not other:
+            return problems
+        text = f"the transformer is of another Cosmos model than Anima: its {', '.join(other)} differs"
+        return [
+            *problems,
+            Problem(SETTING, None, text, "Give an Anima model; other Cosmos models are not trained here."),
+        ]
+
+    def lora_architecture(self, base: BaseModel) -> str:
+        """``modelspec.architecture`` in the spelling that sd-scripts began."""
+        return "anima-preview/lora"
+
+
 PARTS = (
-    Part(
-        "transformer",
+    parts.denoiser(
+        "anima",
         "the Anima transformer",
-        "transformer",
-        ("CosmosTransformer3DModel",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
+        "CosmosTransformer3DModel",
         ("patch_embed.proj.weight", "transformer_blocks.0.attn2.to_q.weight"),
-        layouts=("anima_dit",),
-        shipped="anima/configs/transformer.json",
-        where="anima-base-v1.0.safetensors or another Anima transformer",
+        ANIMA_DIT,
+        measure,
+        "anima-base-v1.0.safetensors or another Anima transformer",
     ),
-    Part(
-        "text_conditioner",
+    parts.denoiser(
+        "anima",
         "Anima's text conditioner",
-        "text_conditioner",
-        ("AnimaTextConditioner",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
+        "AnimaTextConditioner",
         ("embed.weight", "blocks.0.cross_attn.q_proj.weight"),
-        layouts=("anima_adapter",),
-        shipped="anima/configs/text_conditioner.json",
-        where="the Anima transformer's own file, which holds it",
+        ANIMA_ADAPTER,
+        measure_conditioner,
+        "the Anima transformer's own file, which holds it",
+        "text_conditioner",
     ),
-    Part(
-        "vae",
-        "the VAE",
-        "vae",
-        ("AutoencoderKLQwenImage",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
-        ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight"),
-        setting="vae",
-        layouts=("wan_vae",),
-        shipped="anima/configs/vae.json",
-        where="qwen_image_vae.safetensors, or a VAE's folder",
-    ),
-    Part(
+    parts.qwen_vae("anima"),
+    parts.text_encoder(
+        "anima",
         "text_encoder",
         "the Qwen3 text encoder",
-        "text_encoder",
         ("Qwen3Model", "Qwen3ForCausalLM"),
-        (("config.json",),),
-        "model",
         ("layers.0.self_attn.q_norm.weight", "embed_tokens.weight"),
-        setting="text_encoder",
-        layouts=("qwen3",),
-        shipped="anima/configs/text_encoder.json",
-        where="qwen_3_06b_base.safetensors, or the folder text_encoder of an Anima model",
+        (QWEN3,),
+        measure_qwen3,
+        "qwen_3_06b_base.safetensors, or the folder text_encoder of an Anima model",
     ),
-    Part(
-        "tokenizer",
-        "the Qwen3 tokenizer",
-        "tokenizer",
-        ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
-        (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json")),
-        setting="tokenizer",
-        where="the folder tokenizer of circlestone-labs/Anima-Base-v1.0-Diffusers (or of Qwen/Qwen3-0.6B-Base)",
-    ),
+    parts.qwen_tokenizer("the Qwen3 tokenizer", f"the folder tokenizer of {_REPOSITORY} (or of Qwen/Qwen3-0.6B-Base)"),
     # the last of the tokenizers: the text that the transformer sees has a row for each of its tokens
-    Part(
-        "tokenizer_2",
-        "the T5 tokenizer",
-        "t5_tokenizer",
-        ("T5TokenizerFast", "T5Tokenizer"),
-        (("tokenizer_config.json",), ("tokenizer.json", "spiece.model")),
-        setting="tokenizer_2",
-        where="the folder t5_tokenizer of circlestone-labs/Anima-Base-v1.0-Diffusers (or of google/t5-v1_1-xxl)",
+    parts.t5_tokenizer(
+        "tokenizer_2", f"the folder t5_tokenizer of {_REPOSITORY} (or of google/t5-v1_1-xxl)", "t5_tokenizer"
     ),
-    Part(
-        "scheduler",
-        "the scheduler",
-        "scheduler",
-        ("FlowMatchEulerDiscreteScheduler",),
-        (("scheduler_config.json",),),
-        shipped="anima/configs/scheduler.json",
-    ),
+    parts.flow_scheduler("anima"),
 )
 
-FACTS = FamilyFacts(
+FACTS = AnimaFacts(
     name="anima",
     title="Anima",
     pipeline_class="AnimaModularPipeline",
@@ -127,50 +135,29 @@ FACTS = FamilyFacts(
     ),
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16),
     options=frozenset({"text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
-)
-
-
-def _check_fit(base: Base) -> list[Problem]:
-    """Parts that are each whole but don't belong together, and Cosmos models that are not built like Anima."""
-    net, vae = config_of(base, FACTS, "transformer"), config_of(base, FACTS, "vae")
-    conditioner, qwen = config_of(base, FACTS, "text_conditioner"), config_of(base, FACTS, "text_encoder")
-    pairs = (
-        ("Qwen3's width", whole(qwen, "hidden_size"), "the conditioner's source", whole(conditioner, "source_dim")),
-        (
-            "the conditioner's width",
-            whole(conditioner, "target_dim"),
-            "the transformer's text width",
-            whole(net, "text_embed_dim"),
+    # What ComfyUI's key map takes, under the published names of the weights (``blocks.0.self_attn.q_proj``);
+    # diffusers' converter takes the same.
+    lora_layers=(
+        r"transformer_blocks\.\d+\.attn[12]\.(to_q|to_k|to_v|to_out\.0)",
+        r"transformer_blocks\.\d+\.ff\.net\.(0\.proj|2)",
+        r"transformer_blocks\.\d+\.norm[123]\.linear_[12]",
+        r"(patch_embed\.proj|proj_out|norm_out\.linear_[12]|time_embed\.t_embedder\.linear_[12])",
+    ),
+    # as sd-scripts writes it
+    lora_version="anima",
+    # Counted on diffusers' classes (0.42) at full size. Three norms of the stream, and those of the queries and keys of
+    # both attentions, in float32; what both attentions are given and give, and their normed queries and keys.
+    memory=FamilyMemory(
+        blocks=(
+            BlockActivations(
+                "block",
+                "attn1.to_q",
+                others=((r"attn2\.to_[kv]$", "text"), (r"^norm", "row")),
+                kept={"image": Kept(full=6, half=7), "text": Kept(full=1, half=3)},
+                outputs=(r"net\.0\.proj$",),
+            ),
         ),
-        ("the VAE's channels", whole(vae, "z_dim"), "the transformer's input channels", whole(net, "in_channels")),
-    )
-    problems = differing(pairs, FACTS.title)
-    return problems + _check_build(net)
-
-
-def _check_build(net: dict[str, Any]) -> list[Problem]:
-    """Other Cosmos models: learned positions, pictures or wider text as further inputs, other patches."""
-    if net.get("_class_name") != FACTS.denoiser_class:
-        return []
-    usual = {"extra_pos_embed_type": None, "use_crossattn_projection": False, "img_context_dim_in": None}
-    other = [name for name, value in usual.items() if net.get(name, value) != value]
-    other += ["patch_size"] if list(net.get("patch_size", (1, PATCH, PATCH))) != [1, PATCH, PATCH] else []
-    if not other:
-        return []
-    text = f"the transformer is of another Cosmos model than Anima: its {', '.join(other)} differs"
-    return [Problem(SETTING, None, text, "Give an Anima model; other Cosmos models are not trained here.")]
-
-
-def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
-    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    return check_model(Base.at(base, variant), FACTS, (), _check_fit)
-
-
-def geometry(base: Base | Path) -> Geometry:
-    """Geometry of the model, from the config of its VAE; ValueError when it can't be read."""
-    return video_vae_geometry(Base.at(base), FACTS, PATCH)
-
-
-def scheduler_config(base: Base | Path) -> dict[str, Any]:
-    """The scheduler's config; ValueError when it can't be read."""
-    return Base.at(base).config(FACTS.part("scheduler"))
+        vae=VaeActivations(encode=11, decode=12),
+        around=9400,
+    ),
+)

@@ -1,110 +1,163 @@
-"""Torch-free facts of FLUX.1 in diffusers layout, and the check of a base model before anything loads.
+"""Describes FLUX.1 and FLUX.1 Kontext: parts, layers, LoRA names, memory, and the check of a base model. Torch-free.
 
-Widths and class names: diffusers `FluxPipeline` and `FluxTransformer2DModel` (transformer_flux.py, 0.42).
+Widths and class names: diffusers `FluxPipeline`, `FluxKontextPipeline` and `FluxTransformer2DModel`
+(transformer_flux.py, 0.42).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from backend.base.problems import Problem
-from backend.models import files
-from backend.models.base import SHIPPED, Base
-from backend.models.check import check_model
-from backend.models.fit import config_of, differing, whole
-from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
+from backend.models.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
+from backend.models.files import parts
+from backend.models.files.base_model import SHIPPED, BaseModelFiles
+from backend.models.files.fit import Pair
+from backend.models.files.headers import SETTING, read_json
+from backend.models.flux.layout import FLUX_BFL, XLABS_LORA, measure
+from backend.models.spec import FLOW_OPTIONS, BaseModel, BlockClass, Controls, FamilyFacts, Geometry
 
 # A FLUX token is 2x2 latent cells: the patch is packed outside the transformer (its own patch_size is 1).
 PATCH = 2
 
-# The other FLUX pipelines hold the same parts (image to image, inpainting); Fill and Control do not.
-SAME_PARTS = ("FluxImg2ImgPipeline", "FluxInpaintPipeline")
+
+class FluxFacts(FamilyFacts):
+    """The facts of a model of FLUX.1's build."""
+
+    def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
+        """Widths that must agree."""
+        channels = self.number(base, "vae", "latent_channels")
+        return (
+            (
+                "T5's width",
+                self.number(base, "text_encoder_2", "d_model"),
+                "the transformer's text width",
+                self.number(base, "transformer", "joint_attention_dim"),
+            ),
+            (
+                "CLIP's width",
+                self.number(base, "text_encoder", "hidden_size"),
+                "the transformer's pooled width",
+                self.number(base, "transformer", "pooled_projection_dim"),
+            ),
+            (
+                "the VAE's channels a token",
+                None if channels is None else channels * PATCH * PATCH,
+                "the transformer's input channels",
+                self.number(base, "transformer", "in_channels"),
+            ),
+        )
+
+    def geometry(self, base: BaseModel) -> Geometry:
+        """As the class's; ValueError also when the transformer takes other channels than the VAE gives."""
+        found = super().geometry(base)
+        wanted, given = self.number(base, "transformer", "in_channels"), found.latent_channels * PATCH * PATCH
+        if wanted is not None and wanted != given:
+            raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {given}")
+        return found
+
+    def scheduler_config(self, base: BaseModel) -> dict[str, Any]:
+        """As the class's; for single files that of dev or schnell, told by the guidance input."""
+        base = BaseModelFiles.at(base)
+        guided = self.config(base, "transformer").get("guidance_embeds")
+        if base.place(self.part("scheduler")) is None and guided is False:
+            return read_json(SHIPPED / "flux/configs/scheduler_schnell.json")
+        return super().scheduler_config(base)
+
+    def lora_architecture(self, base: BaseModel) -> str:
+        """``modelspec.architecture``: told by the guidance embedding, dev or schnell."""
+        try:
+            guided = BaseModelFiles.at(base).config(self.part("transformer")).get("guidance_embeds")
+        except (OSError, ValueError):
+            return "flux-1/lora"
+        return "flux-1-dev/lora" if guided else "flux-1-schnell/lora"
+
+
+class KontextFacts(FluxFacts):
+    """The facts of FLUX.1 Kontext: a control picture stands behind the image tokens.
+
+    Its transformer can't be told from FLUX.1-dev's by its tensors, so that a person chooses the family.
+    """
+
+    def fit(self, base: BaseModelFiles) -> list[Problem]:
+        """As FLUX's, and whether the transformer has an input for guidance."""
+        problems = super().fit(base)
+        if problems or self.config(base, "transformer").get("guidance_embeds", True):
+            return problems
+        text = "the transformer has no input for guidance, as FLUX.1 schnell, and Kontext has one"
+        return [Problem(SETTING, None, text, "Choose a FLUX.1 Kontext model, or the family flux.")]
+
 
 PARTS = (
-    Part(
-        "transformer",
+    parts.denoiser(
+        "flux",
         "the FLUX transformer",
-        "transformer",
-        ("FluxTransformer2DModel",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
+        "FluxTransformer2DModel",
         ("x_embedder.weight", "transformer_blocks.0.attn.to_q.weight", "single_transformer_blocks.0.proj_mlp.weight"),
-        layouts=("flux_bfl",),
-        shipped="flux/configs/transformer.json",
-        where="flux1-dev.safetensors or another FLUX.1 transformer",
+        FLUX_BFL,
+        measure,
+        "flux1-dev.safetensors or another FLUX.1 transformer",
     ),
-    Part(
-        "vae",
-        "the VAE",
-        "vae",
-        ("AutoencoderKL",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
-        ("encoder.down_blocks.0.resnets.0.conv1.weight", "decoder.conv_in.weight"),
-        setting="vae",
-        layouts=("ldm_vae",),
-        shipped="flux/configs/vae.json",
-        where="FLUX's ae.safetensors, or a VAE's folder",
-    ),
-    Part(
-        "text_encoder",
-        "the CLIP text encoder",
-        "text_encoder",
-        ("CLIPTextModel",),
-        (("config.json",),),
-        "model",
-        ("embeddings.token_embedding.weight",),
-        setting="text_encoder",
-        layouts=("hf_clip",),
-        shipped="flux/configs/text_encoder.json",
-        where="clip_l.safetensors, or the folder text_encoder of a FLUX.1 model",
-    ),
-    Part(
+    parts.kl_vae("flux", "FLUX's ae.safetensors, or a VAE's folder"),
+    parts.clip("flux", "text_encoder", "clip_l.safetensors, or the folder text_encoder of a FLUX.1 model"),
+    parts.t5(
+        "flux",
         "text_encoder_2",
-        "the T5 text encoder",
-        "text_encoder_2",
-        ("T5EncoderModel",),
-        (("config.json",),),
-        "model",
-        ("SelfAttention.q.weight",),
-        setting="text_encoder_2",
-        layouts=("t5",),
-        shipped="flux/configs/text_encoder_2.json",
-        where="t5xxl_fp16.safetensors (or fp8), or the folder text_encoder_2 of a FLUX.1 model",
+        "t5xxl_fp16.safetensors (or fp8), or the folder text_encoder_2 of a FLUX.1 model",
     ),
-    Part(
-        "tokenizer",
-        "the CLIP tokenizer",
-        "tokenizer",
-        ("CLIPTokenizer", "CLIPTokenizerFast"),
-        (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json")),
-        setting="tokenizer",
-        where="the folder tokenizer of black-forest-labs/FLUX.1-dev (or of openai/clip-vit-large-patch14)",
+    parts.clip_tokenizer(
+        "tokenizer", "the folder tokenizer of black-forest-labs/FLUX.1-dev (or of openai/clip-vit-large-patch14)"
     ),
-    Part(
-        "tokenizer_2",
-        "the T5 tokenizer",
-        "tokenizer_2",
-        ("T5TokenizerFast", "T5Tokenizer"),
-        (("tokenizer_config.json",), ("tokenizer.json", "spiece.model")),
-        setting="tokenizer_2",
-        where="the folder tokenizer_2 of black-forest-labs/FLUX.1-dev (or of google/t5-v1_1-xxl)",
+    parts.t5_tokenizer(
+        "tokenizer_2", "the folder tokenizer_2 of black-forest-labs/FLUX.1-dev (or of google/t5-v1_1-xxl)"
     ),
-    Part(
-        "scheduler",
-        "the scheduler",
-        "scheduler",
-        ("FlowMatchEulerDiscreteScheduler",),
-        (("scheduler_config.json",),),
-        shipped="flux/configs/scheduler.json",
-    ),
+    parts.flow_scheduler("flux"),
 )
 
-FACTS = FamilyFacts(
+LORA_LAYERS: tuple[str, ...] = (
+    r"transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj|to_out\.0|to_add_out)",
+    r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
+    r"transformer_blocks\.\d+\.(ff|ff_context)\.net\.(0\.proj|2)",
+    r"single_transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v)",
+    r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out)",
+    r"single_transformer_blocks\.\d+\.norm\.linear",
+    r"(x_embedder|context_embedder|proj_out|norm_out\.linear)",
+    r"time_text_embed\.(timestep_embedder|guidance_embedder|text_embedder)\.(linear_1|linear_2)",
+)
+"""What ComfyUI's key map of FLUX (``flux_to_diffusers`` in comfy/utils.py) takes behind the prefix ``transformer.``;
+diffusers takes every linear layer."""
+
+# Counted on diffusers' classes (0.42) at full size. Two norms of the stream and those of queries and keys in float32;
+# queries, keys, values and the attention's result.
+_DOUBLE = Kept(full=4, half=4)
+MEMORY = FamilyMemory(
+    blocks=(
+        BlockActivations(
+            "double",
+            "attn.to_q",
+            others=((r"add_|context", "text"), (r"^norm1", "row")),
+            kept={"image": _DOUBLE, "text": _DOUBLE},
+            outputs=(r"net\.0\.proj$",),
+            shared=(r"to_out\.0$", r"to_add_out$"),
+        ),
+        BlockActivations(
+            "single",
+            "attn.to_q",
+            stream="joint",
+            others=((r"^norm", "row"),),
+            kept={"joint": Kept(full=3, half=4)},
+            outputs=(r"proj_mlp$",),
+        ),
+    ),
+    vae=VaeActivations(encode=5, decode=6),
+)
+
+FACTS = FluxFacts(
     name="flux",
     title="FLUX.1",
     pipeline_class="FluxPipeline",
+    # image to image, inpainting; Fill and Control hold others
+    same_pipelines=("FluxImg2ImgPipeline", "FluxInpaintPipeline"),
     denoiser_class="FluxTransformer2DModel",
     text_length=512,
     text_rule="attended",
@@ -135,72 +188,17 @@ FACTS = FamilyFacts(
     ),
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16),
     options=frozenset({"guidance_scale", "text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
+    lora_layers=LORA_LAYERS,
+    lora_version="flux1",
+    lora_also=XLABS_LORA,
+    memory=MEMORY,
 )
 
-
-def _check_fit(base: Base) -> list[Problem]:
-    """Parts that are each whole but don't belong together: widths that must agree."""
-    transformer, vae = config_of(base, FACTS, "transformer"), config_of(base, FACTS, "vae")
-    clip, t5 = config_of(base, FACTS, "text_encoder"), config_of(base, FACTS, "text_encoder_2")
-    pairs = (
-        (
-            "T5's width",
-            whole(t5, "d_model"),
-            "the transformer's text width",
-            whole(transformer, "joint_attention_dim"),
-        ),
-        (
-            "CLIP's width",
-            whole(clip, "hidden_size"),
-            "the transformer's pooled width",
-            whole(transformer, "pooled_projection_dim"),
-        ),
-        (
-            "the VAE's channels a token",
-            None if whole(vae, "latent_channels") is None else whole(vae, "latent_channels") * PATCH * PATCH,
-            "the transformer's input channels",
-            whole(transformer, "in_channels"),
-        ),
-    )
-    return differing(pairs, "FLUX")
-
-
-def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
-    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only.
-
-    variant: of the weight files ("fp16"), where `base` is a path.
-    """
-    return check(Base.at(base, variant), FACTS, SAME_PARTS)
-
-
-def check(base: Base, of: FamilyFacts, pipelines: tuple[str, ...]) -> list[Problem]:
-    """The same for a model of FLUX's build whose facts are `of`. pipelines: that model_index.json may name too."""
-    return check_model(base, of, pipelines, _check_fit)
-
-
-def geometry(base: Base | Path) -> Geometry:
-    """Geometry of the model, from the configs of its VAE and transformer.
-
-    Raises ValueError when they can't be read or don't agree.
-    """
-    base = Base.at(base)
-    vae, transformer = config_of(base, FACTS, "vae"), config_of(base, FACTS, "transformer")
-    levels, channels = vae.get("block_out_channels"), whole(vae, "latent_channels")
-    if not isinstance(levels, list) or not levels or channels is None:
-        raise ValueError(f"the config of the VAE of {base.path} gives no block_out_channels and latent_channels")
-    wanted = whole(transformer, "in_channels")
-    if wanted is not None and wanted != channels * PATCH * PATCH:
-        raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels * PATCH * PATCH}")
-    return Geometry(downscale=2 ** (len(levels) - 1), patch=PATCH, latent_channels=channels)
-
-
-def scheduler_config(base: Base | Path) -> dict[str, Any]:
-    """The scheduler's config: the folder's own, or for single files that of dev or schnell, told by the guidance input.
-
-    ValueError when the folder's can't be read.
-    """
-    base = Base.at(base)
-    net = config_of(base, FACTS, "transformer")
-    if base.place(FACTS.part("scheduler")) is None and net.get("guidance_embeds") is False:
-        return files.read_json(SHIPPED / "flux/configs/scheduler_schnell.json")
-    return base.config(FACTS.part("scheduler"))
+KONTEXT = KontextFacts.based_on(
+    FACTS,
+    name="flux_kontext",
+    title="FLUX.1 Kontext",
+    pipeline_class="FluxKontextPipeline",
+    same_pipelines=("FluxKontextInpaintPipeline",),
+    controls=Controls(),
+)

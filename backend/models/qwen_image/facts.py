@@ -1,4 +1,4 @@
-"""Torch-free facts of Qwen-Image, and the check of a base model before anything loads.
+"""Describes Qwen-Image: parts, layers, LoRA names, memory, and the check of a base model. Torch-free.
 
 Class names, widths, template and text length: diffusers `QwenImagePipeline` and `QwenImageTransformer2DModel` (0.42);
 folders: Qwen/Qwen-Image.
@@ -6,15 +6,14 @@ folders: Qwen/Qwen-Image.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from backend.base.problems import Problem
-from backend.models.base import Base
-from backend.models.check import check_files
-from backend.models.files import SETTING
-from backend.models.fit import config_of, differing, video_vae_geometry, whole
-from backend.models.spec import FLOW_OPTIONS, BlockClass, FamilyFacts, Geometry, Part
+from backend.models.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
+from backend.models.files import parts
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.fit import Pair, whole
+from backend.models.files.headers import SETTING
+from backend.models.qwen_image.layout import QWEN_DIT, QWEN_VL, measure, measure_qwen_vl
+from backend.models.spec import FLOW_OPTIONS, BaseModel, BlockClass, FamilyFacts, Geometry
 
 # A token is 2x2 latent cells, packed outside the transformer.
 PATCH = 2
@@ -31,144 +30,118 @@ TEMPLATE_TOKENS = 34
 MOST_TOKENS = 1024
 """Tokens behind those that the pipeline lets the text encoder read."""
 
-# Pipelines that hold the same parts.
-SAME_PARTS = ("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline")
 
-PARTS = (
-    Part(
-        "transformer",
-        "the Qwen-Image transformer",
-        "transformer",
-        ("QwenImageTransformer2DModel",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
-        ("img_in.weight", "txt_norm.weight", "transformer_blocks.0.attn.add_q_proj.weight"),
-        layouts=("qwen_dit",),
-        shipped="qwen_image/configs/transformer.json",
-        where="qwen_image_bf16.safetensors or another Qwen-Image transformer",
-    ),
-    Part(
-        "vae",
-        "the VAE",
-        "vae",
-        ("AutoencoderKLQwenImage",),
-        (("config.json",),),
-        "diffusion_pytorch_model",
-        ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight"),
-        setting="vae",
-        layouts=("wan_vae",),
-        shipped="qwen_image/configs/vae.json",
-        where="qwen_image_vae.safetensors, or a VAE's folder",
-    ),
-    Part(
-        "text_encoder",
-        "the Qwen2.5-VL text encoder",
-        "text_encoder",
-        ("Qwen2_5_VLForConditionalGeneration",),
-        (("config.json",),),
-        "model",
-        ("layers.0.self_attn.q_proj.weight", "visual.patch_embed.proj.weight"),
-        setting="text_encoder",
-        layouts=("qwen_vl",),
-        shipped="qwen_image/configs/text_encoder.json",
-        where="qwen_2.5_vl_7b.safetensors, or the folder text_encoder of a Qwen-Image model",
-    ),
-    Part(
-        "tokenizer",
-        "the Qwen2.5-VL tokenizer",
-        "tokenizer",
-        ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
-        (("tokenizer_config.json",), ("vocab.json", "tokenizer.json"), ("merges.txt", "tokenizer.json")),
-        setting="tokenizer",
-        where="the folder tokenizer of Qwen/Qwen-Image (or of Qwen/Qwen2.5-VL-7B-Instruct)",
-    ),
-    Part(
-        "scheduler",
-        "the scheduler",
-        "scheduler",
-        ("FlowMatchEulerDiscreteScheduler",),
-        (("scheduler_config.json",),),
-        shipped="qwen_image/configs/scheduler.json",
-    ),
-)
+class QwenImageFacts(FamilyFacts):
+    """The facts of a model of Qwen-Image's build."""
 
-FACTS = FamilyFacts(
+    def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
+        """Widths that must agree."""
+        channels, text = self.number(base, "vae", "z_dim"), self.config(base, "text_encoder")
+        return (
+            (
+                "the text encoder's width",
+                whole(text.get("text_config") or text, "hidden_size"),
+                "the transformer's text width",
+                self.number(base, "transformer", "joint_attention_dim"),
+            ),
+            (
+                "the VAE's channels a token",
+                None if channels is None else channels * PATCH * PATCH,
+                "the transformer's input channels",
+                self.number(base, "transformer", "in_channels"),
+            ),
+        )
+
+    def fit(self, base: BaseModelFiles) -> list[Problem]:
+        """As the class's, and relatives of Qwen-Image that work otherwise."""
+        problems, net = super().fit(base), self.config(base, "transformer")
+        if net.get("zero_cond_t") and "zero_cond_t" not in self.options:
+            text = "the transformer is Qwen-Image-Edit-2511's: its zero_cond_t is set"
+            problems.append(Problem(SETTING, None, text, "Choose the family qwen_image_edit_plus."))
+        other = [name for name in ("use_additional_t_cond", "use_layer3d_rope", "guidance_embeds") if net.get(name)]
+        if other:
+            text = f"the transformer is of a relative of {self.title} (Layered): its {', '.join(other)} is set"
+            remedy = f"Give {self.title} itself; this relative is not trained here yet."
+            problems.append(Problem(SETTING, None, text, remedy))
+        return problems
+
+    def lora_architecture(self, base: BaseModel) -> str:
+        """``modelspec.architecture`` in the spelling that musubi-tuner began."""
+        return "Qwen-Image/lora"
+
+
+# Counted on diffusers' classes (0.42) at full size. Two norms of each stream and those of queries and keys in float32;
+# queries, keys, values and the attention's result, and again the queries and keys that came into their norms.
+STREAM = Kept(full=4, half=6)
+
+FACTS = QwenImageFacts(
     name="qwen_image",
     title="Qwen-Image",
     pipeline_class="QwenImagePipeline",
+    same_pipelines=("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
     denoiser_class="QwenImageTransformer2DModel",
     text_length=512,
     text_rule="masked",
     block_classes=(BlockClass("block", "transformer_blocks", "QwenImageTransformerBlock"),),
-    parts=PARTS,
+    parts=(
+        parts.denoiser(
+            "qwen_image",
+            "the Qwen-Image transformer",
+            "QwenImageTransformer2DModel",
+            ("img_in.weight", "txt_norm.weight", "transformer_blocks.0.attn.add_q_proj.weight"),
+            QWEN_DIT,
+            measure,
+            "qwen_image_bf16.safetensors or another Qwen-Image transformer",
+        ),
+        parts.qwen_vae("qwen_image"),
+        parts.text_encoder(
+            "qwen_image",
+            "text_encoder",
+            "the Qwen2.5-VL text encoder",
+            ("Qwen2_5_VLForConditionalGeneration",),
+            ("layers.0.self_attn.q_proj.weight", "visual.patch_embed.proj.weight"),
+            (QWEN_VL,),
+            measure_qwen_vl,
+            "qwen_2.5_vl_7b.safetensors, or the folder text_encoder of a Qwen-Image model",
+        ),
+        parts.qwen_tokenizer(
+            "the Qwen2.5-VL tokenizer",
+            "the folder tokenizer of Qwen/Qwen-Image (or of Qwen/Qwen2.5-VL-7B-Instruct)",
+        ),
+        parts.flow_scheduler("qwen_image"),
+    ),
     # Attention and feed-forward of both streams; the modulation stays as it is, as in musubi-tuner.
     default_targets=(
-        "attn.to_q",
-        "attn.to_k",
-        "attn.to_v",
-        "attn.to_out.0",
-        "attn.add_q_proj",
-        "attn.add_k_proj",
-        "attn.add_v_proj",
-        "attn.to_add_out",
-        "img_mlp.net.0.proj",
-        "img_mlp.net.2",
-        "txt_mlp.net.0.proj",
-        "txt_mlp.net.2",
+        *(f"attn.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0")),
+        *(f"attn.{name}" for name in ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")),
+        *(f"{name}.{layer}" for name in ("img_mlp", "txt_mlp") for layer in ("net.0.proj", "net.2")),
     ),
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16),
     options=frozenset({"text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
     caption_template=TEMPLATE,
     template_tokens=TEMPLATE_TOKENS,
+    # What ComfyUI's key map takes: its Qwen-Image keeps diffusers' names.
+    lora_layers=(
+        r"transformer_blocks\.\d+\.attn\.(to_q|to_k|to_v|to_out\.0|add_q_proj|add_k_proj|add_v_proj|to_add_out)",
+        r"transformer_blocks\.\d+\.(img|txt)_mlp\.net\.(0\.proj|2)",
+        r"transformer_blocks\.\d+\.(img|txt)_mod\.1",
+        r"(img_in|txt_in|proj_out|norm_out\.linear|time_text_embed\.timestep_embedder\.linear_[12])",
+    ),
+    # as musubi-tuner writes it
+    lora_version="qwen_image",
+    memory=FamilyMemory(
+        blocks=(
+            BlockActivations(
+                "block",
+                "attn.to_q",
+                others=((r"_mod\.", "row"), (r"add_|^txt_", "text")),
+                kept={"image": STREAM, "text": STREAM},
+                outputs=(r"net\.0\.proj$",),
+                shared=(r"to_out\.0$", r"to_add_out$"),
+            ),
+        ),
+        vae=VaeActivations(encode=11, decode=12),
+        # the last norm's input in float32, and the rotary tables
+        around=13400,
+    ),
 )
-
-
-def _check_fit(base: Base, of: FamilyFacts) -> list[Problem]:
-    """Parts that are each whole but don't belong together, and relatives of Qwen-Image that work otherwise."""
-    net, vae, text = (config_of(base, FACTS, name) for name in ("transformer", "vae", "text_encoder"))
-    channels = whole(vae, "z_dim")
-    language = text.get("text_config") or text
-    pairs = (
-        (
-            "the text encoder's width",
-            whole(language, "hidden_size"),
-            "the transformer's text width",
-            whole(net, "joint_attention_dim"),
-        ),
-        (
-            "the VAE's channels a token",
-            None if channels is None else channels * PATCH * PATCH,
-            "the transformer's input channels",
-            whole(net, "in_channels"),
-        ),
-    )
-    problems = differing(pairs, of.title)
-    if net.get("zero_cond_t") and "zero_cond_t" not in of.options:
-        said = "the transformer is Qwen-Image-Edit-2511's: its zero_cond_t is set"
-        problems.append(Problem(SETTING, None, said, "Choose the family qwen_image_edit_plus."))
-    other = [name for name in ("use_additional_t_cond", "use_layer3d_rope", "guidance_embeds") if net.get(name)]
-    if other:
-        said = f"the transformer is of a relative of {of.title} (Layered): its {', '.join(other)} is set"
-        problems.append(Problem(SETTING, None, said, f"Give {of.title} itself; this relative is not trained here yet."))
-    return problems
-
-
-def check_base_model(base: Base | Path, variant: str | None = None) -> list[Problem]:
-    """Every problem of the base model; empty when it can be loaded. Reads configs and safetensors headers only."""
-    return check(Base.at(base, variant), FACTS, SAME_PARTS)
-
-
-def check(base: Base, of: FamilyFacts, pipelines: tuple[str, ...]) -> list[Problem]:
-    """The same for a model of this build whose facts are `of`. pipelines: that model_index.json may name too."""
-    problems = check_files(base, of, pipelines)
-    return problems if base.path is None or not base.path.exists() else problems + _check_fit(base, of)
-
-
-def geometry(base: Base | Path) -> Geometry:
-    """Geometry of the model, from the config of its VAE; ValueError when it can't be read."""
-    return video_vae_geometry(Base.at(base), FACTS, PATCH)
-
-
-def scheduler_config(base: Base | Path) -> dict[str, Any]:
-    """The scheduler's config; ValueError when it can't be read."""
-    return Base.at(base).config(FACTS.part("scheduler"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backend.base.problems import errors
 from backend.config.rules.rows import check
 from backend.config.schema import with_values
-from backend.models.base import Base
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
 from backend.plan.memory.estimate import TIGHT, Estimate
@@ -58,7 +58,7 @@ class Search:
         ram_room: int | None = None,
     ) -> None:
         self.cfg, self.work, self.card, self.on_card, self.ram_room = cfg, work, card, on_card, ram_room
-        self.parts = parts or read_parts(family(cfg.model.family), Base.of(cfg.model))
+        self.parts = parts or read_parts(family(cfg.model.family), BaseModelFiles.of(cfg.model))
         self._known = _contradictions(cfg)
 
     def after(self, values: Values) -> Estimate | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backend.models.activations import FamilyMemory
-from backend.models.base import Base
-from backend.models.spec import Family, FamilyFacts, Part
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.files.parts import Part
+from backend.models.spec import FamilyFacts
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor name -> shape."""
@@ -72,17 +71,15 @@ class Parts:
     vae_width: int
 
 
-def read_parts(family: Family, base: Base) -> Parts | None:
+def read_parts(facts: FamilyFacts, base: BaseModelFiles) -> Parts | None:
     """The parts of the base model, from file headers; None where the denoiser's can't be read."""
-    facts = family.facts
-    denoiser = next((part for part in facts.parts if facts.denoiser_class in part.class_names), None)
-    shapes = _shapes(base, denoiser)
+    shapes = _shapes(base, facts.denoiser)
     if not shapes:
         return None
     texts = {part.name: _shapes(base, part) for part in facts.parts if part.weights and part.name in _TEXTS}
     pixels = _shapes(base, next((part for part in facts.parts if part.name == "vae"), None))
     first = next((pixels[name] for name in _FIRST_OF_VAE if name in pixels), (_USUAL_VAE_WIDTH,))
-    return Parts(denoiser_of(shapes, family.facts_of(base)), shapes, texts, numbers(pixels.values()), first[0])
+    return Parts(denoiser_of(shapes, facts.narrowed(base)), shapes, texts, numbers(pixels.values()), first[0])
 
 
 def denoiser_of(shapes: Shapes, facts: FamilyFacts) -> Denoiser:
@@ -143,16 +140,6 @@ def trained_layers(denoiser: Denoiser, include: Sequence[str], exclude: Sequence
     }
 
 
-def family_memory(family: Family) -> FamilyMemory | None:
-    """What the family says about its activations; None for one that says nothing yet."""
-    package = family.facts_module.rpartition(".")[0]
-    try:
-        said = importlib.import_module(f"{package}.memory")
-    except ModuleNotFoundError:
-        return None
-    return getattr(said, "OF_FAMILY", {}).get(family.facts.name, said.MEMORY)
-
-
 def numbers(shapes: Iterable[tuple[int, ...]]) -> int:
     """Numbers in tensors of these shapes."""
     return sum(math.prod(shape) for shape in shapes)
@@ -176,5 +163,5 @@ def place_of(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
     return None
 
 
-def _shapes(base: Base, part: Part | None) -> dict[str, tuple[int, ...]]:
+def _shapes(base: BaseModelFiles, part: Part | None) -> dict[str, tuple[int, ...]]:
     return {} if part is None else {name: shape for name, (_, shape) in base.tensors(part).items()}

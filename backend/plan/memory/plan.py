@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backend.models.base import Base
-from backend.models.spec import Family
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.spec import FamilyFacts
 from backend.models.table import family
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import cards, named_card, ram
@@ -28,9 +28,9 @@ def memory_plan(
     row = family(cfg.model.family)
     if work is None:
         try:
-            geometry = row.geometry(Base.of(cfg.model))
+            geometry = row.geometry(BaseModelFiles.of(cfg.model))
         except ValueError:
-            geometry = row.facts.default_geometry
+            geometry = row.default_geometry
         work = work_of_settings(cfg, geometry, _text_tokens(cfg, row))
     found = [named_card(vram_gb)] if vram_gb else cards()
     card = found[0] if found else None
@@ -41,8 +41,8 @@ def memory_plan(
     return None if estimate is None else (estimate, search.nearest())
 
 
-def _text_tokens(cfg: Config, row: Family) -> int:
+def _text_tokens(cfg: Config, row: FamilyFacts) -> int:
     """Text tokens of a row, those of one square control picture included where it is read with it."""
-    counter, rule = row.picture_tokens(Base.of(cfg.model)), row.facts.controls
+    counter, rule = row.picture_tokens(BaseModelFiles.of(cfg.model)), row.controls
     side = (rule and rule.read_area) or cfg.dataset.resolution
-    return row.facts.text_before + text_length_of(cfg, row.facts) + (0 if counter is None else counter(side, side))
+    return row.text_before + text_length_of(cfg, row) + (0 if counter is None else counter(side, side))

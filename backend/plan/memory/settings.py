@@ -9,7 +9,7 @@ from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_
 from backend.models.activations import VaeActivations
 from backend.models.table import family as family_named
 from backend.plan.memory.activations import Format, Way
-from backend.plan.memory.parts import Parts, family_memory
+from backend.plan.memory.parts import Parts
 from backend.plan.memory.swap import device_bytes, swapped_blocks
 from backend.plan.memory.weight_bytes import stored_as, total_bytes
 
@@ -75,7 +75,7 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
     width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_card else 4)
     mixed = cfg.training.mixed_precision
     autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_card)
-    said = family_memory(family_named(cfg.model.family))
+    said = family_named(cfg.model.family).memory
     memory = cfg.memory
     return Chosen(
         weight_width=width,

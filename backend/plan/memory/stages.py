@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import factor_shapes, included, sizes
-from backend.models.base import Base
-from backend.models.spec import Family
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.spec import FamilyFacts
 from backend.models.table import family as family_named
 from backend.plan.memory import ram as memory_ram
 from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
 from backend.plan.memory.estimate import TIGHT, Estimate, Stage, room_of
 from backend.plan.memory.machine import Card
 from backend.plan.memory.optimizer_bytes import trained_bytes
-from backend.plan.memory.parts import Parts, family_memory, read_parts, trained_layers
+from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import Chosen, chosen
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.text import TrainedText, trained_text
@@ -59,7 +59,7 @@ def estimate(
     ram_room: RAM of the machine that it runs on, where that is known.
     """
     family = family_named(cfg.model.family)
-    parts = parts or read_parts(family, Base.of(cfg.model))
+    parts = parts or read_parts(family, BaseModelFiles.of(cfg.model))
     if parts is None:
         return None
     given = chosen(cfg, on_card)
@@ -68,7 +68,7 @@ def estimate(
     given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
     stages = _stages(cfg, family, parts, given, work)
     ram = memory_ram.needed(parts, given, stages, on_card)
-    rough = family_memory(family) is None
+    rough = family.memory is None
     wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
     problems = () if wrong is None else (wrong,)
     return Estimate(tuple(stages), ram, card, limit, rough, given, on_card, ram_room, problems)
@@ -91,7 +91,7 @@ def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Ch
     return given
 
 
-def _stages(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
+def _stages(cfg: Config, family: FamilyFacts, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
     trained = _trained(cfg, family, parts, given, work)
     weights = _denoiser_weights(parts, given) | trained.text.resident
     found = [
@@ -137,10 +137,10 @@ class Trained:
     decomposed: bool = False
 
 
-def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: RunWork) -> Trained:
-    layers = trained_layers(parts.denoiser, included(cfg.network, family.facts), cfg.network.targets_exclude or ())
+def _trained(cfg: Config, family: FamilyFacts, parts: Parts, given: Chosen, work: RunWork) -> Trained:
+    layers = trained_layers(parts.denoiser, included(cfg.network, family), cfg.network.targets_exclude or ())
     ranks = _ranks(layers, parts.denoiser.kernels, cfg)
-    text = trained_text(cfg, family.facts, parts, given, work.training)
+    text = trained_text(cfg, family, parts, given, work.training)
     shapes = _lora_shapes(layers, ranks, cfg) + text.lora
     optimizer, ema = cfg.optimizer, cfg.training.ema
     found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, given.lora_dtype, ema)
@@ -151,7 +151,7 @@ def _trained(cfg: Config, family: Family, parts: Parts, given: Chosen, work: Run
             by_class[kind].add(path)
     frozen = {name: frozenset(paths) for name, paths in by_class.items()}
     decomposed = cfg.network.network_type == "dora"
-    around = convolutions_kept(parts.denoiser, family_memory(family), ranks, decomposed)
+    around = convolutions_kept(parts.denoiser, family.memory, ranks, decomposed)
     count = sum(rows * columns for rows, columns in shapes)
     return Trained(found, frozen, count, text, around, decomposed)
 
@@ -189,7 +189,7 @@ def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
 
 
 def _training(
-    family: Family, parts: Parts, given: Chosen, work: Work, weights: Mapping[str, int], trained: Trained
+    family: FamilyFacts, parts: Parts, given: Chosen, work: Work, weights: Mapping[str, int], trained: Trained
 ) -> Stage:
     held = _held(family, parts, given, work, trained)
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
@@ -207,10 +207,10 @@ def _training(
     )
 
 
-def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
+def _held(family: FamilyFacts, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
     return training_bytes(
         parts.denoiser,
-        family_memory(family),
+        family.memory,
         work,
         given.rank,
         trained.layers,
@@ -223,14 +223,14 @@ def _held(family: Family, parts: Parts, given: Chosen, work: Work, trained: Trai
 
 def _forward(
     name: str,
-    family: Family,
+    family: FamilyFacts,
     parts: Parts,
     given: Chosen,
     work: Work,
     weights: Mapping[str, int],
     trained: Trained,
 ) -> Stage:
-    passing = forward_bytes(parts.denoiser, family_memory(family), work, given.number, given.way.compiled)
+    passing = forward_bytes(parts.denoiser, family.memory, work, given.number, given.way.compiled)
     kept = _of_training(trained, between=True)
     return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
 

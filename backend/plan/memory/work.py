@@ -91,7 +91,7 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWo
 
     A family that starts from control pictures has one square one.
     """
-    picture, facts = tokens_of(cfg.dataset.resolution, geometry), family(cfg.model.family).facts
+    picture, facts = tokens_of(cfg.dataset.resolution, geometry), family(cfg.model.family)
     references = References.of(cfg, facts, geometry)
     beside = 0 if facts.controls is None else tokens_of(references.rule.area or cfg.dataset.resolution, geometry)
     image = max(picture + beside, cfg.compile.static_token_count or 0)

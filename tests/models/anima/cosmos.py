@@ -47,7 +47,7 @@ def pipeline_of(folder: Path, guidance: float = 1.0) -> AnimaModularPipeline:
 
 
 def published(transformer: dict[str, Tensor], conditioner: dict[str, Tensor], root: str) -> dict[str, Tensor]:
-    """Anima's own file, by the names of cosmos-predict2's modules; shares nothing with `backend.models.layouts`."""
+    """Anima's own file, by the names of cosmos-predict2's modules; shares nothing with `anima.layout`."""
     attention = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out.0": "output_proj"}
     attention |= {"norm_q": "q_norm", "norm_k": "k_norm"}
     names = {"attn1": "self_attn", "attn2": "cross_attn"}

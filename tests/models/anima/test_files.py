@@ -14,12 +14,10 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.anima import code
 from backend.models.anima.facts import FACTS
-from backend.models.base import Base
-from backend.models.layouts import LAYOUTS
-from backend.models.sources import open_part
-from backend.models.table import family
+from backend.models.common.sources import open_part
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.table import LAYOUTS, family
 from tests.models.anima.cosmos import published
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny, conditioner, make_tiny_denoiser, qwen
@@ -28,7 +26,7 @@ EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
 
 
 def read(path: Path, name: str) -> dict[str, Tensor]:
-    return {key: lazy.read() for key, lazy in open_part(Base.at(path), FACTS.part(name)).tensors().items()}
+    return {key: lazy.read() for key, lazy in open_part(BaseModelFiles.at(path), FACTS.part(name)).tensors().items()}
 
 
 def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -48,7 +46,7 @@ def test_one_file_holds_transformer_and_conditioner(tmp_path: Path, root: str) -
     plain = {f"net.{name.removeprefix(root)}": value for name, value in stored.items() if "llm_adapter" not in name}
     same(single_file_utils.convert_cosmos_transformer_checkpoint_to_diffusers(plain), dict(net.state_dict()))
     for name, model in (("transformer", net), ("text_conditioner", adapter)):
-        config = open_part(Base.at(path), FACTS.part(name)).config()
+        config = open_part(BaseModelFiles.at(path), FACTS.part(name)).config()
         wanted = {key: list(v) if isinstance(v, tuple) else v for key, v in model.config.items()}
         assert {key: config[key] for key in config if key in wanted} == {
             key: wanted[key] for key in config if key in wanted
@@ -59,7 +57,7 @@ def test_one_file_holds_transformer_and_conditioner(tmp_path: Path, root: str) -
 def test_qwen3_as_comfyui_has_it(tmp_path: Path, prefix: str) -> None:
     model = _tiny(lambda: qwen(50), 2)
     path = originals.write(tmp_path / "qwen.safetensors", originals.behind(prefix, model.state_dict()))
-    base = Base(tmp_path, {"text_encoder": path})
+    base = BaseModelFiles(tmp_path, {"text_encoder": path})
     source = open_part(base, FACTS.part("text_encoder"))
     same({key: lazy.read() for key, lazy in source.tensors().items()}, dict(model.state_dict()))
     config = source.config()
@@ -77,7 +75,7 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
         ("transformer", CosmosTransformer3DModel),
         ("text_conditioner", type(_tiny(lambda: conditioner(9), 0))),
     ):
-        config = Base(None).config(FACTS.part(name))
+        config = BaseModelFiles(None).config(FACTS.part(name))
         with torch.device("meta"):
             counts.append(len(cls.from_config(config).state_dict()))
     assert counts == [567, 118]
@@ -105,8 +103,8 @@ def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.M
 def test_loras_come_back_and_comfyui_takes_every_key(tmp_path: Path, form: str, targets: list[str]) -> None:
     _, lora = trained(targets)
     bare = make_tiny_denoiser()
-    names = names_of(linear_layers(bare), code, FACTS)
-    assert not not_loadable(lora.layers, code.LORA_LAYERS)
+    names = names_of(linear_layers(bare), FACTS)
+    assert not not_loadable(lora.layers, FACTS.lora_layers)
     tensors = file_tensors(lora, "fp32", names, form)
     write_lora(tmp_path / "x.safetensors", tensors, {})
     back = read_lora(tmp_path / "x.safetensors", names)
@@ -139,7 +137,7 @@ def test_native_names_of_other_trainers_are_read_as_diffusers_reads_them(tmp_pat
         for half, value in zip("AB", lora.pair(path), strict=True):
             spelled[f"{name.removesuffix('.weight')}.lora_{half}.weight"] = value.detach().clone()
     write_lora(tmp_path / "x.safetensors", spelled, {})
-    back = read_lora(tmp_path / "x.safetensors", names_of(linear_layers(bare), code, FACTS))
+    back = read_lora(tmp_path / "x.safetensors", names_of(linear_layers(bare), FACTS))
     theirs = AnimaModularPipeline.lora_state_dict(dict(spelled))
     for path in lora.layers:
         for half, found in zip("AB", back.pairs[path], strict=True):

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.anima import sinks
-from backend.models.anima.denoise import predict
 from backend.models.anima.facts import FACTS
+from backend.models.families import family_named
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.models.anima.cosmos import without_torchvision
 from tests.tiny.anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, relative
+
+predict = family_named("anima").predict
 
 # 16, 24 and 15 tokens
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 40, 3]

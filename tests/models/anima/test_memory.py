@@ -8,14 +8,16 @@ from diffusers import CosmosTransformer3DModel
 from torch import Tensor
 
 from backend.lora.inject import find_targets, inject
-from backend.models.anima.denoise import predict
 from backend.models.anima.facts import FACTS
-from backend.models.base import Base
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
-from backend.plan.memory.parts import denoiser_of, family_memory, place_of, trained_layers
+from backend.plan.memory.parts import denoiser_of, place_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
+
+predict = family_named("anima").predict
 
 
 def full_size(layers: int) -> torch.nn.Module:
@@ -23,7 +25,7 @@ def full_size(layers: int) -> torch.nn.Module:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            config = Base(None).config(FACTS.part("transformer"))
+            config = BaseModelFiles(None).config(FACTS.part("transformer"))
             return CosmosTransformer3DModel.from_config({**config, "num_layers": layers}).train()
     finally:
         torch.set_default_dtype(before)
@@ -56,6 +58,6 @@ def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tup
         place = place_of(name, FACTS)
         assert place is not None
         paths.setdefault(place[0], set()).add(place[3])
-    memory = family_memory(family("anima"))
+    memory = family("anima").memory
     said = training_bytes(denoiser, memory, Work(batch, side**2, 512), 16, paths, Way(False, "off"), Format()).kept
     assert said == pytest.approx(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()), rel=0.05)

@@ -21,11 +21,13 @@ from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
-from backend.models.base import Base
+from backend.models.common.loading import Loading
 from backend.models.conditioning import controls_in
-from backend.models.loading import Loading
-from backend.models.qwen_image.edit import ASKED, FACTS, PICTURE, TEMPLATE_TOKENS, picture_tokens
-from backend.models.table import family
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.qwen_image.edit_facts import ASKED, PICTURE, TEMPLATE_TOKENS
+from backend.models.qwen_image.edit_facts import EDIT as FACTS
+from backend.models.table import PIPELINES, family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import work_of
@@ -52,6 +54,7 @@ from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, start, train_here
 
 ROW, CPU = family("qwen_image_edit"), Loading(torch.float32, torch.device("cpu"))
+CODE = family_named(ROW.name)
 CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]
 PICTURES = [(64, 64), (64, 96), (160, 32)]
 # latents of control pictures: of other sizes than the rows' own too
@@ -95,8 +98,8 @@ def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qw
     pipeline = pipeline_of(tiny_qwen_edit)
     assert pipeline.prompt_template_encode == ASKED.replace("{}", PICTURE + "{}")
     assert pipeline.prompt_template_encode_start_idx == TEMPLATE_TOKENS
-    stack, counted = ROW.load().load_text(tiny_qwen_edit, CPU), token_counter(tiny_qwen_edit, FACTS)
-    seen = picture_tokens(tiny_qwen_edit)
+    stack, counted = CODE.load_text(tiny_qwen_edit, CPU), token_counter(tiny_qwen_edit, FACTS)
+    seen = FACTS.picture_tokens(tiny_qwen_edit)
     for caption, size in zip(CAPTIONS, PICTURES, strict=True):
         found = stack.encode_with_pictures(caption, [picture(*size)], 512)["prompt_embeds"]
         with torch.no_grad():
@@ -111,7 +114,10 @@ def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qw
 
 
 def test_pictures_tokens_are_those_of_the_processor(tiny_qwen_edit: Path) -> None:
-    seen, processor = picture_tokens(Base(None)), Qwen2VLImageProcessorPil.from_pretrained(tiny_qwen_edit / "processor")
+    seen, processor = (
+        FACTS.picture_tokens(BaseModelFiles(None)),
+        Qwen2VLImageProcessorPil.from_pretrained(tiny_qwen_edit / "processor"),
+    )
     sizes = [(16 * w, 16 * h) for w in range(1, 96, 7) for h in range(1, 96, 9) if max(w, h) / min(w, h) < 200]
     assert [seen(*s) for s in sizes] == [processor.get_number_of_image_patches(s[1], s[0]) // 4 for s in sizes]
     assert seen(1024, 1024) == 37 * 37
@@ -260,7 +266,7 @@ def test_what_does_not_belong_is_named(tiny_qwen_edit: Path, tiny_qwen_image: Pa
     index.write_text(index.read_text().replace("QwenImageEditPipeline", "QwenImageEditPlusPipeline"))
     net.write_text(json.dumps(json.loads(net.read_text()) | {"zero_cond_t": True}))
     (base / "processor" / "preprocessor_config.json").unlink()
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base, families=PIPELINES))
     assert said.count("the family qwen_image_edit_plus") == 2 and "QwenImageEditPlusPipeline" in said
     assert "zero_cond_t" in said and "preprocessor_config.json" in said
     # ComfyUI's file of 2511 says so by a tensor

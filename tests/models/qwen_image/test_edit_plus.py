@@ -21,9 +21,10 @@ from backend.dataset.scan import FolderSpec, scan
 from backend.latents.identity import text_identity
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
-from backend.models.base import Base
-from backend.models.qwen_image.edit import ASKED, TEMPLATE_TOKENS
-from backend.models.qwen_image.edit_plus import FACTS
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
+from backend.models.qwen_image.edit_facts import EDIT_PLUS as FACTS
 from backend.models.table import family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import make_plan, plan_for
@@ -53,6 +54,7 @@ from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, start, train_here
 
 ROW = family("qwen_image_edit_plus")
+CODE = family_named(ROW.name)
 # latents of the control pictures of each row
 CONTROLS = [[(8, 8)], [(6, 10), (4, 4)], [(12, 4), (4, 6), (8, 8)]]
 AREA = 64
@@ -65,7 +67,10 @@ def shown(count: int) -> list[Image.Image]:
 def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_edit_plus: Path) -> None:
     pipeline = pipeline_of(tiny_qwen_edit_plus, QwenImageEditPlusPipeline)
     assert (pipeline.prompt_template_encode, pipeline.prompt_template_encode_start_idx) == (ASKED, TEMPLATE_TOKENS)
-    stack, counted = ROW.load().load_text(tiny_qwen_edit_plus, CPU), token_counter(tiny_qwen_edit_plus, FACTS)
+    stack, counted = (
+        CODE.load_text(tiny_qwen_edit_plus, CPU),
+        token_counter(tiny_qwen_edit_plus, FACTS),
+    )
     seen = ROW.picture_tokens(tiny_qwen_edit_plus)
     for count, caption in enumerate(CAPTIONS, 1):
         pictures = shown(count)
@@ -270,13 +275,17 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
     stored = make_tiny_denoiser().state_dict()
     plain = originals.write(tmp_path / "2509.safetensors", stored)
     marked = originals.write(tmp_path / "2511.safetensors", stored | {"__index_timestep_zero__": torch.zeros(1)})
-    told = Base.of(ModelSection(base_model=str(plain), zero_cond_t="on"))
-    assert [base.config(part)["zero_cond_t"] for base in (Base(plain), Base(marked), told)] == [False, True, True]
-    assert all(ROW.load().empty_denoiser(base).config.zero_cond_t for base in (marked, told))
+    told = BaseModelFiles.of(ModelSection(base_model=str(plain), zero_cond_t="on"))
+    assert [base.config(part)["zero_cond_t"] for base in (BaseModelFiles(plain), BaseModelFiles(marked), told)] == [
+        False,
+        True,
+        True,
+    ]
+    assert all(CODE.empty_denoiser(base).config.zero_cond_t for base in (marked, told))
     # modelspec.architecture, as musubi-tuner has it
-    named = [ROW.load().architecture(base) for base in (Base(plain), Base(marked))]
+    named = [ROW.lora_architecture(base) for base in (BaseModelFiles(plain), BaseModelFiles(marked))]
     assert named == ["Qwen-Image-Edit-Plus/lora", "Qwen-Image-Edit-2511/lora"]
-    (warning,) = ROW.check_base_model(Base(tiny_qwen_edit_plus, told={"zero_cond_t": False}))
+    (warning,) = ROW.check_base_model(BaseModelFiles(tiny_qwen_edit_plus, told={"zero_cond_t": False}))
     assert (warning.path, warning.severity) == ("model.zero_cond_t", "warning")
 
 

@@ -14,12 +14,11 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.base import Base
-from backend.models.loading import Loading
-from backend.models.local import load_part
-from backend.models.qwen_image import code
+from backend.models.common.loading import Loading
+from backend.models.common.local import load_part
+from backend.models.common.sources import open_part
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.qwen_image.facts import FACTS
-from backend.models.sources import open_part
 from tests.models.qwen_image.test_forward import EVERY_LAYER
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
@@ -45,7 +44,7 @@ def test_the_text_encoder_of_one_file_is_the_folders(tmp_path: Path) -> None:
     assert "visual.patch_embed.proj.weight" in stored and "model.layers.0.self_attn.q_proj.weight" in stored
     path = originals.write(tmp_path / "qwen_2.5_vl_7b.safetensors", stored)
     part = FACTS.part("text_encoder")
-    source = open_part(Base(tmp_path, {"text_encoder": path}), part)
+    source = open_part(BaseModelFiles(tmp_path, {"text_encoder": path}), part)
     found = load_part(Qwen2_5_VLForConditionalGeneration, source, part, CPU)
     wanted = model.state_dict()
     assert found.state_dict().keys() == wanted.keys()
@@ -58,9 +57,9 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
     """Qwen-Image: 1933 tensors, 20.4 billion weights. Qwen2.5-VL-7B: 729 tensors, 8.29 billion."""
     made = {}
     with torch.device("meta"):
-        config = Base(None).config(FACTS.part("transformer"))
+        config = BaseModelFiles(None).config(FACTS.part("transformer"))
         made["transformer"] = QwenImageTransformer2DModel.from_config(config).state_dict()
-        config = Base(None).config(FACTS.part("text_encoder"))
+        config = BaseModelFiles(None).config(FACTS.part("text_encoder"))
         made["text"] = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig.from_dict(config)).state_dict()
     sizes = {name: (len(state), sum(v.numel() for v in state.values())) for name, state in made.items()}
     assert sizes == {"transformer": (1933, 20_430_401_088), "text": (729, 8_292_166_656)}
@@ -83,8 +82,8 @@ def test_loras_come_back_and_comfyui_and_diffusers_take_every_key(
 ) -> None:
     _, lora = trained(targets)
     bare = make_tiny_denoiser()
-    names = names_of(linear_layers(bare), code, FACTS)
-    assert not not_loadable(lora.layers, code.LORA_LAYERS)
+    names = names_of(linear_layers(bare), FACTS)
+    assert not not_loadable(lora.layers, FACTS.lora_layers)
     tensors = file_tensors(lora, "fp32", names, form)
     write_lora(tmp_path / "x.safetensors", tensors, {})
     back = read_lora(tmp_path / "x.safetensors", names)

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.models.qwen_image.denoise import positions, predict, rope_of
+from backend.models.families import family_named
+from backend.models.qwen_image.denoiser import positions, rope_of
 from backend.models.qwen_image.facts import FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, relative
+
+predict = family_named("qwen_image").predict
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns, which have no middle
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 14, 6]

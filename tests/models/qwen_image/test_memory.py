@@ -8,14 +8,16 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
 from backend.lora.inject import find_targets, inject
-from backend.models.base import Base
-from backend.models.qwen_image.denoise import predict
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.qwen_image.facts import FACTS
 from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
-from backend.plan.memory.parts import denoiser_of, family_memory, place_of, trained_layers
+from backend.plan.memory.parts import denoiser_of, place_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
+
+predict = family_named("qwen_image").predict
 
 TEXT = 512
 
@@ -25,7 +27,7 @@ def full_size(layers: int, still: bool) -> torch.nn.Module:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            config = Base(None).config(FACTS.part("transformer"))
+            config = BaseModelFiles(None).config(FACTS.part("transformer"))
             config |= {"num_layers": layers, "zero_cond_t": still}
             model = QwenImageTransformer2DModel.from_config(config).train()
     finally:
@@ -69,7 +71,7 @@ def test_what_is_kept_is_what_autograd_keeps(side: int, batch: int, targets: tup
         place = place_of(layer, FACTS)
         assert place is not None
         paths.setdefault(place[0], set()).add(place[3])
-    memory = family_memory(family(name))
+    memory = family(name).memory
     said = training_bytes(denoiser, memory, Work(batch, side**2, TEXT), 16, paths, Way(False, "off"), Format()).kept
     found = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
     assert said == pytest.approx(found, rel=0.05)

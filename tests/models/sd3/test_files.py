@@ -15,19 +15,19 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.base import Base
-from backend.models.layouts import LAYOUTS
-from backend.models.sd3 import code
-from backend.models.sd3.denoise import block_lists
-from backend.models.sd3.facts import FACTS, facts_of
-from backend.models.sources import open_part
-from backend.models.table import family
+from backend.models.common.sources import open_part
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
+from backend.models.sd3.facts import FACTS
+from backend.models.table import LAYOUTS, family
 from backend.plan.memory.parts import place_of
 from tests.models.sd3.test_forward import EVERY_LAYER
 from tests.models.test_layouts import DIFFERS, golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser, make_tiny_denoiser
+
+block_lists = family_named("sd3").block_lists
 
 # Heads as wide as the real ones: without norms of queries and keys the file's shapes don't tell.
 KINDS = {"3-medium": {"attention_head_dim": 64, "caption_projection_dim": 128}, "3.5-medium": {}, "3.5-large": {}}
@@ -43,7 +43,7 @@ def test_a_checkpoint_is_read_as_diffusers_reads_it(tmp_path: Path, kind: str) -
     stored = originals.mmdit(model.state_dict())
     for prefix in LAYOUTS["sd3_mmdit"].prefixes:
         path = originals.write(tmp_path / f"{prefix}sd3.safetensors", originals.behind(prefix, stored))
-        source = open_part(Base.at(path), FACTS.part("transformer"))
+        source = open_part(BaseModelFiles.at(path), FACTS.part("transformer"))
         found = {name: lazy.read() for name, lazy in source.tensors().items()}
         assert found.keys() == model.state_dict().keys()
         assert all(torch.equal(value, found[name]) for name, value in model.state_dict().items())
@@ -62,7 +62,7 @@ def test_blocks_are_of_the_class_that_the_file_says(tmp_path: Path) -> None:
     for kind in KINDS:
         model = build(kind)
         path = originals.write(tmp_path / f"{kind}.safetensors", originals.mmdit(model.state_dict()))
-        facts = facts_of(path)
+        facts = FACTS.narrowed(path)
         lists = block_lists(model)
         assert list(lists) == [each.name for each in facts.block_classes]
         paths = {id(module): name for name, module in model.named_modules()}
@@ -76,7 +76,7 @@ def test_blocks_are_of_the_class_that_the_file_says(tmp_path: Path) -> None:
                 )
     # the published models: their builds from their makers' own code
     for name, classes in (("sd3_medium", 2), ("sd3.5_medium", 3), ("sd3.5_large", 2)):
-        config = {**Base(None).config(FACTS.part("transformer")), **DIFFERS.get(name, {})}
+        config = {**BaseModelFiles(None).config(FACTS.part("transformer")), **DIFFERS.get(name, {})}
         with torch.device("meta"):
             model = SD3Transformer2DModel.from_config(config)
         assert len(block_lists(model)) == classes
@@ -97,7 +97,7 @@ def test_mixed_up_files_are_named(tmp_path: Path, tiny_sd3: Path) -> None:
         tmp_path / "lora.safetensors", {"lora_unet_joint_blocks_0_x.lora_down.weight": torch.ones(1)}
     )
     assert "a LoRA" in row.check_base_model(lora)[0].text
-    swapped = Base(tiny_sd3, {"text_encoder_2": originals.write(tmp_path / "vae.safetensors", vae)})
+    swapped = BaseModelFiles(tiny_sd3, {"text_encoder_2": originals.write(tmp_path / "vae.safetensors", vae)})
     assert [p.path for p in row.check_base_model(swapped)] == ["model.text_encoder_2"]
     assert "a VAE" in row.check_base_model(swapped)[0].text
     base = Path(shutil.copytree(tiny_sd3, tmp_path / "base"))
@@ -131,8 +131,8 @@ def test_loras_come_back_and_comfyui_and_diffusers_take_every_key(
 ) -> None:
     _, lora = trained(targets)
     bare = make_tiny_denoiser()
-    names = names_of(linear_layers(bare), code, FACTS)
-    assert not not_loadable(lora.layers, code.LORA_LAYERS)
+    names = names_of(linear_layers(bare), FACTS)
+    assert not not_loadable(lora.layers, FACTS.lora_layers)
     tensors = file_tensors(lora, "fp32", names, form)
     write_lora(tmp_path / "x.safetensors", tensors, {})
     back = read_lora(tmp_path / "x.safetensors", names)

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.models.sd3.denoise import places, predict
+from backend.models.families import family_named
+from backend.models.sd3.denoiser import places
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, relative
+
+predict = family_named("sd3").predict
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns too, which lie beside the middle of the table
 SIZES, LENGTHS, ROOM = [(8, 8), (8, 12), (6, 10)], [9, 14, 6], 24

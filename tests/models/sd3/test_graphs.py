@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from backend.models.sd3.denoise import block_lists, predict
+from backend.models.families import family_named
 from backend.models.sd3.facts import FACTS
 from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
@@ -16,6 +16,9 @@ from tests.tiny.block_graphs import (
     compiled_and_checkpointed_equal_eager,
     planned_graphs_are_observed,
 )
+
+block_lists = family_named("sd3").block_lists
+predict = family_named("sd3").predict
 
 LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
 CLASSES = tuple(each.name for each in FACTS.block_classes)

@@ -10,14 +10,16 @@ from diffusers import SD3Transformer2DModel
 from torch import Tensor
 
 from backend.lora.inject import find_targets, inject
-from backend.models.base import Base
-from backend.models.sd3.denoise import predict
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS, block_classes
 from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
-from backend.plan.memory.parts import denoiser_of, family_memory, trained_layers
+from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
+
+predict = family_named("sd3").predict
 
 TEXT = CLIP_TOKENS + 256
 # layers, those with a second attention, norms of queries and keys, heads
@@ -37,7 +39,7 @@ def full_size(layers: int, dual: tuple[int, ...], qk_norm: str | None, heads: in
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            config = Base(None).config(FACTS.part("transformer"))
+            config = BaseModelFiles(None).config(FACTS.part("transformer"))
             return SD3Transformer2DModel.from_config(config | changed).train()
     finally:
         torch.set_default_dtype(before)
@@ -81,7 +83,7 @@ def test_what_is_kept_is_what_autograd_keeps(
     for name in trained_layers(denoiser, targets, ()):
         kind, path = denoiser.places[name]
         paths.setdefault(kind, set()).add(path)
-    memory = family_memory(family("sd3"))
+    memory = family("sd3").memory
     said = training_bytes(denoiser, memory, Work(batch, side**2, TEXT), 16, paths, Way(False, "off"), Format()).kept
     found = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
     assert said == pytest.approx(found, rel=0.05)

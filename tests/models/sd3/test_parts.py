@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, StableDiffusion3Pipeline
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
 from backend.config.load import parse
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
 from backend.models.sd3.facts import CLIP_TOKENS, FACTS
 from backend.models.table import family
 from backend.objectives import flow
@@ -21,6 +22,7 @@ from backend.plan.texts import token_counter
 from tests.tiny.plan_items import scan_of
 
 ROW, CPU = family("sd3"), Loading(torch.float32, torch.device("cpu"))
+CODE = family_named(ROW.name)
 CAPTIONS = ["a red circle", "", "the small cat in a white house, and the large black dog on a tree" * 3]
 
 
@@ -34,7 +36,7 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_sd3: Path, tmp_p
     pipeline = StableDiffusion3Pipeline.from_pretrained(
         tiny_sd3, **({} if t5 else {"text_encoder_3": None, "tokenizer_3": None})
     )
-    stack, counted = ROW.load().load_text(base, CPU), token_counter(base, FACTS)
+    stack, counted = CODE.load_text(base, CPU), token_counter(base, FACTS)
     for length in (256, 24):
         for caption, found in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
             with torch.no_grad():
@@ -51,7 +53,7 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_sd3: Path, tmp_p
 
 def test_latents_are_the_pipelines_and_come_back(tiny_sd3: Path) -> None:
     vae = StableDiffusion3Pipeline.from_pretrained(tiny_sd3).vae
-    stack = ROW.load().load_vae(tiny_sd3, CPU)
+    stack = CODE.load_vae(tiny_sd3, CPU)
     pixels = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
     found = stack.encode(pixels)
     with torch.no_grad():
@@ -66,7 +68,7 @@ def test_latents_are_the_pipelines_and_come_back(tiny_sd3: Path) -> None:
 def test_noise_levels_are_the_pipelines(tiny_sd3: Path, steps: int) -> None:
     scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(tiny_sd3 / "scheduler")
     scheduler.set_timesteps(steps)
-    assert ROW.load().sampling_sigmas(steps, 1024, tiny_sd3) == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
+    assert CODE.sampling_sigmas(steps, 1024, tiny_sd3) == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
 
 
 def test_levels_are_trained_as_diffusers_own_script_draws_them(tiny_sd3: Path) -> None:
@@ -96,10 +98,7 @@ def test_sizes_beyond_the_table_of_positions_are_refused_by_name(tiny_sd3: Path)
 
 
 def test_what_does_not_belong_is_named(tiny_sd3: Path, tiny_flux: Path, tmp_path: Path) -> None:
-    assert ROW.check_base_model(tiny_sd3) == []
-    assert set(ROW.sizes(tiny_sd3)) == {"transformer", "vae", *(f"text_encoder{n}" for n in ("", "_2", "_3"))}
     assert "StableDiffusion3Pipeline" in family("flux").check_base_model(tiny_sd3)[0].text
-    assert "FluxPipeline" in ROW.check_base_model(tiny_flux)[0].text
     base = Path(shutil.copytree(tiny_sd3, tmp_path / "base"))
     config = base / "transformer" / "config.json"
     changed = {"joint_attention_dim": 8, "pooled_projection_dim": 9, "patch_size": 4}
@@ -108,14 +107,10 @@ def test_what_does_not_belong_is_named(tiny_sd3: Path, tiny_flux: Path, tmp_path
     assert "text width is 8" in said and "CLIP encoders is 40" in said and "the transformer's is 4" in said
 
 
-def test_the_denoiser_is_diffusers_own(tiny_sd3: Path, tmp_path: Path) -> None:
-    ours = ROW.load().load_denoiser(tiny_sd3, CPU)
-    wanted = SD3Transformer2DModel.from_pretrained(tiny_sd3 / "transformer").state_dict()
-    assert all(torch.equal(value, wanted[name]) for name, value in ours.state_dict().items())
-    assert set(ROW.load().empty_denoiser(tiny_sd3).state_dict()) == set(wanted)
-    assert ROW.load().architecture(tiny_sd3) == "stable-diffusion-3-5-medium/lora"
+def test_a_lora_says_which_of_the_models_it_is_for(tiny_sd3: Path, tmp_path: Path) -> None:
+    assert ROW.lora_architecture(tiny_sd3) == "stable-diffusion-3-5-medium/lora"
     config = tiny_sd3 / "transformer" / "config.json"
     of_3 = json.loads(config.read_text()) | {"qk_norm": None, "dual_attention_layers": []}
     (tmp_path / "transformer").mkdir()
     (tmp_path / "transformer" / "config.json").write_text(json.dumps(of_3))
-    assert ROW.load().architecture(tmp_path) == "stable-diffusion-3-medium/lora"
+    assert ROW.lora_architecture(tmp_path) == "stable-diffusion-3-medium/lora"

@@ -15,7 +15,6 @@ from backend.config.schema import Config
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.sd3 import code
 from backend.models.sd3.facts import FACTS
 from backend.runs.folder import Run
 from tests.models.sd3.test_files import trained
@@ -127,7 +126,7 @@ def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_loras_of_both_lay
 ) -> None:
     """From diffusers' layout and saved in kohya's, from there and saved in diffusers', learning nothing on the way."""
     model, net = checkpoint(tmp_path / "files", tiny_sd3)
-    names = names_of(linear_layers(net), code, FACTS)
+    names = names_of(linear_layers(net), FACTS)
     _, lora = trained(list(FACTS.default_targets), rank=4)
     given = tmp_path / "given.safetensors"
     # of a denoiser with the same blocks

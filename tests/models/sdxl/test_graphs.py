@@ -12,9 +12,9 @@ from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
+from backend.models.families import family_named
 from backend.models.table import family
 from backend.models.unet.blocks import block_lists, levels_of, running_order
-from backend.models.unet.denoise import predict
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.parts import place_of
@@ -22,6 +22,8 @@ from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.plan_items import config, scan_of
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
+
+predict = family_named("sdxl").predict
 
 # cells of the coarsest level: 8 sizes, of which some have one token count
 SIZES = [(4, 6), (6, 4), (3, 8), (8, 3), (2, 12), (4, 5), (5, 4), (3, 7)]
@@ -36,7 +38,7 @@ def fresh() -> Iterator[None]:
 
 def unet(name: str, targets: list[str] | None = None, dropout: float = 0.0) -> nn.Module:
     """Tiny UNet in train mode, with a LoRA that does something: of `targets`, or of all layers, convolutions too."""
-    model, facts = make_tiny_unet(name).train(), family(name).facts
+    model, facts = make_tiny_unet(name).train(), family(name)
     chosen = find_targets(model, targets or [*facts.default_targets, *facts.conv_targets])
     lora = inject(model, chosen, rank=2, alpha=2.0, dropout=dropout, seed=1)
     source = torch.Generator().manual_seed(2)
@@ -76,7 +78,7 @@ def step(model: nn.Module, name: str, size: tuple[int, int], shapes: ShapeRuntim
 
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_classes_are_those_of_the_facts(name: str) -> None:
-    model, facts = make_tiny_unet(name), family(name).facts
+    model, facts = make_tiny_unet(name), family(name)
     lists = levels_of(model)
     assert list(lists) == [each.name for each in facts.block_classes]
     paths = {id(module): path for path, module in model.named_modules()}
@@ -102,7 +104,7 @@ def test_classes_are_those_of_the_facts(name: str) -> None:
 def test_graphs_equal_the_plan_over_eight_sizes(name: str, mode: str, dynamic: str) -> None:
     # few layers with a LoRA where that is not the point: they are most of what is traced
     few = None if (name, mode) == ("sdxl", "exact_buckets") else ["attn2.to_k"]
-    model, facts = unet(name, few), family(name).facts
+    model, facts = unet(name, few), family(name)
     checkpointing.apply(model, "block")
     sizes = SIZES[:5] if mode == "exact_buckets" else SIZES
     shapes = ShapeRuntime(mode, longest=1000)
@@ -147,7 +149,7 @@ def test_compiled_and_checkpointed_equal_eager(name: str, targets: list[str] | N
     compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false", checkpointing=True)
     found = step(model, name, (4, 6), ShapeRuntime("off"))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-    assert len(counting.graphs) == len(family(name).facts.block_classes)
+    assert len(counting.graphs) == len(family(name).block_classes)
 
 
 def test_through_autograd_of_the_compiler_as_well() -> None:
@@ -160,7 +162,7 @@ def test_through_autograd_of_the_compiler_as_well() -> None:
 
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_the_plan_of_a_unet_has_one_or_two_graphs_for_all_sizes(name: str) -> None:
-    facts = family(name).facts
+    facts = family(name)
     pictures = scan_of([(1024, 1024), (1152, 896), (896, 1152), (1344, 768), (1536, 640), (1000, 700), (832, 1216)] * 4)
     given = {"model": {"family": name, "text_length": 200}, "compile": {"shape_mode": "exact_buckets"}}
     plan = make_plan(config(**given, dataset={"batch_size": 2}), pictures, facts.default_geometry, facts)

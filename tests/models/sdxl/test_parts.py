@@ -12,8 +12,9 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 
 from backend.config.schema import Config, SamplePrompt
-from backend.models.base import Base
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
+from backend.models.files.base_model import BaseModelFiles
 from backend.models.spec import Geometry
 from backend.models.table import family
 from backend.objectives.choose import objective_of
@@ -42,9 +43,9 @@ def test_the_fixture_is_a_whole_model_and_its_geometry_is_read(model: tuple[str,
     name, folder = model
     assert family(name).check_base_model(folder) == []
     cell = 4 if name == "sdxl" else 8
-    assert family(name).geometry(folder) == Geometry(8, cell, 4) == family(name).facts.default_geometry
+    assert family(name).geometry(folder) == Geometry(8, cell, 4) == family(name).default_geometry
     assert set(family(name).sizes(folder)) >= {"unet", "vae", "text_encoder"}
-    code = family(name).load()
+    code = family_named(name)
     assert sum(p.numel() for p in code.empty_denoiser(folder).parameters()) > 0
 
 
@@ -61,7 +62,7 @@ def test_mixed_parts_are_named(tiny_sdxl: Path, tiny_sd15: Path, tmp_path: Path)
 def test_text_is_what_the_pipeline_encodes(model: tuple[str, Path], caption: str) -> None:
     name, folder = model
     pipeline = pipeline_of(name, folder)
-    (ours,) = family(name).load().load_text(folder, LOADING).encode([caption], 77)
+    (ours,) = family_named(name).load_text(folder, LOADING).encode([caption], 77)
     theirs = pipeline.encode_prompt(caption, device=CPU, num_images_per_prompt=1, do_classifier_free_guidance=False)
     assert ours["prompt_embeds"].shape[0] == 77
     torch.testing.assert_close(ours["prompt_embeds"], theirs[0][0])
@@ -72,7 +73,7 @@ def test_text_is_what_the_pipeline_encodes(model: tuple[str, Path], caption: str
 @pytest.mark.parametrize("caption", ["a red circle", LONG])
 def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], caption: str) -> None:
     name, folder = model
-    pipeline, stack = pipeline_of(name, folder), family(name).load().load_text(folder, LOADING)
+    pipeline, stack = pipeline_of(name, folder), family_named(name).load_text(folder, LOADING)
     (ours,), (short,) = stack.encode([caption, "x"], 227)[:1], stack.encode([caption], 77)
     encoders = [(pipeline.text_encoder, pipeline.tokenizer)]
     encoders += [(pipeline.text_encoder_2, pipeline.tokenizer_2)] if name == "sdxl" else []
@@ -95,7 +96,7 @@ def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], 
 
 def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None:
     name, folder = model
-    code, pipeline = family(name).load(), pipeline_of(name, folder)
+    code, pipeline = family_named(name), pipeline_of(name, folder)
     source = torch.Generator().manual_seed(0)
     latents = torch.randn(2, 4, 16, 24, generator=source)
     text = code.load_text(folder, LOADING).encode(["a red circle", "a dog"], 77)
@@ -122,7 +123,7 @@ def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None
 
 def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> None:
     """In bf16, timestep 751 and 752 are one number, and 1501 px are 1504."""
-    code, seen = family("sdxl").load(), []
+    code, seen = family_named("sdxl"), []
     denoiser = code.load_denoiser(tiny_sdxl, Loading(torch.bfloat16, CPU))
     for each in (denoiser.time_proj, denoiser.add_time_proj):
         each.register_forward_hook(lambda _, given, out: seen.append(given[0].flatten().tolist()))
@@ -135,7 +136,7 @@ def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> No
 @pytest.mark.parametrize("cfg_scale", [1.0, 5.0])
 def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: float) -> None:
     name, folder = model
-    code, pipeline = family(name).load(), pipeline_of(name, folder)
+    code, pipeline = family_named(name), pipeline_of(name, folder)
     pipeline.scheduler = EulerDiscreteScheduler.from_config(
         json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
     )
@@ -149,7 +150,7 @@ def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: f
         told = code.conditions((192, 128), (0, 0), (192, 128))
         text, negative = text | told, negative | told
     cfg = Config.model_validate({"model": {"family": name}})
-    objective = objective_of(cfg, family(name).facts, code, Base.at(folder))
+    objective = objective_of(cfg, family(name), code, BaseModelFiles.at(folder))
     denoiser, shapes = code.load_denoiser(folder, LOADING), ShapeRuntime("off")
     latent = draw_latent(
         prompt,
@@ -165,7 +166,7 @@ def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: f
 
 def test_the_latent_is_the_pipelines(model: tuple[str, Path]) -> None:
     name, folder = model
-    vae = family(name).load().load_vae(folder, LOADING)
+    vae = family_named(name).load_vae(folder, LOADING)
     pixels = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
     theirs = pipeline_of(name, folder).vae
     with torch.no_grad():
@@ -187,7 +188,7 @@ def test_tokens_are_counted_as_the_tokenizer_counts_them(tiny_sdxl: Path, tmp_pa
     else:
         for part in ("tokenizer", "tokenizer_2"):
             (folder / part / "tokenizer.json").unlink(missing_ok=True)
-    count = token_counter(folder, family("sdxl").facts)
+    count = token_counter(folder, family("sdxl"))
     assert count is not None
     for text in ("", "a red circle", "It's  12 DOGS, and caf\u00e9!", LONG):
         assert count(text) == len(tokenizer(text).input_ids), text

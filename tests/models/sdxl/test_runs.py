@@ -19,7 +19,8 @@ from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
 from backend.models.table import family
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
@@ -56,7 +57,7 @@ def pipeline_of(name: str, folder: Path):
         pipeline = StableDiffusionXLPipeline.from_pretrained(folder)
     else:
         pipeline = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
-    pipeline.scheduler = EulerDiscreteScheduler.from_config(family(name).load().scheduler_config(folder))
+    pipeline.scheduler = EulerDiscreteScheduler.from_config(family(name).scheduler_config(folder))
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
@@ -166,15 +167,15 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     request: pytest.FixtureRequest, tmp_path: Path, layout: str, name: str
 ) -> None:
     """Convolutions larger than one pixel too, of a rank and alpha of their own."""
-    base, code, facts = request.getfixturevalue(f"tiny_{name}"), family(name).load(), family(name).facts
+    base, code, facts = request.getfixturevalue(f"tiny_{name}"), family_named(name), family(name)
     denoiser = code.load_denoiser(base, Loading(torch.float32, torch.device("cpu")))
     network = NetworkSection(network_dim=4, network_alpha=2.0, conv_dim=3, conv_alpha=6.0)
     targets = find_targets(denoiser, included(network, facts))
     large = {path for path in targets if is_large(denoiser.get_submodule(path))}
-    names = names_of(linear_layers(denoiser), code, facts)
+    names = names_of(linear_layers(denoiser), facts)
     given = sizes(targets, network, large)
     lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=given)
-    assert large and not not_loadable(targets, code.LORA_LAYERS)
+    assert large and not not_loadable(targets, facts.lora_layers)
     source = torch.Generator().manual_seed(1)
     for path in targets:
         lora.pair(path)[1].data.copy_(torch.randn(lora.pair(path)[1].shape, generator=source) * 0.2)

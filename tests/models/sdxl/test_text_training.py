@@ -17,7 +17,8 @@ from backend.lora.inject import find_targets, inject
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import Trained, in_format
-from backend.models.loading import Loading
+from backend.models.common.loading import Loading
+from backend.models.families import family_named
 from backend.models.table import FAMILIES, family
 from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
@@ -100,9 +101,9 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
     )  # fmt: skip
     assert np.abs(samples[4, 0] - np.asarray(drawn.images[0]).astype(int)).max() <= 1
     # in diffusers' own names it says the same
-    code, facts = family("sdxl").load(), family("sdxl").facts
+    code, facts = family_named("sdxl"), family("sdxl")
     encoders, _ = code.load_text(tiny_sdxl, Loading(torch.float32, CPU)).trained()
-    names = names_of(linear_layers(code.empty_denoiser(tiny_sdxl)), code, facts).joined(linear_layers(encoders))
+    names = names_of(linear_layers(code.empty_denoiser(tiny_sdxl)), facts).joined(linear_layers(encoders))
     back = read_lora(run.checkpoints_dir / "tiny.safetensors", names)
     parts = {path: Trained(*pair, back.scales[path]) for path, pair in back.pairs.items()}
     safetensors.torch.save_file(in_format(parts, names, "diffusers"), tmp_path / "other.safetensors")
@@ -172,9 +173,9 @@ def test_sd15_names_its_one_encoder_as_its_other_programs_do_and_goes_on_from_th
 def test_checkpointing_changes_no_gradient(request: pytest.FixtureRequest, name: str) -> None:
     def gradients(again: bool) -> dict[str, torch.Tensor]:
         base = request.getfixturevalue(f"tiny_{name}")
-        stack = family(name).load().load_text(base, Loading(torch.float32, CPU))
+        stack = family_named(name).load_text(base, Loading(torch.float32, CPU))
         module, idle = stack.trained()
-        targets = find_targets(module, family(name).facts.text_targets, idle)
+        targets = find_targets(module, family(name).text_targets, idle)
         lora = inject(module, targets, rank=2, alpha=2.0, dropout=0.0, seed=1)
         for path in targets:
             torch.nn.init.normal_(lora.pair(path)[1], std=0.1, generator=torch.Generator().manual_seed(2))
@@ -195,7 +196,7 @@ def test_checkpointing_changes_no_gradient(request: pytest.FixtureRequest, name:
 def test_families_that_can_not_train_theirs_say_so(name: str) -> None:
     loaded = parse({"model": {"family": name}, "network": {"train_text_encoder": True}})
     said = [problem.text for problem in loaded.problems if problem.path == "network.train_text_encoder"]
-    assert bool(said) != bool(FAMILIES[name].facts.text_targets)
+    assert bool(said) != bool(FAMILIES[name].text_targets)
 
 
 def test_a_rate_of_encoders_that_are_not_trained_has_no_effect() -> None:

@@ -1,0 +1,49 @@
+"""Latents as tokens of 2x2 cells, as FLUX, Qwen-Image and Cosmos have them, and the noise levels of their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from torch import Tensor
+
+from backend.models.shift import ShiftLine
+
+PATCH = 2
+"""Side of a token in latent cells."""
+
+
+def pack_latent(latent: Tensor) -> Tensor:
+    """(C, h, w) -> (h/2 * w/2, 4C), the channel first within a token: `FluxPipeline._pack_latents`."""
+    channels, height, width = latent.shape
+    cells = latent.reshape(channels, height // PATCH, PATCH, width // PATCH, PATCH)
+    return cells.permute(1, 3, 0, 2, 4).reshape(-1, channels * PATCH * PATCH)
+
+
+def unpack_latent(tokens: Tensor, height: int, width: int) -> Tensor:
+    """Inverse of `pack_latent`: (h/2 * w/2, 4C) -> (C, h, w)."""
+    cells = tokens.reshape(height // PATCH, width // PATCH, -1, PATCH, PATCH)
+    return cells.permute(2, 0, 3, 1, 4).reshape(-1, height, width)
+
+
+def unpack_channels_last(tokens: Tensor, height: int, width: int) -> Tensor:
+    """(h/2 * w/2, 4C) -> (C, h, w), of models whose last layer has the channel last within a token (SD3, Cosmos)."""
+    cells = tokens.reshape(height // PATCH, width // PATCH, PATCH, PATCH, -1)
+    return cells.permute(4, 0, 2, 1, 3).reshape(-1, height, width)
+
+
+def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any], *, own_range: bool = False) -> list[float]:
+    """Noise levels of `steps` sampling steps, `steps` + 1 of them, descending to 0, by a scheduler's `config`.
+
+    As pipelines call ``FlowMatchEulerDiscreteScheduler``: sigmas from 1 to 1/steps, shifted by the image's tokens where
+    the config says ``use_dynamic_shifting``, else by its fixed shift. own_range: the scheduler spaces them itself, over
+    the range that it was trained with.
+    """
+    scheduler = FlowMatchEulerDiscreteScheduler.from_config(dict(config))
+    mu = ShiftLine.of(config).mu(image_tokens) if scheduler.config.use_dynamic_shifting else None
+    sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
+    given = {"num_inference_steps": steps} if own_range else {"sigmas": sigmas}
+    scheduler.set_timesteps(**given, mu=mu)
+    return scheduler.sigmas.tolist()
