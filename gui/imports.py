@@ -46,7 +46,9 @@ class Brought:
                 groups.append({"title": heading, "notes": lines})
         off = [note.key for note in self.converted.with_fate("off")]
         wants = not self.with_dataset and any(note.key == "dataset_config" for note in self.converted.notes)
-        return {"kind": self.converted.title, "groups": groups, "off": off, "wantsDataset": wants}
+        rest = "All other settings stay as they are." if self.of_data else "What it does not name gets its default."
+        kind = self.converted.title
+        return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants}
 
 
 def is_foreign(content: bytes) -> bool:

@@ -143,18 +143,18 @@ def _controls(theme: gr.themes.Base) -> None:
     )
 
 
-def head(version: str) -> str:
-    """The page's own ``<head>`` lines. ``version`` defeats stale browser caches.
+def head(version: str, root: str = "") -> str:
+    """The page's own ``<head>`` lines. ``version`` defeats stale browser caches; ``root`` is the path before ours.
 
     One script only: Gradio adds these lines from JavaScript, and scripts added so run in no fixed order.
     """
     return "\n".join(
         (
             '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" type="image/svg+xml" href="/page/logo.svg">',
-            f'<link rel="stylesheet" href="/page/vendor/uplot/uPlot.min.css?{version}">',
-            f'<link rel="stylesheet" href="/page/css/monotile.css?{version}">',
-            f'<script src="/page/monotile.js?{version}"></script>',
+            f'<link rel="icon" type="image/svg+xml" href="{root}/page/logo.svg">',
+            f'<link rel="stylesheet" href="{root}/page/vendor/uplot/uPlot.min.css?{version}">',
+            f'<link rel="stylesheet" href="{root}/page/css/monotile.css?{version}">',
+            f'<script src="{root}/page/monotile.js?{version}"></script>',
         )
     )
 

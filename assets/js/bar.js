@@ -25,7 +25,7 @@
       el(
         "header",
         { class: "bar" },
-        el("a", { class: "brand", href: "/", "aria-label": "Monotile", onclick: (e) => (e.preventDefault(), m.openTab("Model")) }, el("img", { src: "/page/logo.svg", alt: "", width: 30, height: 30 }), el("span", {}, "Monotile")),
+        el("a", { class: "brand", href: m.url("/"), "aria-label": "Monotile", onclick: (e) => (e.preventDefault(), m.openTab("Model")) }, el("img", { src: m.url("/page/logo.svg"), alt: "", width: 30, height: 30 }), el("span", {}, "Monotile")),
         el(
           "div",
           { class: "preset-group" },

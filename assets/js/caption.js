@@ -32,7 +32,7 @@
       }
       // Both at once: what is written meanwhile, or after an answer that failed, is still the caption of before.
       [at, shown] = [to, found];
-      image.src = `/thumb?${new URLSearchParams({ look, item: at })}`;
+      image.src = m.url("/thumb", { look, item: at });
       text(box.querySelector("h2"), `${shown.name} (${(at + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`);
       words.value = shown.text;
       before.disabled = at === 0;

@@ -82,7 +82,7 @@
       export_.disabled = true;
       text(export_, "Exporting…");
       try {
-        const response = await fetch("/cache/export", { cache: "no-store" });
+        const response = await fetch(m.url("/cache/export"), { cache: "no-store" });
         if (!response.ok) throw new Error((await response.json()).detail);
         const address = URL.createObjectURL(await response.blob());
         el("a", { href: address, download: "monotile-compile-cache.zip" }).click();
@@ -101,7 +101,7 @@
       import_.disabled = true;
       text(import_, "Importing…");
       try {
-        const response = await fetch("/cache/import", { method: "POST", headers: { "Content-Type": "application/zip" }, body: chosen });
+        const response = await fetch(m.url("/cache/import"), { method: "POST", headers: { "Content-Type": "application/zip" }, body: chosen });
         const said = await response.json();
         if (!response.ok) throw new Error(said.detail);
         m.toast(said.text);

@@ -1,6 +1,9 @@
 // Small helpers that the other scripts share. Nothing here ever turns text into HTML.
 (() => {
   "use strict";
+  // Behind a reverse proxy the page may lie below a path: every address of our own begins with it.
+  const script = document.currentScript || document.querySelector("script[src*='/page/monotile.js']");
+  const base = script ? new URL(script.src).pathname.replace(/\/page\/monotile\.js$/, "") : "";
   const m = (window.monotile = { state: { desk: {}, problems: [], presets: [], settings: [] } });
   const listeners = new Map();
 
@@ -63,12 +66,13 @@
     if (!response.ok) throw new Error((body && body.detail) || (typeof body === "string" && body) || response.statusText);
     return body;
   };
+  m.url = (path, query) => base + (query ? `${path}?${new URLSearchParams(query)}` : path);
   m.get = async (path, query = {}) => {
     const search = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== undefined && v !== null));
-    return read(await fetch(search.size ? `${path}?${search}` : path, { cache: "no-store" }));
+    return read(await fetch(m.url(search.size ? `${path}?${search}` : path), { cache: "no-store" }));
   };
   m.post = async (path, body = {}) =>
-    read(await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
+    read(await fetch(m.url(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
 
   // Gradio mounts tabs and components in its own time: what needs an element waits for it here.
   m.whenPresent = (selector, callback) => {

@@ -207,7 +207,7 @@
           el(
             "button",
             { class: "picture", title: "Show it large, and write its caption", "aria-label": `Caption of ${item.name}`, onclick: () => m.captionOf(answer.look, item.index, written) },
-            el("img", { src: `/thumb?${new URLSearchParams({ look: answer.look, item: item.index })}`, alt: "", loading: "lazy", width: item.width, height: item.height }),
+            el("img", { src: m.url("/thumb", { look: answer.look, item: item.index }), alt: "", loading: "lazy", width: item.width, height: item.height }),
           ),
           el("figcaption", {}, captionLine(item.index, item.caption), el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`), el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`)),
         ),

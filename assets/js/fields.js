@@ -180,10 +180,14 @@
   };
 
   m.pathInput = (box, kind = "any") => {
+    // Another machine is asked only where a person typed its name: not for what a file put here.
+    let typed = "";
+    const host = (text) => /^\s*[\\/]{2}[^\\/]*/.exec(text)?.[0] ?? "";
+    box.addEventListener("input", (event) => event.isTrusted && (typed = host(box.value)));
     const offered = m.suggest(
       box,
       async (text) =>
-        (await m.get("/fs", { prefix: text, kind })).entries.map((entry) => ({
+        (await m.get("/fs", { prefix: text, kind, typed: host(text) === typed })).entries.map((entry) => ({
           label: entry.folder ? `${entry.name}/` : entry.name,
           detail: entry.note || "",
           value: entry.folder ? entry.path + entry.separator : entry.path,

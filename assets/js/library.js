@@ -67,7 +67,7 @@
       { class: "file" },
       el("div", { class: "file-head" }, el("strong", {}, f.name), el("span", { class: "note" }, m.bytes(f.size))),
       m.pathLine(f.path, [
-        el("a", { class: "button small", href: `/download?${new URLSearchParams({ run: run.name, file: f.name })}`, download: f.name }, "Download"),
+        el("a", { class: "button small", href: m.url("/download", { run: run.name, file: f.name }), download: f.name }, "Download"),
         el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Details"),
       ]),
     );

@@ -4,7 +4,7 @@
   const m = window.monotile;
   const { el, fill, text } = m;
 
-  const picture = (run, file) => `/image?${new URLSearchParams({ run, file })}`;
+  const picture = (run, file) => m.url("/image", { run, file });
   m.samplePicture = picture;
 
   // ui: the elements to draw into. setStat(id, value, tone): fills a tile. live: the states of a run at work.
@@ -274,7 +274,7 @@
             "div",
             { class: `file ${f.final ? "final" : ""}` },
             el("div", { class: "file-head" }, el("strong", {}, f.name, f.final ? el("span", { class: "tag good" }, "final") : null), el("span", { class: "note" }, [f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "", m.bytes(f.size)].filter(Boolean).join(" · "))),
-            m.pathLine(f.path, el("a", { class: "button small", href: `/download?${new URLSearchParams({ run: status.name, file: f.name })}`, download: f.name }, "Download")),
+            m.pathLine(f.path, el("a", { class: "button small", href: m.url("/download", { run: status.name, file: f.name }), download: f.name }, "Download")),
           ),
         ),
       );

@@ -95,28 +95,38 @@
   // Bytes, not text: the server tells a wrong encoding from a wrong line.
   const chooseFile = (accept, done) => {
     const file = el("input", { type: "file", accept });
-    file.onchange = async () => {
-      if (!file.files.length) return;
-      if (file.files[0].size > 1_000_000) return m.toast("That file is too large for a preset (over 1 MB).", { kind: "error" });
-      const bytes = new Uint8Array(await file.files[0].arrayBuffer());
-      let binary = "";
-      bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
-      done(file.files[0].name, btoa(binary));
-    };
+    file.onchange = () => file.files.length && sendFile(file.files[0], done);
     file.click();
   };
+  const sendFile = async (file, done) => {
+    if (file.size > 1_000_000) return m.toast(`${file.name} is too large for a settings file (over 1 MB). Pictures and models are named by their folder.`, { kind: "error" });
+    const bytes = await file.arrayBuffer().then((content) => new Uint8Array(content)).catch(() => null);
+    if (!bytes) return m.toast(`${file.name} can't be read. Choose a settings file, not a folder.`, { kind: "error" });
+    let binary = "";
+    bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
+    done(file.name, btoa(binary));
+  };
   let sent = null;
-  const importFile = () =>
-    chooseFile(".toml,.json,text/plain", (name, content) => {
-      presetBox?.close();
-      sent = { name: name.replace(/\.(toml|json)$/i, ""), content };
-      m.act("import", sent);
-    });
+  const importChosen = (name, content) => {
+    presetBox?.close();
+    sent = { name: name.replace(/\.(toml|json)$/i, ""), content };
+    m.act("import", sent);
+  };
+  const importFile = () => chooseFile(".toml,.json,text/plain", importChosen);
+  // A file dropped anywhere is imported; left to the browser, it would take the page's place.
+  document.addEventListener("dragover", (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    const files = event.dataTransfer?.files;
+    if (!files?.length || event.defaultPrevented) return;
+    event.preventDefault();
+    if (files.length > 1) return m.toast("Drop one settings file at a time. Pictures are named by their folder, on the Dataset tab.", { kind: "error" });
+    sendFile(files[0], importChosen);
+  });
   // Settings of another trainer: nothing is taken before its difference was seen.
-  m.on("brought", ({ name, kind, rows, groups, off, wantsDataset }) => {
+  m.on("brought", ({ name, kind, rest, rows, groups, off, wantsDataset }) => {
     const box = dialog(
       `Import ${name}`,
-      el("p", { class: "note" }, `Read as ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}; all others go to their defaults.` : "The form already shows exactly this."}`),
+      el("p", { class: "note" }, `Read as ${kind}. ${rows.length ? `Taking it changes ${m.count(rows.length, "setting")}, listed below. ${rest}` : "The form already shows exactly this."}`),
       rows.length ? differenceTable(rows) : null,
       groups.map(({ title, notes }) =>
         el(
@@ -158,7 +168,7 @@
         ? [el("p", { class: "note" }, "This preset can't be loaded:"), el("ul", { class: "bad-list" }, bad.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + m.sentence(p))))]
         : rows.length
           ? [
-              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}.${name ? ` ${own.length && keep ? "All other settings" : "Settings"} that the preset does not name go to their defaults.` : ""}`),
+              el("p", { class: "note" }, `Loading changes ${m.count(rows.length, "setting")}, listed below.${name ? ` ${own.length && keep ? "Other settings" : "Settings"} that the preset does not name get their defaults.` : ""}`),
               differenceTable(rows),
             ]
           : el("p", { class: "note" }, "The form already shows exactly this preset."),
@@ -166,7 +176,7 @@
         "div",
         { class: "buttons" },
         bad.length ? null : el("button", { class: "primary", "data-do": "load", onclick: () => load(name) }, "Load"),
-        name ? el("a", { class: "button", href: `/preset?${new URLSearchParams({ name })}`, download: "" }, "Export") : null,
+        name ? el("a", { class: "button", href: m.url("/preset", { name }), download: "" }, "Export") : null,
         builtin ? null : el("button", { onclick: () => (presetBox.close(), ask("Rename preset", "New name", name, "Rename", (to) => m.act("rename", { name, to }))) }, "Rename"),
         builtin ? null : el("button", { class: "danger", onclick: () => (presetBox.close(), m.act("delete", { name })) }, "Delete"),
       ),

@@ -46,7 +46,7 @@
   const build = (root) => {
     const smooth = el("input", { type: "range", id: "smoothing", min: 0, max: 99, value: 90, "aria-label": "Smoothing of the loss line", oninput: () => (text(ui.smoothValue, `${smooth.value} %`), drawLoss()) });
     ui = {
-      empty: el("div", { class: "empty", id: "run-empty" }, el("img", { src: "/page/logo.svg", alt: "", width: 56 }), el("h2", {}, "No runs yet"), el("p", {}, "Set up the model and the dataset, then press Start training. Runs started in a terminal appear here too.")),
+      empty: el("div", { class: "empty", id: "run-empty" }, el("img", { src: m.url("/page/logo.svg"), alt: "", width: 56 }), el("h2", {}, "No runs yet"), el("p", {}, "Set up the model and the dataset, then press Start training. Runs started in a terminal appear here too.")),
       body: el("div", { id: "run-body", hidden: true }),
       picker: el("select", { id: "run-picker", "aria-label": "Run", onchange: (e) => choose(e.target.value) }),
       state: el("span", { class: "state", id: "run-state" }),
