@@ -17,6 +17,7 @@ from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, Response
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
@@ -26,8 +27,10 @@ from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Desk
 from gui.form_routes import Checks
+from gui.password import Password, password_fault
 from gui.run_store import Places
-from gui.security import Hardening, Password, SameOrigin, TrustedHosts
+from gui.security import BodyLimit, Hardening, SameOrigin, TrustedHosts
+from gui.sub_path import SubPath, read_root
 from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
 
 log = logging.getLogger(__name__)
@@ -60,18 +63,30 @@ class Home:
 
 
 def make_app(
-    home: Home | None = None, *, remote: bool = False, names: Sequence[str] = (), password: str | None = None
+    home: Home | None = None,
+    *,
+    remote: bool = False,
+    names: Sequence[str] = (),
+    password: str | None = None,
+    root_path: str | None = None,
 ) -> FastAPI:
     """The whole application: form, routes and the layers that guard both.
 
     remote: bound to an address that other machines reach; needs a password (ValueError otherwise). names: further host
-    names that the page answers to.
+    names that the page answers to. root_path: where a reverse proxy shows the page, as `sub_path.read_root` takes it.
     """
-    if remote and not password:
-        raise ValueError("a page that other machines reach needs a password")
+    if remote and (not password or password_fault(password)):
+        raise ValueError(f"a page that other machines reach needs a password. {password_fault(password or '')}")
+    root = read_root(root_path)
+    names = [*names, root.host] if root.host else names
     home = home or Home()
     desk = Desk(home.desk)
-    places = Places(lambda: str(desk.now.values.get("saving.output_dir", "")), home.desk / "places.json")
+
+    def runs_folder() -> str:
+        chosen = str(desk.now.values.get("saving.output_dir", ""))
+        return "" if chosen in desk.untyped() else chosen
+
+    places = Places(runs_folder, home.desk / "places.json")
     actions = Actions(desk, places, presets.Shelf(user=home.presets))
     checks = Checks(desk, places, actions.shelf)
     if home.first:
@@ -91,12 +106,13 @@ def make_app(
     app.include_router(checks.routes())
     app.include_router(compile_routes.routes(places, checks.config))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
+    app.add_api_route("/gradio_api/upload", _no_uploads, methods=["POST"])
     gr.mount_gradio_app(
         app,
         build(actions),
         path="/",
         theme=theme.build(),
-        head=theme.head(),
+        head=theme.head(root.path),
         footer_links=[],
         ssr_mode=False,
         run_history=False,
@@ -107,12 +123,20 @@ def make_app(
         max_file_size="1mb",
         blocked_paths=[str(PROJECT_ROOT)],
     )
+    app.add_middleware(BodyLimit, roomy=("/cache/import",))
     if password:
         app.add_middleware(Password, password=password)
-    app.add_middleware(SameOrigin)
+    app.add_middleware(SameOrigin, names=names)
     app.add_middleware(TrustedHosts, remote=remote, names=names)
     app.add_middleware(Hardening)
+    if root.path or root.address:
+        app.add_middleware(SubPath, root=root)
     return app
+
+
+def _no_uploads() -> Response:
+    """The page sends files by its own routes, each bounded; what Gradio would keep of others fills the disk."""
+    return PlainTextResponse("This page takes no uploads.", 403)
 
 
 def build(actions: Actions) -> gr.Blocks:

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from backend.base.errors import WriteFailed
 from backend.base.files import write_atomic
+from backend.config.endings import PICTURES, UNREAD_PICTURES, WEIGHTS
 from backend.dataset import captions
 from backend.dataset.items import Item
 from gui import messages
@@ -51,7 +52,7 @@ class Captions:
         item = self._item(look, index)
         path = self._file(item)
         try:
-            before = path.read_bytes() if path.exists() else None
+            before = _before(path)
             write_atomic(path, text.strip())
         except (OSError, WriteFailed) as wrong:
             raise HTTPException(409, messages.words(wrong)) from None
@@ -97,6 +98,19 @@ class Captions:
         )
         self.look.edited(index, found)
         return found.caption
+
+
+def _before(path: Path) -> bytes | None:
+    """What a caption is about to replace; None for no file. HTTPException when it is no text: it is never replaced."""
+    if not path.exists():
+        return None
+    remedy = "Set the caption extension on the Dataset tab to that of text files, such as .txt."
+    if not path.is_file():
+        raise HTTPException(409, f"{path.name} is no file. {remedy}")
+    before = path.read_bytes()
+    if path.suffix.lower() in PICTURES | UNREAD_PICTURES | WEIGHTS or not captions.is_text(before):
+        raise HTTPException(409, f"{path.name} is no text, and it is never replaced by a caption. {remedy}")
+    return before
 
 
 def routes(look: Look) -> APIRouter:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -70,15 +71,21 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
         gone = compile_cache.clear(_folder(form()))
         return answer({"files": gone.files, "bytes": gone.bytes})
 
+    # Each takes up to 8 GiB of the disk while it lasts: one at a time.
+    moving = threading.Lock()
+
     @router.get("/cache/export")
     def export_cache() -> Response:
         """This machine's kernels as a zip, to keep or to bring to a machine like it."""
-        file = _temporary()
+        _take(moving)
         try:
+            file = _temporary()
             _ask(_folder(form()), "export", file)
         except HTTPException:
             file.unlink(missing_ok=True)
             raise
+        finally:
+            moving.release()
         return FileResponse(
             file,
             media_type="application/zip",
@@ -91,7 +98,12 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
         """Take kernels from a zip, the request's body; those that are here stay."""
         await run_in_threadpool(_unused, places)
         folder = await run_in_threadpool(lambda: _folder(form()))
-        file = _temporary()
+        _take(moving)
+        try:
+            file = _temporary()
+        except OSError:
+            moving.release()
+            raise
         try:
             with open(file, "wb") as stream:
                 async for part in request.stream():
@@ -101,6 +113,12 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
             return answer({"text": await run_in_threadpool(_ask, folder, "import", file)})
         finally:
             file.unlink(missing_ok=True)
+            moving.release()
+
+
+def _take(moving: threading.Lock) -> None:
+    if not moving.acquire(blocking=False):
+        raise HTTPException(409, "A compile cache is being exported or imported already. Wait until that is done.")
 
 
 def _temporary() -> Path:

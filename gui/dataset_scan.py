@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import logging
 import threading
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from backend.base.files import write_atomic
 from backend.config import toml_io
 from backend.config.schema import Config
-from backend.dataset.images import open_image
 from backend.dataset.items import DatasetScan, Item
 from backend.dataset.scan import most_controls
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import RunWork, work_of
 from gui import messages, plans, plots
 from gui.jobs import Job
-
-log = logging.getLogger(__name__)
+from gui.thumbnails import Thumbnails
 
 PAGE = 48
-_THUMB_PX = 300
 # Settings outside these sections change neither what is found nor the plan.
 _SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
 # What the scan itself reads; of all else the plan alone is made anew.
@@ -45,6 +36,7 @@ class Look:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.job = Job()
+        self._thumbnails = Thumbnails(folder / "thumbs")
         self.done = 0
         self.total = 0
         self.problems: list[dict[str, Any]] = []
@@ -177,26 +169,7 @@ class Look:
         """A small JPEG of one picture of this look, or None. The browser names a number, never a path."""
         if not 0 <= index < len(self.items):
             return None
-        item = self.items[index]
-        cached = self.folder / "thumbs" / f"{hashlib.sha256(item.key.encode()).hexdigest()[:32]}.jpg"
-        try:
-            return cached.read_bytes()
-        except OSError:
-            pass
-        try:
-            picture = open_image(item.path, "grey")
-            picture.thumbnail((_THUMB_PX, _THUMB_PX), Image.Resampling.LANCZOS)
-            buffer = io.BytesIO()
-            picture.save(buffer, "JPEG", quality=85)
-        except (OSError, ValueError) as wrong:
-            log.info("No thumbnail of %s: %s", item.path, wrong)
-            return None
-        try:
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(cached, buffer.getvalue())
-        except OSError as wrong:
-            log.info("A thumbnail could not be kept: %s", wrong)
-        return buffer.getvalue()
+        return self._thumbnails.of(self.items[index])
 
     def _take(self, config: Config, scan: DatasetScan) -> None:
         held = [item for found in scan.validation.values() for item in found.items]

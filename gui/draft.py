@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.files import write_atomic
+from backend.base.paths import is_on_network
 from backend.config.schema import settings
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.models.table import FAMILIES, lacking
@@ -46,6 +47,7 @@ class Desk:
         self.past: list[Snapshot] = []
         self.future: list[Snapshot] = []
         self._seen: dict[str | None, form.Values] = {}  # the form as each tab was last known to show it
+        self._typed: set[str] = set()  # names of other machines' folders that a person typed
         self.is_new = not self.path.exists()  # nobody has been here yet
         self._restore()
 
@@ -63,6 +65,7 @@ class Desk:
             values = form.complete(values)
             seen = self._seen.get(tab, values)
             changed = {path: value for path, value in values.items() if value != seen[path]}
+            self._typed.update(_on_network(changed))
             merged = self.now.values | changed if tab in self._seen else values
             if tab in self._seen:
                 self._seen[tab] = values
@@ -79,6 +82,11 @@ class Desk:
             while len(self._seen) > _TABS_KEPT:
                 self._seen.pop(next(iter(self._seen)))
             return self.now.values
+
+    def untyped(self) -> list[str]:
+        """Folders of other machines that a file put into the form and nobody typed: they are not to be opened."""
+        with self.lock:
+            return [name for name in _on_network(self.now.values) if name not in self._typed]
 
     def load(self, values: form.Values, preset: str | None, kept: Mapping[str, Any] | None = None) -> None:
         """Put another form on the desk; the one before can be had back with ``undo``. kept: values beside it."""
@@ -142,7 +150,12 @@ class Desk:
             return True
 
     def _write(self) -> None:
-        content = {"version": _DRAFT_VERSION, "now": asdict(self.now), "past": [asdict(shot) for shot in self.past]}
+        content: dict[str, Any] = {
+            "version": _DRAFT_VERSION,
+            "now": asdict(self.now),
+            "past": [asdict(shot) for shot in self.past],
+        }
+        content["typed"] = sorted(self._typed)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path, json.dumps(content, ensure_ascii=False))
@@ -156,6 +169,8 @@ class Desk:
             if content.get("version") == _DRAFT_VERSION:
                 self.now = _snapshot(content["now"])
                 self.past = [_snapshot(shot) for shot in content.get("past", [])]
+                # A draft of a version that did not tell: what it names was opened then.
+                self._typed.update(map(str, content.get("typed", _on_network(self.now.values))))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
@@ -184,3 +199,11 @@ def _of_family(name: str) -> dict[str, Any]:
 
 def _snapshot(content: Mapping[str, Any]) -> Snapshot:
     return Snapshot(form.complete(content["values"]), content.get("preset"), form.complete(content["base"]))
+
+
+def _on_network(value: Any) -> list[str]:
+    """All texts in a form's values that name a folder of another machine."""
+    if isinstance(value, str):
+        return [value] if is_on_network(value) else []
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [name for part in inner for name in _on_network(part)]

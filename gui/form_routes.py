@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.paths import resolve
+from backend.base.problems import Problem
 from backend.config import presets
 from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
@@ -45,7 +46,12 @@ class Checks:
         self.doctor_said: dict[str, Any] = {}
 
     def config(self) -> Config | None:
-        """The form as a config, with defaults where a field can't be read; None when nothing can."""
+        """The form as a config, with defaults where a field can't be read; None when nothing can.
+
+        None also while it names a folder of another machine that nobody typed: what asks this opens such folders.
+        """
+        if self.desk.untyped():
+            return None
         return form.read(self.desk.now.values).partial
 
     def routes(self) -> APIRouter:
@@ -62,6 +68,11 @@ class Checks:
         @router.get("/model")
         def model() -> Response:
             """What is in the base model's folder."""
+            if strange := self.desk.untyped():
+                text = f"The loaded settings name a folder on another machine: {strange[0]}. It is not opened yet."
+                remedy = "If you know that machine, type the path again; else clear it."
+                said = [messages.problem_facts(Problem("model.base_model", None, text, remedy))]
+                return answer(base_model.facts(None) | {"path": strange[0], "problems": said})
             return answer(base_model.facts(self.config()))
 
         @router.get("/machine")

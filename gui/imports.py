@@ -48,8 +48,9 @@ class Brought:
         wants = not self.with_dataset and any(
             note.key.removeprefix("--") in NAMES_OF_DATA_SETS for note in self.converted.with_fate("not offered")
         )
-        rest = "stay as they are" if self.of_data else "go to their defaults"
-        return {"kind": self.converted.title, "groups": groups, "off": off, "wantsDataset": wants, "rest": rest}
+        rest = "All other settings stay as they are." if self.of_data else "What it does not name gets its default."
+        kind = self.converted.title
+        return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants}
 
 
 def is_foreign(content: bytes) -> bool:

@@ -138,9 +138,11 @@ def _files(router: APIRouter, places: Places) -> None:
             raise HTTPException(422, str(wrong)) from None
 
     @router.get("/fs")
-    def folders(prefix: Annotated[str, Query(max_length=4096)] = "", kind: str = "any") -> Response:
+    def folders(
+        prefix: Annotated[str, Query(max_length=4096)] = "", kind: str = "any", typed: bool = False
+    ) -> Response:
         """Names that continue a path being typed: folders and LoRA files, no hidden ones, no contents."""
-        return answer({"entries": list_paths(prefix, kind)})
+        return answer({"entries": list_paths(prefix, kind, typed=typed)})
 
 
 def _acting(router: APIRouter, places: Places) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backend.base.files import write_atomic
-from backend.base.paths import resolve
+from backend.base.paths import is_on_network, resolve
 from backend.config.schema import by_path
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run, is_run, list_runs
@@ -149,13 +149,14 @@ def _inside(folder: Path, name: str, endings: object) -> Path | None:
     return None
 
 
-def list_paths(prefix: str, kind: str, most: int = 100) -> list[dict[str, object]]:
+def list_paths(prefix: str, kind: str, most: int = 100, typed: bool = True) -> list[dict[str, object]]:
     """Folders, and files that a setting can name, that continue what was typed so far; for the path fields.
 
     prefix: as typed; ``~`` and paths below the project are understood. kind: ``folder`` leaves files out. Hidden names
-    are left out, contents are never read, and what can't be listed is empty.
+    are left out, contents are never read, and what can't be listed is empty. typed: a person typed it, so that another
+    machine may be asked.
     """
-    if "\x00" in prefix or len(prefix) > 4096:
+    if "\x00" in prefix or len(prefix) > 4096 or (is_on_network(prefix) and not typed):
         return []
     typed = prefix or "~/"
     ends = typed.endswith(("/", os.sep)) or typed == "~"

@@ -1,15 +1,12 @@
 """What stands between the page and other web sites.
 
 A page on 127.0.0.1 is reachable by every site that the person's browser has open: by a form post, by an embedded
-picture, and, through DNS rebinding, under a name that the attacker owns. Gradio checks none of this, so four small ASGI
-layers do, for Gradio's routes and ours alike.
+picture, and, through DNS rebinding, under a name that the attacker owns. Gradio checks none of this, so small ASGI
+layers (these, and the password's) do, for Gradio's routes and ours alike.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
 import ipaddress
 import socket
 from collections.abc import Iterable
@@ -50,6 +47,11 @@ def host_name(header: str) -> str:
         return ""
 
 
+def own_path(scope: Scope) -> str:
+    """The path of a request below the one that a reverse proxy shows the page under."""
+    return scope["path"].removeprefix(scope.get("root_path", ""))
+
+
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
@@ -83,7 +85,7 @@ class TrustedHosts:
         if scope["type"] in ("http", "websocket"):
             headers = Headers(scope=scope)
             if len(headers.getlist("host")) != 1 or not self.allows(headers["host"]):
-                await _refuse(scope, receive, send, 400, "This address is not one the page answers to.")
+                await refuse(scope, receive, send, 400, "This address is not one the page answers to.")
                 return
         await self.app(scope, receive, send)
 
@@ -92,62 +94,76 @@ class SameOrigin:
     """Refuses requests that another web site sends through the person's browser.
 
     Writing methods need an Origin equal to the Host, or none at all (curl, scripts). Reads are refused when the browser
-    says that they come from another site and are no navigation, so that pictures and lists can't be embedded elsewhere.
+    says that they come from another site, so that nothing can be embedded or asked for from elsewhere; a link of
+    another site opens the page itself and no other address.
+    names: hosts that a reverse proxy shows the page under; it may name one of them in X-Forwarded-Host, which no site
+    can add to a request of the person's browser.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, names: Iterable[str] = ()) -> None:
         self.app = app
+        self._names = {name.lower().rstrip(".") for name in names}
 
-    @staticmethod
-    def allows(method: str, headers: Headers) -> bool:
+    def allows(self, method: str, path: str, headers: Headers) -> bool:
         """Whether a request with this method and these headers comes from our own page or from no page at all."""
         site = headers.get("sec-fetch-site", "none")
         foreign = site not in ("same-origin", "none")
         if method in SAFE_METHODS:
-            return not foreign or headers.get("sec-fetch-mode") == "navigate"
+            return not foreign or (headers.get("sec-fetch-mode") == "navigate" and path in ("", "/"))
         origin = headers.get("origin")
         if origin is not None:
             try:
                 parts = urlsplit(origin)
-                return parts.scheme in ("http", "https") and parts.netloc.lower() == headers.get("host", "").lower()
             except ValueError:
                 return False
+            return parts.scheme in ("http", "https") and parts.netloc.lower() in self._hosts(headers)
         return not foreign
+
+    def _hosts(self, headers: Headers) -> set[str]:
+        """Host, with port, of the page as the browser may see it."""
+        forwarded = headers.get("x-forwarded-host", "").partition(",")[0].strip().lower()
+        return {headers.get("host", "").lower()} | ({forwarded} if host_name(forwarded) in self._names else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A websocket is a GET that browsers send cross-site without asking: it is judged as a write.
         if scope["type"] in ("http", "websocket"):
             method = scope["method"] if scope["type"] == "http" else "POST"
-            if not self.allows(method, Headers(scope=scope)):
-                await _refuse(scope, receive, send, 403, "A page of another site may not use this one.")
+            if not self.allows(method, own_path(scope), Headers(scope=scope)):
+                await refuse(scope, receive, send, 403, "A page of another site may not use this one.")
                 return
         await self.app(scope, receive, send)
 
 
-class Password:
-    """HTTP Basic authentication for a page that other machines can reach. Any user name, one password."""
+class BodyLimit:
+    """Refuses request bodies above a size: what is sent to the page is settings, captions and names.
 
-    def __init__(self, app: ASGIApp, *, password: str) -> None:
+    roomy: paths whose route bounds and stores its own body piece by piece.
+    """
+
+    LARGEST_BYTES = 16_000_000
+
+    def __init__(self, app: ASGIApp, *, roomy: Iterable[str] = ()) -> None:
         self.app = app
-        self._password = password.encode()
-
-    def allows(self, header: str | None) -> bool:
-        """Whether an Authorization header carries the password, compared in constant time."""
-        scheme, _, encoded = (header or "").partition(" ")
-        if scheme.lower() != "basic":
-            return False
-        try:
-            _, _, given = base64.b64decode(encoded, validate=True).partition(b":")
-        except (binascii.Error, ValueError):
-            return False
-        return hmac.compare_digest(given, self._password)
+        self._roomy = frozenset(roomy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and not self.allows(Headers(scope=scope).get("authorization")):
-            challenge = {"WWW-Authenticate": 'Basic realm="Monotile", charset="UTF-8"'}
-            await _refuse(scope, receive, send, 401, "This page needs its password.", challenge)
+        if scope["type"] != "http" or own_path(scope) in self._roomy:
+            await self.app(scope, receive, send)
             return
-        await self.app(scope, receive, send)
+        length = Headers(scope=scope).get("content-length", "0")
+        if not length.isdecimal() or int(length) > self.LARGEST_BYTES:
+            await refuse(scope, receive, send, 413, "That is too large for this page (over 16 MB).")
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            # A body without a length: the reader sees it end as if the connection was lost.
+            return message if received <= self.LARGEST_BYTES else {"type": "http.disconnect"}
+
+        await self.app(scope, counted, send)
 
 
 class Hardening:
@@ -174,9 +190,10 @@ class Hardening:
         await self.app(scope, receive, send_hardened if scope["type"] == "http" else send)
 
 
-async def _refuse(
+async def refuse(
     scope: Scope, receive: Receive, send: Send, status: int, text: str, headers: dict[str, str] | None = None
 ) -> None:
+    """Answer a request, or close a websocket, with one sentence."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": text})
         return

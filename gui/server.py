@@ -11,16 +11,19 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from gui.password import password_fault
 from gui.security import is_loopback
+from gui.sub_path import read_root
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 7860
 _PORTS_TRIED = 20
 PASSWORD_VARIABLE = "MONOTILE_PASSWORD"
+ROOT_VARIABLE = "GRADIO_ROOT_PATH"
 
 Write = Callable[[str], object]
 
@@ -43,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further host name that the page answers to"
     )
+    arguments.add_argument(
+        "--root-path",
+        metavar="PATH",
+        help="where a reverse proxy shows the page: a path such as /monotile, or the whole address. "
+        f"{ROOT_VARIABLE} in the environment does the same",
+    )
     arguments.add_argument("--data", type=Path, help="folder for presets and the draft, instead of the project's own")
     return arguments
 
@@ -63,9 +72,14 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
             "To use the page from afar without one, keep 127.0.0.1 and tunnel: ssh -L 7860:127.0.0.1:7860 THIS-MACHINE."
         )
         return 2
+    if remote and password and (fault := password_fault(password)):
+        say(f"{given.host} can be reached by other machines. {fault}")
+        return 2
     try:
+        given.root_path = given.root_path or os.environ.get(ROOT_VARIABLE)
+        read_root(given.root_path)
         listener, note = listen(given.host, given.port)
-    except OSError as wrong:
+    except (OSError, ValueError) as wrong:
         say(str(wrong))
         return 2
     if note:
@@ -122,10 +136,11 @@ def _serve(given: argparse.Namespace, listener: socket.socket, remote: bool, pas
     # Nobody is told that the page was opened, or that there is one.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from gui.app import Home, make_app
+    with _no_proxies():
+        from gui.app import Home, make_app
 
-    home = Home.at(given.data.absolute()) if given.data else Home()
-    app = make_app(home, remote=remote, names=given.allow_host, password=password)
+        home = Home.at(given.data.absolute()) if given.data else Home()
+        app = make_app(home, remote=remote, names=given.allow_host, password=password, root_path=given.root_path)
     # An open page holds a connection for ever; without a limit it would also hold the server at Ctrl+C.
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     server = uvicorn.Server(config)
@@ -151,6 +166,22 @@ def _serve(given: argparse.Namespace, listener: socket.socket, remote: bool, pas
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
     return 0
+
+
+@contextlib.contextmanager
+def _no_proxies() -> Iterator[None]:
+    """Hide the environment's proxies: Gradio makes HTTP clients as it starts, and one for SOCKS needs another package.
+
+    They are never used, since the page asks no other machine. Runs and the browser get the environment as it was.
+    """
+    names = ("NO_PROXY", "no_proxy")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "*"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def page_address(host: str, port: int) -> str:

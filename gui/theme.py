@@ -126,15 +126,16 @@ def _controls(theme: gr.themes.Base) -> None:
     )
 
 
-def head() -> str:
-    """The page's own ``<head>`` lines. Addresses are relative to the page, so that it may lie under any path."""
+def head(root: str = "") -> str:
+    """The page's own ``<head>`` lines. root: the path that the page lies below; without one they are relative to it."""
+    page = f"{root}/page" if root else "page"
     return "\n".join(
         (
             '<meta name="referrer" content="no-referrer">',
-            '<link rel="icon" type="image/svg+xml" href="page/logo.svg">',
-            '<link rel="stylesheet" href="page/vendor/uplot/uPlot.min.css">',
-            *(f'<link rel="stylesheet" href="page/css/{name}.css">' for name in STYLES),
-            '<script type="module" src="page/js/main.js"></script>',
+            f'<link rel="icon" type="image/svg+xml" href="{page}/logo.svg">',
+            f'<link rel="stylesheet" href="{page}/vendor/uplot/uPlot.min.css">',
+            *(f'<link rel="stylesheet" href="{page}/css/{name}.css">' for name in STYLES),
+            f'<script type="module" src="{page}/js/main.js"></script>',
         )
     )
 

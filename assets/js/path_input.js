@@ -9,11 +9,17 @@ const setInput = (node, value) => {
   node.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
+// The machine that a path names: \\server or //server.
+const host = (text) => /^\s*[\\/]{2}[^\\/]*/.exec(text)?.[0] ?? "";
+
 export const pathInput = (box, kind = "any") => {
+  // Another machine is asked only where a person typed its name: not for what a file put here.
+  let typed = "";
+  box.addEventListener("input", (event) => event.isTrusted && (typed = host(box.value)));
   const offered = suggest(
     box,
     async (text) =>
-      (await getJson("/fs", { prefix: text, kind })).entries.map((entry) => ({
+      (await getJson("/fs", { prefix: text, kind, typed: host(text) === typed })).entries.map((entry) => ({
         label: entry.folder ? `${entry.name}/` : entry.name,
         detail: entry.note || "",
         value: entry.folder ? entry.path + entry.separator : entry.path,

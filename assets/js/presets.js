@@ -114,9 +114,9 @@ const keepOwn = (name, own) => {
  * @param {boolean | number} kept
  */
 const loadingNote = (name, rows, kept) => {
-  const changes = `Loading changes ${formatCount(rows.length, "setting")}.`;
+  const changes = `Loading changes ${formatCount(rows.length, "setting")}, listed below.`;
   if (!name) return changes;
-  return `${changes} ${kept ? "All other settings" : "Settings"} that the preset does not name go to their defaults.`;
+  return `${changes} ${kept ? "Other settings" : "Settings"} that the preset does not name get their defaults.`;
 };
 on("presets", drawPresets);
 on("difference", ({ name, builtin, rows, own, problems }) => {

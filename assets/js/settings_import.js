@@ -11,26 +11,47 @@ import { on } from "./state.js";
 import { toast } from "./toasts.js";
 
 // Bytes, not text: the server tells a wrong encoding from a wrong line.
+const sendFile = async (file, done) => {
+  if (file.size > 1_000_000) {
+    const remedy = "Pictures and models are named by their folder.";
+    return toast(`${file.name} is too large for a settings file (over 1 MB). ${remedy}`, { kind: "error" });
+  }
+  const bytes = await file.arrayBuffer().then(
+    (content) => new Uint8Array(content),
+    () => null,
+  );
+  if (!bytes) return toast(`${file.name} can't be read. Choose a settings file, not a folder.`, { kind: "error" });
+  let binary = "";
+  bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
+  done(file.name, btoa(binary));
+};
 const chooseFile = (accept, done) => {
   const file = el("input", { type: "file", accept });
-  file.onchange = async () => {
-    if (!file.files.length) return;
-    if (file.files[0].size > 1_000_000)
-      return toast("That file is too large for a preset (over 1 MB).", { kind: "error" });
-    const bytes = new Uint8Array(await file.files[0].arrayBuffer());
-    let binary = "";
-    bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
-    done(file.files[0].name, btoa(binary));
-  };
+  file.onchange = () => file.files.length && sendFile(file.files[0], done);
   file.click();
 };
 let sent = null;
+const importChosen = (name, content) => {
+  closePresets();
+  sent = { name: name.replace(/\.(toml|json|ya?ml|sh|bat|cmd)$/i, ""), content };
+  sendRequest("import", sent);
+};
 export const importSettings = () =>
-  chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", (name, content) => {
-    closePresets();
-    sent = { name: name.replace(/\.(toml|json|ya?ml|sh|bat|cmd)$/i, ""), content };
-    sendRequest("import", sent);
-  });
+  chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", importChosen);
+// A file dropped anywhere is imported; left to the browser, it would take the page's place.
+document.addEventListener("dragover", (event) => {
+  if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
+});
+document.addEventListener("drop", (event) => {
+  const files = event.dataTransfer?.files;
+  if (!files?.length || event.defaultPrevented) return;
+  event.preventDefault();
+  if (files.length > 1) {
+    const remedy = "Pictures are named by their folder, on the Dataset tab.";
+    return toast(`Drop one settings file at a time. ${remedy}`, { kind: "error" });
+  }
+  sendFile(files[0], importChosen);
+});
 // Settings of another trainer: nothing is taken before its difference was seen.
 on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
   const box = openDialog(
@@ -39,7 +60,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
       "p",
       { class: "note" },
       rows.length
-        ? `Read as ${kind}. Taking it changes ${formatCount(rows.length, "setting")}; all others ${rest}.`
+        ? `Read as ${kind}. Taking it changes ${formatCount(rows.length, "setting")}, listed below. ${rest}`
         : `Read as ${kind}. The form already shows exactly this.`,
     ),
     rows.length ? differenceTable(rows) : null,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 BUILTIN_PRESETS = PROJECT_ROOT / "presets"
 USER_PRESETS = BUILTIN_PRESETS / "user"
+
+
+def is_on_network(path: str, windows: bool = os.name == "nt") -> bool:
+    """Whether opening a path asks another machine by its name: a share of Windows, such as \\\\host\\share.
+
+    Windows then signs in there, so a path that nobody typed must not be opened.
+    """
+    return windows and path.strip().replace("/", "\\").startswith("\\\\")
 
 
 def resolve(path: str | Path) -> Path:

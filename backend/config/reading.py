@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from backend.base.problems import Problem
 from backend.base.redact import redact
 from backend.config.lines import first_open_line, split
+from backend.config.sniff import binary_kind, text_encoding
 
 LARGEST_BYTES = 2_000_000
 TOO_DEEP = "the file is nested too deeply for settings"
@@ -55,6 +56,8 @@ def read_file(path: Path) -> Read:
     try:
         if path.is_dir():
             return _failed(f"{path} is a folder", "Choose a .toml file in it")
+        if path.exists() and not path.is_file():
+            return _failed(f"{path} is no file but a pipe, socket or device", "Choose a .toml file")
         if path.stat().st_size > LARGEST_BYTES:
             return _failed(f"{path} is too large for settings", "Choose the .toml file, not a model or a picture")
         raw = path.read_bytes()
@@ -68,17 +71,10 @@ def read_file(path: Path) -> Read:
 
 def read_bytes(raw: bytes) -> Read:
     """Decode and parse the bytes of a TOML file. UTF-8, with or without a byte order mark."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        name = _guess_encoding(raw)
-        said = f"the file is not UTF-8 text: byte 0x{raw[error.start]:02x}{f' looks like {name}' if name else ''}"
-        return Read(None, None, [Problem(None, line, said, "Open it in an editor and save it again as UTF-8")])
-    if "\x00" in text:
-        said = f"the file is not UTF-8 text: it looks like {_guess_encoding(raw) or 'a binary file'}"
-        return Read(None, None, [Problem(None, 1, said, "Open it in an editor and save it again as UTF-8")])
-    return read_text(text)
+    no_text = _no_text(raw)
+    if no_text is not None:
+        return Read(None, None, [no_text])
+    return read_text(raw.decode("utf-8-sig"))
 
 
 def read_text(text: str) -> Read:
@@ -126,26 +122,28 @@ def is_too_deep(data: Any) -> bool:
     return True
 
 
+def _no_text(raw: bytes) -> Problem | None:
+    """Why bytes are no UTF-8 text, in one problem; None when they are."""
+    kind = binary_kind(raw)
+    if kind:
+        return Problem(None, None, f"this is {kind}, not a settings file", "Choose the .toml file")
+    try:
+        place, said = raw.decode("utf-8-sig").encode().find(b"\0"), "byte 0x00"
+    except UnicodeDecodeError as error:
+        place, said = error.start, f"byte 0x{raw[error.start]:02x}"
+    if place < 0:
+        return None
+    line, encoding = raw.count(b"\n", 0, place) + 1, text_encoding(raw)
+    if encoding or raw[place : place + 1] != b"\0":
+        looks = f" looks like {encoding}" if encoding else ""
+        text = f"the file is not UTF-8 text: {said}{looks}"
+        return Problem(None, line, text, "Open it in an editor and save it again as UTF-8")
+    remedy = "Delete it in an editor, or take another copy of the file: this one may be damaged"
+    return Problem(None, line, "there is a zero byte (NUL) in this line, which no text holds", remedy)
+
+
 def _failed(text: str, remedy: str) -> Read:
     return Read(None, None, [Problem(None, None, text, remedy)])
-
-
-def _guess_encoding(raw: bytes) -> str:
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:200].count(b"\x00") > len(raw[:200]) // 4:
-        return 'UTF-16 ("Unicode" in Windows)'
-    # In GBK high bytes come in pairs; in Windows-1252 single accented letters stand between plain ones.
-    runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", raw)]
-    try:
-        chinese = any("\u4e00" <= c <= "\u9fff" for c in raw.decode("gbk"))
-    except UnicodeDecodeError:
-        chinese = False
-    if chinese and sum(run > 1 for run in runs) * 2 > len(runs):
-        return "GBK (Chinese Windows)"
-    try:
-        raw.decode("cp1252")
-    except UnicodeDecodeError:
-        return ""
-    return "Windows-1252"
 
 
 def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str | None]:

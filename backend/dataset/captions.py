@@ -5,10 +5,13 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
+import stat
 from pathlib import Path
 
 # More foreign bytes than this and the text is hardly Western: most likely GBK, Shift-JIS or the like.
 _MOST_FOREIGN = 0.3
+# Control codes; tab, line ends, form feed, DOS' end of file and escape do occur in text files.
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x19\x1c-\x1f]")
 
 
 class BadCaption(ValueError):
@@ -26,18 +29,27 @@ def decode(data: bytes) -> tuple[str, str]:
             return _tidy(data.decode("utf-16")), "utf-16"
         except UnicodeDecodeError:
             raise BadCaption("it is marked as UTF-16, but is cut off or mixed") from None
+    if b"\x00" in data:
+        raise BadCaption("it holds zero bytes, so it is no text")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return _tidy(_western(data, error.start)), "cp1252"
-    if "\x00" in text:
-        raise BadCaption("it holds zero bytes, so it is no text")
     return _tidy(text), "utf-8"
 
 
 def read(path: Path) -> tuple[str, str]:
     """Caption and encoding of the file at `path`; OSError when it can't be read, BadCaption when it is no text."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise BadCaption("it is a pipe, socket, device or folder, not a file")
     return decode(path.read_bytes())
+
+
+def is_text(data: bytes) -> bool:
+    """Whether bytes may be a text in some encoding; pictures, weights and archives hold bytes that no text does."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    return not _NO_TEXT.search(data)
 
 
 def with_trigger(caption: str, trigger: str | None) -> str:

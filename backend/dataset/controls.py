@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem
-from backend.dataset.images import BadImage, probe
+from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import NAMED_FILES, Finding, Item, count_of
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import walk
@@ -124,7 +124,7 @@ def _size(path: Path, changed: int) -> tuple[int, int]:
 
 def _sample_item(path: Path, setting: str) -> Item:
     try:
-        data = path.read_bytes()
+        data = read_picture(path)
         seen = probe(io.BytesIO(data))
     except (OSError, BadImage) as error:
         text = f"The control picture {path} can't be used: {error}"

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backend.dataset import caption_tables
 from backend.dataset.items import Finding, Item, count_of, name_files
+from backend.dataset.picture_reports import caption_name, paths_of, picture_name, pixels, profiles, special_files
 from backend.dataset.walk import Walk
 
 if TYPE_CHECKING:
@@ -69,7 +71,10 @@ def findings(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
         *_captions(gathered),
         *_twice(gathered, items),
         *_folder_names(gathered),
-        *_pixels(gathered),
+        *special_files(gathered),
+        *pixels(gathered),
+        *profiles(gathered),
+        *caption_tables.findings(gathered),
         *_leftovers(gathered),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
@@ -100,16 +105,16 @@ def _damaged(gathered: Gathered) -> list[Finding]:
             Finding(
                 "unreadable",
                 "warning",
-                f"{_name(found, gathered)} can't be used: {found.measured.fault}",
+                f"{picture_name(found, gathered)} can't be used: {found.measured.fault}",
                 remedy,
                 (str(found.path),),
             )
             for found in bad
         ]
-    names = [_name(found, gathered) for found in bad]
+    names = [picture_name(found, gathered) for found in bad]
     text = f"{count_of(len(bad), 'picture')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
     remedy = "They are left out; copy or export them again, or take them away."
-    return [Finding("unreadable", "warning", text, remedy, _paths(bad))]
+    return [Finding("unreadable", "warning", text, remedy, paths_of(bad))]
 
 
 def _unread(gathered: Gathered) -> list[Finding]:
@@ -147,14 +152,14 @@ def _captions(gathered: Gathered) -> list[Finding]:
                 Finding(
                     "bad_caption",
                     "warning",
-                    f"The caption {_caption_name(found, gathered)} can't be used: {found.caption_fault}",
+                    f"The caption {caption_name(found, gathered)} can't be used: {found.caption_fault}",
                     "Save it as UTF-8; until then its picture is left out.",
                     (str(found.caption_path),),
                 )
             )
     foreign = [found for found in usable if found.encoding == "cp1252"]
     if foreign:
-        names = name_files([_caption_name(found, gathered) for found in foreign])
+        names = name_files([caption_name(found, gathered) for found in foreign])
         result.append(
             Finding(
                 "cp1252_caption",
@@ -167,7 +172,7 @@ def _captions(gathered: Gathered) -> list[Finding]:
     instead = f"only the trigger word {gathered.trigger_word!r}" if gathered.trigger_word else "an empty caption"
     empty = [found for found in usable if found.caption_path and not found.caption and found.caption_fault is None]
     if empty:
-        names = name_files([_caption_name(found, gathered) for found in empty])
+        names = name_files([caption_name(found, gathered) for found in empty])
         result.append(
             Finding(
                 "empty_caption",
@@ -189,14 +194,14 @@ def _missing_captions(gathered: Gathered, usable: list[Found], instead: str) -> 
     if elsewhere:
         remedy = f"Files ending in {elsewhere} lie beside them: set caption_extension to that if they are the captions."
     if len(missing) < len(usable):
-        names = name_files([_name(found, gathered) for found in missing])
+        names = name_files([picture_name(found, gathered) for found in missing])
         text = f"{len(missing):,} of {len(usable):,} pictures have no caption ({gathered.caption_extension}): {names}"
     elif len(usable) == 1:
         text = f"The picture has no caption ({gathered.caption_extension})"
     else:
         text = f"None of the {len(usable):,} pictures has a caption ({gathered.caption_extension})"
     kind = "missing_caption" if len(missing) < len(usable) else "no_captions"
-    return [Finding(kind, "warning", text, remedy, _paths(missing), "dataset.caption_extension")]
+    return [Finding(kind, "warning", text, remedy, paths_of(missing), "dataset.caption_extension")]
 
 
 def _other_endings(gathered: Gathered, missing: list[Found]) -> str:
@@ -262,23 +267,6 @@ def _folder_names(gathered: Gathered) -> list[Finding]:
     return result
 
 
-def _pixels(gathered: Gathered) -> list[Finding]:
-    usable = [found for found in gathered.found if found.measured.fault is None]
-    result = []
-    clear = [found for found in usable if found.measured.has_alpha]
-    if clear:
-        names = name_files([_name(found, gathered) for found in clear])
-        text = f"{count_of(len(clear), 'picture')} with transparent parts: {names}"
-        remedy = "The setting transparency chooses the colour behind them; their hidden colours are not trained."
-        result.append(Finding("transparent", "note", text, remedy, _paths(clear), "dataset.transparency"))
-    moving = [found for found in usable if found.measured.animated]
-    if moving:
-        names = name_files([_name(found, gathered) for found in moving])
-        text = f"{count_of(len(moving), 'animated picture')}: {names}"
-        result.append(Finding("animated", "note", text, "Only the first frame is trained.", _paths(moving)))
-    return result
-
-
 def _leftovers(gathered: Gathered) -> list[Finding]:
     result = []
     by_caption: dict[str, list[Found]] = defaultdict(list)
@@ -303,25 +291,5 @@ def _leftovers(gathered: Gathered) -> list[Finding]:
     return result
 
 
-def _name(found: Found, gathered: Gathered) -> str:
-    return _shown(found.path, found.folder, gathered)
-
-
-def _caption_name(found: Found, gathered: Gathered) -> str:
-    assert found.caption_path is not None
-    return _shown(found.caption_path, found.folder, gathered)
-
-
-def _shown(path: Path, folder: int, gathered: Gathered) -> str:
-    """Below its chosen folder; with several folders, with that folder's name in front."""
-    root = gathered.folders[folder].path
-    inner = path.relative_to(root)
-    return str(inner if len(gathered.folders) == 1 else Path(root.name) / inner)
-
-
 def _below(path: Path, above: Path) -> str:
     return path.relative_to(above).parts[0]
-
-
-def _paths(found: Iterable[Found]) -> tuple[str, ...]:
-    return tuple(str(one.path) for one in found)

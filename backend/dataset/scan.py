@@ -1,4 +1,4 @@
-"""Scanning image folders, without torch: every picture is decoded in full, every caption read, every oddity named.
+"""Scanning image folders, without torch: every picture is checked to its end, every caption read, oddities named.
 
 `scan` takes folders, `scan_dataset` a config; `python -m backend.dataset FOLDER --json --progress` does it in a
 process of its own for the page. Nothing is written into a person's image folder.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.dataset import captions, controls, reports
-from backend.dataset.images import BadImage, probe
+from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
@@ -240,7 +240,9 @@ def _measure_one(path: Path) -> tuple[Stamp | None, Measured]:
     """The measure, and the stamp that the file had before; no stamp for what should be tried again next time."""
     try:
         stamp = Stamp.of(path)
-        data = path.read_bytes()
+        data = read_picture(path)
+    except BadImage as error:
+        return None, Measured(fault=str(error))
     except OSError as error:
         return None, Measured(fault=f"it can't be read ({error.strerror or error})")
     if not data:
@@ -250,7 +252,7 @@ def _measure_one(path: Path) -> tuple[Stamp | None, Measured]:
     except BadImage as error:
         return stamp, Measured(fault=str(error))
     key = hashlib.sha256(data).hexdigest()
-    return stamp, Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated)
+    return stamp, Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile)
 
 
 def _by_lower_ending(texts: set[str]) -> dict[str, str]:

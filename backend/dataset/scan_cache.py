@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 FILE_NAME = "scan.sqlite"
 YOUNG_S = 2.0
 # Raise it when the meaning of a row changes.
-_VERSION = 1
-_COLUMNS = "path, size, mtime_ns, ctime_ns, key, width, height, has_alpha, animated, fault"
+_VERSION = 2
+_COLUMNS = "path, size, mtime_ns, ctime_ns, key, width, height, has_alpha, animated, fault, profile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one file: its content key and measures, or why it is no usable picture (`fault`)."""
+    """What is known of one file: its content key and measures, or why it is no usable picture (`fault`).
+
+    profile: what its colour profile does, as in `images.Probe`.
+    """
 
     key: str = ""
     width: int = 0
@@ -53,6 +56,7 @@ class Measured:
     has_alpha: bool = False
     animated: bool = False
     fault: str | None = None
+    profile: str = ""
 
 
 class ScanCache:
@@ -83,7 +87,7 @@ class ScanCache:
         now = time.time()
         values = [
             (os.fsencode(os.path.abspath(path)), s.size, s.mtime_ns, s.ctime_ns)
-            + (m.key, m.width, m.height, m.has_alpha, m.animated, m.fault)
+            + (m.key, m.width, m.height, m.has_alpha, m.animated, m.fault, m.profile)
             for path, s, m in rows
             if not s.is_young(now)
         ]
@@ -103,7 +107,7 @@ class ScanCache:
         try:
             with contextlib.closing(_open(path)) as connection:
                 rows = connection.execute(f"SELECT {_COLUMNS} FROM images").fetchall()
-            return {row[0]: (Stamp(*row[1:4]), Measured(*row[4:7], bool(row[7]), bool(row[8]), row[9])) for row in rows}
+            return {row[0]: (Stamp(*row[1:4]), _measured(*row[4:])) for row in rows}
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 log.info("the memory of earlier scans can't be read: %s", error)
@@ -116,6 +120,12 @@ class ScanCache:
         return {}
 
 
+def _measured(
+    key: str, width: int, height: int, alpha: int, animated: int, fault: str | None, profile: str
+) -> Measured:
+    return Measured(key, width, height, bool(alpha), bool(animated), fault, profile)
+
+
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5.0)
     try:
@@ -124,7 +134,8 @@ def _open(path: Path) -> sqlite3.Connection:
                 connection.execute("DROP TABLE IF EXISTS images")
                 connection.execute(
                     "CREATE TABLE images (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, "
-                    "key TEXT, width INTEGER, height INTEGER, has_alpha INTEGER, animated INTEGER, fault TEXT)"
+                    "key TEXT, width INTEGER, height INTEGER, has_alpha INTEGER, animated INTEGER, fault TEXT, "
+                    "profile TEXT)"
                 )
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,14 @@ class Walk:
     """Files below one folder, in a fixed order (by name, folder by folder).
 
     pictures: paths by the folder they lie in. texts: every other file's full name, to look captions up in. unread:
-    pictures of a kind that can't be read. ignored, other: counts by reason and by ending. closed: folders that could
-    not be listed.
+    pictures of a kind that can't be read. special: pipes, sockets and devices, which are never opened. ignored,
+    other: counts by reason and by ending. closed: folders that could not be listed.
     """
 
     pictures: dict[Path, list[Path]] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
     unread: list[Path] = field(default_factory=list)
+    special: list[Path] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     other: Counter[str] = field(default_factory=Counter)
     closed: list[Path] = field(default_factory=list)
@@ -75,6 +77,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Whether opening it could wait for ever or never end. What can't be asked about is left to be read and named."""
+    try:
+        return stat.S_IFMT(entry.stat().st_mode) not in (stat.S_IFREG, 0)
+    except OSError:
+        return False
+
+
 def _skip(name: str, found: Walk) -> bool:
     if name.startswith(".") or name.casefold() in _SYSTEM_FOLDERS:
         found.ignored["hidden or system folders"] += 1
@@ -88,6 +98,8 @@ def _sort(entry: os.DirEntry[str], folder: Path, found: Walk) -> None:
         found.ignored["macOS shadow files (._*)"] += 1
     elif name.startswith(".") or name.casefold() in _SYSTEM_FILES:
         found.ignored["hidden or system files"] += 1
+    elif _is_special(entry):
+        found.special.append(Path(entry.path))
     else:
         ending = os.path.splitext(name)[1].lower()
         if ending in EXTENSIONS:

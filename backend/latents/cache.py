@@ -23,7 +23,8 @@ from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
 from backend.dataset.buckets import Fit
 from backend.dataset.controls import sample_items
-from backend.dataset.images import BadImage, cut, open_image
+from backend.dataset.decode_budget import BUDGET
+from backend.dataset.images import BadImage, cut, open_image, read_picture
 from backend.dataset.items import Item
 from backend.dataset.references import Cut
 from backend.latents.store import LatentCache, TextCache
@@ -128,6 +129,9 @@ def build_latents(
     if not missing:
         return 0
     pairs = [by_file[path] for path in missing]
+    old = sum(cache.path_before(item, fit).exists() for item, fit in pairs)
+    if old:
+        log.info("%s of %s cached pictures were made before colour profiles were read; made again", old, len(by_file))
     vae = load_vae()
     problems: list[Problem] = []
     for done, (path, (item, _), pixels) in enumerate(zip(missing, pairs, _decoded(pairs, cache), strict=True)):
@@ -210,16 +214,19 @@ def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
     ValueError, in words, when the file can't be read or is not the one that was scanned.
     """
     try:
-        data = item.path.read_bytes()
+        data = read_picture(item.path)
+    except BadImage as error:
+        raise ValueError(f"can't be used: {error}") from error
     except OSError as error:
         raise ValueError(f"can't be read: {error.strerror or error}") from error
     if hashlib.sha256(data).hexdigest() != item.key:
         raise ValueError("has changed since it was scanned")
     try:
-        picture = open_image(io.BytesIO(data), transparency)
+        with BUDGET.room(item.width, item.height):
+            picture = open_image(io.BytesIO(data), transparency)
+            return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
     except BadImage as error:
         raise ValueError(f"can't be used: {error}") from error
-    return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
 
 
 def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[Tensor | Problem]:

@@ -25,6 +25,7 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.base.files import write_atomic
 from backend.dataset.buckets import Fit
+from backend.dataset.images import VERSION as LOADER
 from backend.dataset.items import Item
 from backend.dataset.references import Cut
 
@@ -114,7 +115,13 @@ class LatentCache(TensorCache):
 
     def path(self, item: Item, fit: Fit) -> Path:
         """The file of `item` in its bucket."""
-        seen = _seen(item, fit, self.transparency)
+        return self._file({**_seen(item, fit, self.transparency), "loader": LOADER})
+
+    def path_before(self, item: Item, fit: Fit) -> Path:
+        """Where a version that did not read colour profiles kept it."""
+        return self._file(_seen(item, fit, self.transparency))
+
+    def _file(self, seen: Mapping[str, Any]) -> Path:
         return self.file_of({**seen, "vae": self._vae, "dtype": str(self.dtype)})
 
     def load(self, item: Item, fit: Fit) -> Tensor:
@@ -138,8 +145,8 @@ class TextCache(TensorCache):
     def path(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> Path:
         """The file of `caption` at a text length in tokens; controls: the pictures that it is read with, cut."""
         said = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
-        # without a picture, or with one, the key is what it was before there were more: caches made then are still good
-        pictures = [_seen(*control, self.transparency) for control in controls]
+        # without a picture the key is what it was before there were any: caches made then are still good
+        pictures = [{**_seen(*control, self.transparency), "loader": LOADER} for control in controls]
         seen = {"control": pictures[0]} if len(pictures) == 1 else {"controls": pictures} if pictures else {}
         return self.file_of({**said, **seen})
 

@@ -62,9 +62,11 @@ class FamilyMemory:
 
     around: bytes a token of the picture that layers outside of these blocks keep under mixed precision. resolutions:
     pixels that such a layer sees for each token of the picture, by the start of its path; 1 for one that is not named.
+    launch_bound: its many small kernels wait for the processor, so that recorded passes (CUDA graphs) always pay.
     """
 
     blocks: tuple[BlockActivations, ...]
     vae: VaeActivations
     around: int = 0
     resolutions: tuple[tuple[str, int], ...] = ()
+    launch_bound: bool = False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FinalState = Literal["done", "stopped", "failed", "dead"]
 FINAL: frozenset[str] = frozenset({"done", "stopped", "failed", "dead"})
 _PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
-_RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+_RESERVED = re.compile(r"^(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³])(\.|$)", re.IGNORECASE)
 # Folder names end at 255 bytes; the time and a number follow.
 _LONGEST_NAME = 120
 

@@ -12,7 +12,6 @@ import torch
 from backend.base import compile_cache
 from backend.base.errors import Refused
 from backend.base.paths import resolve
-from backend.base.problems import errors
 from backend.compile import cache as cache_key
 from backend.compile.cuda_graphs import capture
 from backend.compile.cuda_graphs.graph_trial import Trial
@@ -22,9 +21,9 @@ from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
-from backend.config.rules.rows import check
-from backend.config.schema import Config, with_values
+from backend.config.schema import Config
 from backend.memory import checkpointing
+from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.inputs import Inputs
@@ -104,22 +103,12 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
             text = f"cuda_graphs has no effect on {inputs.device.type}"
             events.write("warning", text=text, remedy="Set compile.cuda_graphs to auto or off.")
         return None
-    if chosen == "auto" and (why := _unrecordable(inputs.cfg)):
+    hip = "it was never tried on ROCm" if torch.version.hip is not None else ""
+    if chosen == "auto" and (why := hip or unrecordable(inputs.cfg)):
         events.write("cuda_graphs", state="left out", reason=why)
         log.info("CUDA graphs: %s", why)
         return None
     return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
-
-
-def _unrecordable(cfg: Config) -> str:
-    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
-    backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
-    if cfg.compile.compile and "cudagraphs" in backends:
-        return "the compile backend cudagraphs records by itself"
-    if torch.version.hip is not None:
-        return "it was never tried on ROCm"
-    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
-    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
 
 
 def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:

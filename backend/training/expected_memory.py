@@ -124,6 +124,13 @@ def peak_ram() -> int:
     return int(most if sys.platform == "darwin" else most * 1024)
 
 
+def _estimated(estimate: Estimate, kept: int) -> tuple[int, bool]:
+    """Bytes of the largest stage, and whether recordings are among them: not where the run has `kept` none."""
+    counted = kept > 0 and any("recordings" in stage.parts for stage in estimate.stages)
+    aside = [0 if counted else stage.parts.get("recordings", 0) for stage in estimate.stages]
+    return max(s.allocated - less for s, less in zip(estimate.stages, aside, strict=True)), counted
+
+
 def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Meter) -> dict[str, Any]:
     """Tell what was used beside what was estimated: event `memory_peak`, log, run folder; returns the fields."""
     told: dict[str, Any] = {"ram_peak": peak_ram()}
@@ -133,10 +140,10 @@ def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Met
     if expected is not None:
         told["ram_estimated"] = expected.estimate.ram_total
         if "vram_peak" in told:
-            told["vram_estimated"] = max(stage.allocated for stage in expected.estimate.stages)
             kept = meter.kept
-            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"] - kept)
-            if kept:
+            told["vram_estimated"], counted = _estimated(expected.estimate, kept)
+            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"] - (0 if counted else kept))
+            if kept and not counted:
                 told["words"] += f"; beside it recorded passes keep {gigabytes(kept)}"
             log.info("Video memory: %s", told["words"])
         log.info("RAM: %s", against_peak(told["ram_estimated"], told["ram_peak"]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -45,9 +46,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Server:
     """``python -m gui`` with its files below one folder."""
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.port = port or free_port()
+        self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -64,7 +66,9 @@ class Server:
         """Start it and wait until the page answers."""
         command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(self.port), "--data", str(self.folder)]
         log = open(self.folder / "server.log", "a", encoding="utf-8")  # noqa: SIM115 - the process keeps it
-        self.process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=PROJECT_ROOT, env=self.environment, stdout=log, stderr=subprocess.STDOUT, text=True
+        )
         wait_for(self._answers, 120, lambda: (self.folder / "server.log").read_text(encoding="utf-8"))
         return self
 

@@ -14,8 +14,9 @@ import torch
 
 from backend.config.schema import Config, with_values
 from backend.memory.meter import Meter
+from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter, read_events
-from backend.training.compile_setup import _tell, _unrecordable
+from backend.training.compile_setup import _tell
 from tests.tiny.tape import Card
 from tests.tiny.training import config, events, rows, train_here
 
@@ -120,7 +121,7 @@ def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_f
     ],
 )
 def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: str) -> None:
-    said = _unrecordable(with_values(Config(), values))
+    said = unrecordable(with_values(Config(), values))
     assert why in said and bool(why) == bool(said)
 
 

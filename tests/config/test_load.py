@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,34 @@ def test_other_encodings(tmp_path: Path, encoding: str, word: str) -> None:
     problem = only(load(tmp_path / "a.toml"))
     assert problem.line == 1
     assert word in problem.text and "UTF-8" in problem.text and "UTF-8" in problem.remedy
+
+
+BINARY = {
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x28\x00\x00\x00\x14\x08\x02": "a PNG picture",
+    b"\xff\xd8\xff\xe0\x00\x10JFIF": "a JPEG picture",
+    b"RIFF\x10\x00\x00\x00WEBPVP8 ": "a WebP picture",
+    b"PK\x03\x04\x14\x00": "a ZIP archive",
+    b'\x10\x00\x00\x00\x00\x00\x00\x00{"__metadata__": {}}': "a safetensors file",
+}
+
+
+@pytest.mark.parametrize("content", BINARY, ids=BINARY.get)
+def test_what_is_no_settings_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.toml").write_bytes(content + bytes(range(256)) * 4)
+    problem = only(load(tmp_path / "a.toml"))
+    assert BINARY[content] in problem.text and ".toml" in problem.remedy
+
+
+def test_a_stray_zero_byte_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"[dataset]\nbatch_size = 2\ntrigger_word = 'a\x00b'\n")
+    problem = only(load(tmp_path / "a.toml"))
+    assert problem.line == 3 and "NUL" in problem.text and "1252" not in problem.sentence()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes in folders exist on POSIX only")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")
+    assert "pipe" in only(load(tmp_path / "a.toml")).text
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
@@ -244,6 +273,9 @@ def test_unknown_names_at_the_top_and_in_rows() -> None:
         ("dataset.folders", 3, "[[dataset.folders]]"),
         ("dataset.folders", [3], "[[dataset.folders]]"),
         ("dataset.caption_extension", "txt", ".txt"),
+        ("dataset.caption_extension", ".png", "pictures"),
+        ("dataset.caption_extension", ".tag.JPG", "pictures"),
+        ("dataset.caption_extension", ".safetensors", "weights"),
         ("network.targets_include", ["("], "regular expression"),
         ("saving.output_name", "a/b", "file name"),
         ("saving.output_name", "..", "file name"),
@@ -282,7 +314,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_bytes(b"#" * 3_000_000)
     assert "too large" in only(load(tmp_path / "big.toml")).text
     (tmp_path / "image.toml").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
-    assert "UTF-8" in only(load(tmp_path / "image.toml")).text
+    assert "a PNG picture" in only(load(tmp_path / "image.toml")).text
     assert only(load("a\x00b")).severity == "error"
 
 

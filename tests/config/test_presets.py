@@ -143,12 +143,37 @@ def test_builtin_presets_are_read_only(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "  ", "../x", "a/b", "a\\b", ".hidden", "x.", "con", "LPT1", "a:b", "x" * 90, "a\nb"]
+    "name",
+    [
+        "",
+        "  ",
+        "../x",
+        "a/b",
+        "a\\b",
+        ".hidden",
+        "x.",
+        "con",
+        "LPT1",
+        "a:b",
+        "x" * 90,
+        "a\nb",
+        "COM¹",
+        "lpt³.x",
+        "con .txt",
+    ]
+    + ["名" * 80, "🦊" * 80],
 )
 def test_names_that_no_file_can_have(shelf: Shelf, name: str) -> None:
     with pytest.raises(Refused):
         presets.save(Config(), name, shelf=shelf)
     assert not shelf.user.exists()
+
+
+def test_the_longest_name_can_be_overwritten_and_deleted(shelf: Shelf) -> None:
+    name = "名" * 66
+    presets.save(Config(), name, shelf=shelf)
+    saved = presets.save(Config(), name, overwrite=True, shelf=shelf)
+    presets.restore(presets.delete(saved, shelf), shelf)
 
 
 def test_export_and_import_keep_the_file_as_it_is(shelf: Shelf, tmp_path: Path) -> None:

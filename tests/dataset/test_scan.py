@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from backend.dataset import scan as scanning
+from backend.dataset.images import BadImage, probe
 from backend.dataset.items import Finding, Scan
 from backend.dataset.scan import FolderSpec, scan
 from tests.tiny.pictures import BLUE, RED, cut_off, noise_jpeg, picture, turned_jpeg, with_caption
@@ -369,3 +370,52 @@ def test_vanished_picture_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_empty_picture_file(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     assert "the file is empty" in finding(look(tmp_path), "unreadable").text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and devices in folders exist on POSIX only")
+def test_pipes_and_devices_are_named_and_never_opened(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png"))
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "a.caption")
+    (tmp_path / "endless.png").symlink_to("/dev/zero")
+    found = look(tmp_path)
+    assert [item.path.name for item in found.items] == ["a.png"]
+    said = finding(found, "special_file")
+    assert said.severity == "warning" and {Path(name).name for name in said.files} == {
+        "pipe.png",
+        "a.caption",
+        "endless.png",
+    }
+    # named directly, as a control picture of a sample is
+    with pytest.raises(BadImage, match="pipe"):
+        probe(tmp_path / "pipe.png")
+
+
+TABLES = {
+    "metadata.jsonl": '{"file_name": "a.png", "text": "a cat"}\n{"file_name": "b.png", "text": "a dog"}\n',
+    "captions.jsonl": '{"image_path": "a.png", "caption": "a cat"}\n',
+    "metadata.csv": "file_name,text\na.png,a cat\n",
+    "meta_cap.json": '{"a.png": {"caption": "a cat"}, "b.png": {"caption": "a dog"}}',
+    "list.json": '[{"image": "a.png", "prompt": "a cat"}]',
+    "metadata.parquet": "PAR1",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_caption_tables_of_other_tools_are_named(tmp_path: Path, name: str) -> None:
+    picture(tmp_path / "a.png")
+    (tmp_path / name).write_text(TABLES[name])
+    said = finding(look(tmp_path), "caption_table")
+    assert said.severity == "warning" and name in said.text and "not used" in said.remedy
+    with_caption(tmp_path / "a.png")
+    assert finding(look(tmp_path), "caption_table").severity == "note"
+
+
+def test_other_json_beside_pictures_is_no_caption_table(tmp_path: Path) -> None:
+    with_caption(picture(tmp_path / "a.png"))
+    (tmp_path / "a.json").write_text('{"image": "a.png", "caption": {"text": "mine"}}')
+    (tmp_path / "settings.json").write_text('{"width": {"value": 3}}')
+    (tmp_path / "log.jsonl").write_text('{"step": 3}\n')
+    (tmp_path / "broken.json").write_text("[" * 5000)
+    (tmp_path / "loss.csv").write_text("step,loss\n")
+    assert "caption_table" not in kinds(look(tmp_path))

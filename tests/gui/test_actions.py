@@ -146,7 +146,7 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
     assert "importFailed" in send(actions, b'{"LoRA_type": ').message
     yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["brought"]
-    assert yaml["kind"] == "settings of ai-toolkit" and yaml["rest"] == "go to their defaults"
+    assert yaml["kind"] == "settings of ai-toolkit" and yaml["rest"] == "What it does not name gets its default."
     (other,) = send(actions, b'{"model_family": "wan"}').message["importFailed"]["problems"]
     assert "the model family wan" in other["text"]
 
@@ -156,7 +156,7 @@ def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     content = b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n'
     brought = send(actions, content, "pictures").message["brought"]
     rows = brought["rows"]
-    assert brought["rest"] == "stay as they are"
+    assert brought["rest"] == "All other settings stay as they are."
     assert {row["label"] for row in rows} >= {"Image folders"} and "Rank" not in {row["label"] for row in rows}
     ask(actions, "take-import", name="pictures")
     assert actions.desk.now.values["dataset.resolution"] == "768"

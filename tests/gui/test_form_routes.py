@@ -128,8 +128,18 @@ def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, ima
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
     assert page.client.get("/thumb", params={"look": items["look"] + 1, "item": 0}).status_code == 404
     captions_are_written_and_taken_back(page, items["look"], western, missing)
+    no_text_is_never_replaced(page, items["look"], image_folder / "picture_2.txt")
     application.state.desk.keep(values | {"network.network_dim": "x"})
     assert page.client.post("/look").status_code == 422
+
+
+def no_text_is_never_replaced(page: Page, look: int, file: Path) -> None:
+    """A picture that stands where the caption would be written stays as it is."""
+    content = file.with_suffix(".png").read_bytes()
+    file.write_bytes(content)
+    answer = page.client.post("/look/caption", json={"look": look, "item": 2, "text": "a fox"})
+    assert answer.status_code == 409 and "no text" in answer.json()["detail"]
+    assert file.read_bytes() == content
 
 
 def captions_are_written_and_taken_back(page: Page, look: int, *files: Path) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
+from backend.base.paths import is_on_network
+from gui import draft as desk_module
+from gui import form
+from gui import run_store as places_module
 from gui.app import Home, make_app
+from gui.password import Brake, Password, address_of, password_fault
+from gui.security import BodyLimit
 from tests.gui.conftest import ADDRESS, Page, make_run
 
 POSTS = ("/control", "/resume", "/delete", "/restore", "/look", "/look/stop", "/doctor", "/gradio_api/queue/join")
@@ -50,9 +58,14 @@ def test_reads_embedded_in_another_site_are_refused(page: Page, path: str) -> No
     assert page.client.get(path, headers=headers).status_code == 403
 
 
-def test_a_link_to_the_page_works(page: Page) -> None:
-    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_of_another_site_opens_the_page_and_nothing_else(page: Page, site: str) -> None:
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "navigate"}
     assert page.client.get("/", headers=headers).status_code == 200
+    for path in (*READS[1:], "/fs?prefix=//host/share", "/cache/export", "/log?run=x", "/gradio_api/file=x"):
+        assert page.client.get(path, headers=headers).status_code == 403, path
+    # Typed into the address bar, or opened from our own page.
+    assert page.client.get("/runs", headers={"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}).status_code == 200
 
 
 def test_our_own_posts_and_scripts_pass(page: Page) -> None:
@@ -154,6 +167,44 @@ def test_gradio_serves_no_file_of_the_project(page: Page) -> None:
         assert page.client.get(f"/gradio_api/file={path}").status_code in (403, 404)
 
 
+def test_bodies_are_bounded_and_gradio_takes_no_uploads(page: Page) -> None:
+    assert page.client.post("/gradio_api/upload", files={"files": b"x"}).status_code == 403
+    vast = b"x" * (BodyLimit.LARGEST_BYTES + 1)
+    assert page.client.post("/delete", content=vast).status_code == 413
+    # without a length: read no further than the limit
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 4 * BodyLimit.LARGEST_BYTES:
+            sent += 1_000_000
+            yield b"x" * 1_000_000
+
+    assert page.client.post("/gradio_api/queue/join", content=endless()).status_code >= 400
+
+
+def test_a_folder_of_another_machine_is_opened_only_where_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = "\\\\host\\share"
+    assert not is_on_network("/home/me", True) and not is_on_network("C:\\x", True)
+    assert is_on_network(share, True) and is_on_network("//host/share", True) and not is_on_network(share, False)
+    for module in (desk_module, places_module):
+        monkeypatch.setattr(module, "is_on_network", lambda path: is_on_network(path, True))
+    monkeypatch.setattr(os, "scandir", lambda folder: pytest.fail(f"opened {folder}"))
+    assert places_module.list_paths(share, "any", typed=False) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(desk_module, "is_on_network", lambda path: is_on_network(path, True))
+    desk = desk_module.Desk(tmp_path)
+    loaded = form.defaults() | {"model.base_model": share}
+    desk.load(loaded, "a preset")
+    assert desk.untyped() == [share]
+    desk.shown("tab")
+    desk.keep(loaded | {"model.base_model": ""}, "tab")
+    desk.keep(loaded, "tab")
+    assert desk.untyped() == [] and desk_module.Desk(tmp_path).untyped() == []
+
+
 def basic(password: str, user: str = "me") -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
@@ -161,16 +212,87 @@ def basic(password: str, user: str = "me") -> dict[str, str]:
 def test_a_page_for_others_needs_its_password(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="password"):
         make_app(Home.at(tmp_path), remote=True)
-    client = TestClient(make_app(Home.at(tmp_path), remote=True, password="größe"), base_url="http://192.168.1.5:7860")
+    client = TestClient(
+        make_app(Home.at(tmp_path), remote=True, password="größer als 8"), base_url="http://192.168.1.5:7860"
+    )
     for path in (*READS, "/gradio_api/startup-events"):
         for wrong in (
             {},
             basic("wrong"),
             basic(""),
             {"authorization": "Basic ???"},
-            {"authorization": "Bearer größe".encode()},
+            {"authorization": "Bearer größer als 8".encode()},
         ):
             assert client.get(path, headers=wrong).status_code == 401, path
-    assert client.get("/runs", headers=basic("größe")).status_code == 200
-    assert client.post("/look/stop", headers=basic("größe") | {"origin": "https://evil.example"}).status_code == 403
-    assert client.get("/runs", headers=basic("größe") | {"host": "evil.example"}).status_code == 400
+    assert client.get("/runs", headers=basic("größer als 8")).status_code == 200
+    assert (
+        client.post("/look/stop", headers=basic("größer als 8") | {"origin": "https://evil.example"}).status_code == 403
+    )
+    assert client.get("/runs", headers=basic("größer als 8") | {"host": "evil.example"}).status_code == 400
+
+
+def test_guessing_is_slowed_down_per_address() -> None:
+    now = [0.0]
+    brake = Brake(lambda: now[0])
+    for number in range(Brake.FREE - 1):
+        brake.failed("a", b"guess %d" % number)
+        assert brake.wait_s("a") == 0
+    for delay in (1, 2, 4, 8):
+        brake.failed("a", b"wrong %d" % delay)
+        assert brake.wait_s("a") == delay and brake.wait_s("b") == 0
+        now[0] += delay
+    # The same wrong password again, as of a browser tab that polls, is no further guess.
+    brake.failed("a", b"wrong 8")
+    assert brake.wait_s("a") == 0
+    for number in range(100):
+        brake.failed("a", b"more %d" % number)
+    assert brake.wait_s("a") == Brake.LONGEST_S
+    brake.passed("a")
+    assert brake.wait_s("a") == 0
+
+
+def test_addresses_of_one_machine_count_as_one() -> None:
+    def of(address: str) -> str:
+        return address_of({"client": (address, 1)})
+
+    assert of("2001:db8::1") == of("2001:db8::ffff:1") != of("2001:db8:0:1::1")
+    assert of("::ffff:10.0.0.1") == of("10.0.0.1") != of("10.0.0.2")
+    assert address_of({}) == "unknown"
+
+
+def test_a_thousand_guesses_get_no_answer() -> None:
+    client = TestClient(Password(PlainTextResponse("the page"), password="right horse"))
+    assert client.get("/runs", headers=basic("right horse")).text == "the page"
+    answers = [client.get("/runs", headers=basic(f"guess {n}")).status_code for n in range(50)]
+    assert answers[: Brake.FREE] == [401] * Brake.FREE and set(answers[Brake.FREE :]) == {429}
+    # Not even the right one is told from a wrong one meanwhile.
+    answer = client.get("/runs", headers=basic("right horse"))
+    assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1 and "Try again" in answer.text
+
+
+def test_short_and_uniform_passwords_are_refused(tmp_path: Path) -> None:
+    assert password_fault("x") and password_fault("1234567") and password_fault("aaaaaaaaaaaa")
+    assert password_fault("monotile") == ""
+    with pytest.raises(ValueError, match="at least 8"):
+        make_app(Home.at(tmp_path), remote=True, password="x")
+
+
+def test_below_a_sub_path_every_address_is_found(tmp_path: Path) -> None:
+    client = TestClient(
+        make_app(Home.at(tmp_path), root_path="https://example.org/tools/monotile/"), base_url="http://example.org"
+    )
+    foreign = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    # The proxy asks under its own name for us, and tells the one that the browser sees.
+    own = {"origin": "https://example.org", "host": "127.0.0.1:7860", "x-forwarded-host": "example.org"}
+    other = own | {"origin": "https://evil.example", "x-forwarded-host": "evil.example"}
+    for prefix in ("", "/tools/monotile"):  # taken off by the proxy in front, or passed on
+        page = client.get(f"{prefix}/").text
+        for address in ("/tools/monotile/page/monotile.js", "/tools/monotile/page/css/monotile.css"):
+            assert address in page
+        assert '"root":"https://example.org/tools/monotile"' in page
+        for path in ("/runs", "/page/monotile.js", "/page/css/monotile.css", "/page/logo.svg", "/config"):
+            assert client.get(prefix + path).status_code == 200, path
+        assert client.get(f"{prefix}/", headers=foreign).status_code == 200
+        assert client.get(f"{prefix}/runs", headers=foreign).status_code == 403
+        assert client.post(f"{prefix}/look/stop", headers=own).status_code == 200
+        assert client.post(f"{prefix}/look/stop", headers=other).status_code == 403

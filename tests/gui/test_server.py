@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from gui import server
+from gui.sub_path import read_root
 
 
 def test_a_port_in_use_is_said_and_the_next_one_taken() -> None:
@@ -40,6 +41,24 @@ def test_a_page_for_other_machines_needs_a_password(host: str, monkeypatch: pyte
     said: list[str] = []
     assert server.main(["--host", host, "--no-browser"], said.append) == 2
     assert len(said) == 1 and "--password" in said[0] and host in said[0]
+
+
+def test_a_short_password_and_an_odd_path_are_refused_before_anything_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(server.PASSWORD_VARIABLE, raising=False)
+    said: list[str] = []
+    assert server.main(["--host", "0.0.0.0", "--password", "x", "--no-browser"], said.append) == 2
+    assert server.main(["--root-path", "a b", "--no-browser"], said.append) == 2
+    assert "at least 8" in said[0] and "/monotile" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "host"),
+    [(None, "", ""), ("/", "", ""), ("monotile", "/monotile", ""), ("/a/b/", "/a/b", ""),
+     ("https://example.org/a", "/a", "example.org"), ("https://example.org", "", "example.org")],
+)  # fmt: skip
+def test_the_root_path_is_a_path_or_an_address(text: str | None, path: str, host: str) -> None:
+    root = read_root(text)
+    assert (root.path, root.host) == (path, host)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from backend.config.schema import Config
 from backend.models.files.base_model import BaseModelFiles
 from backend.models.flux.facts import FACTS
 from backend.models.table import family
-from backend.plan.memory.activations import Work
+from backend.plan.memory.activations import Held, Work
 from backend.plan.memory.machine import named_card
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.parts import Parts, denoiser_of, read_parts
 from backend.plan.memory.report import against_peak, flags, headline, memory_dict, memory_lines
-from backend.plan.memory.stages import estimate
+from backend.plan.memory.stages import RECORDED, estimate
 from backend.plan.memory.work import RunWork
 
 GB = 2**30
@@ -73,11 +73,11 @@ def test_a_mean_of_the_weights_is_counted_with_what_it_takes_the_place_of() -> N
     assert not any("mean of the LoRA" in line for line in memory_lines(plain, None))
 
 
-def test_recorded_passes_keep_what_a_pass_holds_and_two_sets_of_gradients() -> None:
+def test_recorded_passes_keep_more_than_a_pass_holds_and_two_sets_of_gradients() -> None:
     """In all stages that come after; left to itself a run records only what there is memory for."""
     on, auto = (of(settings(compile={"cuda_graphs": how}), 80) for how in ("on", "auto"))
     training = auto.stage("train").parts
-    kept = training["activations"] + 2 * training["gradients"]
+    kept = int(RECORDED * (training["activations"] + training["gradients"])) + 2 * training["gradients"]
     assert {stage.name: stage.parts.get("recordings", 0) for stage in on.stages} == {
         "encode_text": 0, "encode_pictures": 0, "train": kept, "sample": kept, "decode_samples": kept
     }  # fmt: skip
@@ -85,6 +85,18 @@ def test_recorded_passes_keep_what_a_pass_holds_and_two_sets_of_gradients() -> N
     size = (on.peak.total - 1) / GB
     small = Search(settings(compile={"cuda_graphs": "on"}), WORK, named_card(size), flux_dev()).nearest()
     assert small.fits and small.values == {"compile.cuda_graphs": "auto"}
+
+
+def test_gradients_and_what_is_kept_for_them_are_not_there_at_one_time() -> None:
+    assert Held(kept=600, passing=200).beside(340) + 340 == 800
+    assert Held(kept=100, passing=200).beside(340) + 340 == 540
+    once, summed = (
+        of(settings(training={"gradient_checkpointing": True, "gradient_accumulation_steps": steps}), 80)
+        .stages[2]
+        .parts
+        for steps in (1, 2)
+    )
+    assert summed["activations"] == once["activations"] + once["gradients"]
 
 
 @pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])

@@ -6,7 +6,10 @@ casts as CUDA's autocast does, which the meta device does not have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -14,10 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
 
 from backend.config.layer_patterns import Kind
 from backend.lora import dora
 from backend.lora.inject import find_targets, inject
+from backend.memory.checkpointing import Recompute
 from backend.models.conditioning import CONTROLS
 from backend.models.families import family_named
 from backend.models.table import family
@@ -178,3 +185,71 @@ def unet_kept_bytes(
     with _meta_lengths(), UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         model(x, torch.empty(batch, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of all tensors made under it that are alive. now, peak: bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tree_map_only(Tensor, self._hold, result)
+        return result
+
+    def leave_out(self, tensors: Iterable[Tensor]) -> None:
+        """Count none of these, such as a model's weights."""
+        self._seen.update(tensor.untyped_storage()._cdata for tensor in tensors)
+
+    def _hold(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        place, size = storage._cdata, storage.nbytes()
+        if place in self._seen:
+            return
+        self._seen.add(place)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+        def gone() -> None:
+            self._seen.discard(place)
+            self.now -= size
+
+        weakref.finalize(storage, gone)
+
+
+class _Again(Recompute):
+    """Checkpointing whose second forward is cast as its first: a mode is not there while autograd computes."""
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        calls = itertools.count()
+
+        def cast(*given: Any, **more: Any) -> Any:
+            with UnetAutocast() if next(calls) else contextlib.nullcontext():
+                return function(*given, **more)
+
+        return checkpoint(cast, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+def unet_peak_bytes(model: nn.Module, *, side: int, rank: int, targets: Sequence[str]) -> int:
+    """The most that a checkpointed forward and backward of this UNet hold beside weights, gradients included."""
+    inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False)
+    model.train().enable_gradient_checkpointing(_Again())
+    live, cast = Live(), UnetAutocast()
+    live.leave_out(model.parameters())
+    x = torch.empty(1, 4, side, side, device="meta", dtype=torch.bfloat16)
+    words = torch.empty(1, 77, model.config.cross_attention_dim, device="meta", dtype=torch.bfloat16)
+    added = {
+        "text_embeds": torch.empty(1, 1280, device="meta", dtype=torch.bfloat16),
+        "time_ids": torch.empty(1, 6, device="meta"),
+    }
+    with live:
+        with cast:
+            made = model(x, torch.empty(1, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)[0]
+            loss = made.float().pow(2).mean()
+        # as autocast lets go of its copies of trained weights when it ends
+        cast.cast_once.clear()
+        torch.autograd.backward((loss,))
+    return live.peak

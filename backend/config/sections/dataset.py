@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
-from backend.config.sections.values import clean_path, extension, multiple_of, not_blank
+from backend.config.sections.values import caption_ending, clean_path, multiple_of, not_blank
 
 
 def control_path() -> Any:
@@ -126,7 +126,7 @@ class DatasetSection(Section):
         "accumulation has nearly the same effect on training without it.",
         aliases=("train_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "bs"),
     )
-    caption_extension: Annotated[str, AfterValidator(extension)] = setting(
+    caption_extension: Annotated[str, AfterValidator(caption_ending)] = setting(
         ".txt",
         label="Caption extension",
         help="Ending of the caption files that lie beside the pictures.",

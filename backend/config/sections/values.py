@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import PydanticCustomError
+
+from backend.config.endings import PICTURES, UNREAD_PICTURES, WEIGHTS
 
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _BLOCKS = re.compile(r"[a-z_]+(:\d+(-\d+)?(,\d+(-\d+)?)*)?")
@@ -131,6 +134,15 @@ def extension(value: str) -> str:
     """A file extension with its dot."""
     if not re.fullmatch(r"\.[^\s./\\]+(\.[^\s./\\]+)*", value):
         raise refuse(f'"{value}" is no file extension', "Write it with its dot, such as .txt")
+    return value
+
+
+def caption_ending(value: str) -> str:
+    """The ending of text files: none of pictures or weights, which a caption must never be taken for or replace."""
+    ending = os.path.splitext("name" + extension(value))[1].lower()
+    if ending in PICTURES | UNREAD_PICTURES | WEIGHTS:
+        kind = "weights" if ending in WEIGHTS else "pictures"
+        raise refuse(f'"{value}" is the ending of {kind}, not of captions', "Write the ending of text files: .txt")
     return value
 
 

@@ -25,8 +25,9 @@ RECOMPUTED, RECOMPUTED_COMPILED = 0.03, 0.31
 LEAST_BUDGET = 0.28
 """Share of a compiled block's activations that the smallest activation memory budget leaves; 0 leaves its inputs."""
 
-AROUND_RECOMPUTED = 0.3
-"""What checkpointing leaves of what lies around the blocks: their inputs, and the skips of a UNet. Not yet measured."""
+AROUND_RECOMPUTED = 0.25
+"""What checkpointing leaves of what lies around the blocks: their inputs and a UNet's skips, counted at SDXL's full
+size."""
 
 FORWARD = 0.45
 """What the most a block holds in a forward without gradients is, as a share of what it keeps with gradients."""
@@ -113,6 +114,11 @@ class Held:
     def total(self) -> int:
         """Both together, on the card."""
         return self.kept + self.passing
+
+    def beside(self, gradients: int) -> int:
+        """What is on the card beside `gradients`, bytes of a whole set: a pass makes them while it lets go of what was
+        kept, so that the two are never there in full at one time."""
+        return self.passing + max(0, self.kept - gradients)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backend.base.problems import errors
 from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
+from backend.config.rules.rows import check
+from backend.config.schema import with_values
 from backend.models.activations import VaeActivations
 from backend.models.table import family as family_named
 from backend.plan.memory.activations import Format, Way
@@ -26,7 +29,8 @@ class Chosen:
 
     weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
     mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to. recorded: passes are
-    replayed as CUDA graphs.
+    replayed as CUDA graphs. may_record: left to itself, the run records them where it finds the memory. accumulates:
+    gradients are summed up over several passes.
     """
 
     weight_width: int
@@ -45,6 +49,8 @@ class Chosen:
     tiled_decode: bool = False
     turns: bool = False
     recorded: bool = False
+    may_record: bool = False
+    accumulates: bool = False
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""
@@ -93,9 +99,23 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
-        # auto records only where a run finds the memory for it.
-        recorded=cfg.compile.cuda_graphs == "on",
+        recorded=on_card and cfg.compile.cuda_graphs == "on",
+        may_record=on_card
+        and said is not None
+        and said.launch_bound
+        and cfg.compile.cuda_graphs == "auto"
+        and not unrecordable(cfg),
+        accumulates=cfg.training.gradient_accumulation_steps > 1,
     )
+
+
+def unrecordable(cfg: Config) -> str:
+    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
+    backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
+    if cfg.compile.compile and "cudagraphs" in backends:
+        return "the compile backend cudagraphs records by itself"
+    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
+    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
 
 
 def _budget(cfg: Config) -> float:

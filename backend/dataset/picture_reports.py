@@ -1,0 +1,85 @@
+"""Reports what the scan found in the pictures' own pixels and files: transparency, frames, colour profiles, pipes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.dataset.colour import UNUSABLE
+from backend.dataset.items import Finding, count_of, name_files
+
+if TYPE_CHECKING:
+    from backend.dataset.scan import Found, Gathered
+
+
+def pixels(gathered: Gathered) -> list[Finding]:
+    """Pictures with transparent parts or more than one frame."""
+    usable = [found for found in gathered.found if found.measured.fault is None]
+    result = []
+    clear = [found for found in usable if found.measured.has_alpha]
+    if clear:
+        names = name_files([picture_name(found, gathered) for found in clear])
+        text = f"{count_of(len(clear), 'picture')} with transparent parts: {names}"
+        remedy = "The setting transparency chooses the colour behind them; their hidden colours are not trained."
+        result.append(Finding("transparent", "note", text, remedy, paths_of(clear), "dataset.transparency"))
+    moving = [found for found in usable if found.measured.animated]
+    if moving:
+        names = name_files([picture_name(found, gathered) for found in moving])
+        text = f"{count_of(len(moving), 'animated picture')}: {names}"
+        result.append(Finding("animated", "note", text, "Only the first frame is trained.", paths_of(moving)))
+    return result
+
+
+def profiles(gathered: Gathered) -> list[Finding]:
+    """Pictures whose colours are converted to sRGB, and those whose colour profile can't be used."""
+    usable = [found for found in gathered.found if found.measured.fault is None and found.measured.profile]
+    result = []
+    lost = [found for found in usable if found.measured.profile == UNUSABLE]
+    if lost:
+        names = name_files([picture_name(found, gathered) for found in lost])
+        text = f"{count_of(len(lost), 'picture')} with a colour profile that can't be used: {names}"
+        remedy = "Their colours are taken as sRGB and may be off; export them as sRGB."
+        result.append(Finding("bad_profile", "warning", text, remedy, paths_of(lost)))
+    converted = [found for found in usable if found.measured.profile != UNUSABLE]
+    if converted:
+        kinds = Counter(found.measured.profile for found in converted)
+        named = name_files([f"{kind} ({number:,})" for kind, number in kinds.most_common()])
+        text = f"{count_of(len(converted), 'picture')} in another colour profile than sRGB: {named}"
+        result.append(Finding("profile", "note", text, "They are converted to sRGB.", paths_of(converted)))
+    return result
+
+
+def special_files(gathered: Gathered) -> list[Finding]:
+    """Pipes, sockets and devices, which are left unopened."""
+    special = [str(path) for found in gathered.walks.values() for path in found.special]
+    if not special:
+        return []
+    text = f"{count_of(len(special), 'entry')} that is no file but a pipe, socket or device: {name_files(special)}"
+    if len(special) > 1:
+        text = f"{len(special):,} entries that are no files but pipes, sockets or devices: {name_files(special)}"
+    return [Finding("special_file", "warning", text, "They are left out; take them away.", tuple(special))]
+
+
+def picture_name(found: Found, gathered: Gathered) -> str:
+    """A picture's path below its chosen folder."""
+    return _shown(found.path, found.folder, gathered)
+
+
+def caption_name(found: Found, gathered: Gathered) -> str:
+    """The path of a picture's caption file below its chosen folder."""
+    assert found.caption_path is not None
+    return _shown(found.caption_path, found.folder, gathered)
+
+
+def paths_of(found: Iterable[Found]) -> tuple[str, ...]:
+    """The full paths of pictures."""
+    return tuple(str(one.path) for one in found)
+
+
+def _shown(path: Path, folder: int, gathered: Gathered) -> str:
+    """Below its chosen folder; with several folders, with that folder's name in front."""
+    root = gathered.folders[folder].path
+    inner = path.relative_to(root)
+    return str(inner if len(gathered.folders) == 1 else Path(root.name) / inner)

@@ -1,0 +1,68 @@
+"""Makes small JPEGs of pictures in a process of its own, whose memory has a limit: `python -m backend.dataset.thumbnails`.
+
+One request a line on stdin, `{"path": ..., "to": ..., "px": 300}`, and one reply a line on stdout, `{"fault": null}` or
+what is wrong. The process ends when stdin does, so it never outlives the page.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from backend.base.files import write_atomic
+from backend.dataset.images import open_image
+
+log = logging.getLogger(__name__)
+
+# Enough for a picture of 300 megapixels; what needs more has no preview, and the page goes on.
+LIMIT_BYTES = 2_000_000_000
+_QUALITY = 85
+
+
+def limit_memory(limit: int = LIMIT_BYTES) -> None:
+    """Give this process so many bytes of address space, where the system has such limits (not Windows)."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    except (ImportError, AttributeError, ValueError, OSError) as error:
+        log.debug("no limit of memory here: %s", error)
+
+
+def make(path: Path, target: Path, px: int) -> None:
+    """Write a JPEG of `path` to `target`, its longer side at most `px`. OSError or ValueError when it can't be made."""
+    # Half again as much as is kept: a JPEG decoded smaller is still scaled down, never up.
+    picture = open_image(path, "grey", at_least=px + px // 2)
+    picture.thumbnail((px, px), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=_QUALITY)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, buffer.getvalue())
+
+
+def reply_to(request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to one request."""
+    try:
+        make(Path(request["path"]), Path(request["to"]), int(request["px"]))
+    except (OSError, ValueError, MemoryError) as error:
+        return {"fault": str(error) or type(error).__name__}
+    return {"fault": None}
+
+
+def main() -> int:
+    """Serve until stdin ends."""
+    limit_memory()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(reply_to(json.loads(line))) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,100 @@
+"""Asks a process of bounded memory for small pictures, one at a time, and keeps them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from backend.base.paths import PROJECT_ROOT
+from backend.dataset.images import VERSION as LOADER
+from backend.dataset.items import Item
+
+log = logging.getLogger(__name__)
+
+_PX = 300
+# A picture that takes longer is given up; the process leaves when nobody has asked for so long.
+_PATIENCE_S = 30.0
+_IDLE_S = 60.0
+_MODULE = "backend.dataset.thumbnails"
+
+
+class Thumbnails:
+    """Small JPEGs below `folder`, by the pictures' content. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._leave: threading.Timer | None = None
+        self._without: set[Path] = set()  # what no small picture can be made of is asked for once
+
+    def of(self, item: Item) -> bytes | None:
+        """A small JPEG of a picture, or None when there can be none."""
+        name = hashlib.sha256(f"{item.key} {LOADER}".encode()).hexdigest()[:32]
+        kept = self.folder / f"{name}.jpg"
+        with contextlib.suppress(OSError):
+            return kept.read_bytes()
+        with self._lock:
+            if kept in self._without:
+                return None
+            fault = None if kept.exists() else self._ask(item.path, kept)
+            if fault is not None:
+                log.info("No small picture of %s: %s", item.path, fault)
+                self._without.add(kept)
+                return None
+        try:
+            return kept.read_bytes()
+        except OSError:
+            return None
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, path: Path, kept: Path) -> str | None:
+        """What is wrong with a picture; None when its small one was made."""
+        if self._leave is not None:
+            self._leave.cancel()
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE],
+                cwd=PROJECT_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+            )
+        assert process.stdin is not None and process.stdout is not None
+        patience = threading.Timer(_PATIENCE_S, process.kill)
+        patience.start()
+        try:
+            process.stdin.write(json.dumps({"path": str(path), "to": str(kept), "px": _PX}) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())["fault"]
+        except (OSError, ValueError):
+            self._end()
+            return "the process that makes it ended, or took too long"
+        finally:
+            patience.cancel()
+            self._leave = threading.Timer(_IDLE_S, self.end)
+            self._leave.daemon = True
+            self._leave.start()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream and stream.close()
