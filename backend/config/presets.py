@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.base.errors import Refused
-from backend.base.files import unused_path, write_atomic
+from backend.base.files import NAME_BYTES, cut_name, unused_path, write_atomic
 from backend.base.paths import BUILTIN_PRESETS, USER_PRESETS
 from backend.base.problems import Problem, errors
 from backend.config.load import Loaded
@@ -26,6 +26,8 @@ from backend.config.toml_io import dump, dumps
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _LONGEST_NAME = 80
+# a preset in the trash has the time and a number behind its name
+_LONGEST_ENDING = "-20260101-000000-99.toml"
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def import_(source: str | Path, name: str | None = None, shelf: Shelf = SHELF) -
     loaded = load_file(source)
     if errors(loaded.problems):
         return Imported(None, loaded.problems)
-    wanted = _checked(name) if name is not None else _NOT_IN_NAMES.sub("-", source.stem).strip(" .")[:_LONGEST_NAME]
+    wanted = _checked(name) if name is not None else _shortened(_NOT_IN_NAMES.sub("-", source.stem).strip(" ."))
     if name is not None and _taken(wanted, shelf) is not None:
         raise Refused(f'There is a preset "{wanted}" already.', "Choose another name.")
     if not wanted or _RESERVED.fullmatch(wanted):
@@ -208,7 +210,15 @@ def _checked(name: str) -> str:
         raise Refused(f'"{name}" can\'t be the name of a preset.', "Use letters, digits, spaces, - and _.")
     if len(name) > _LONGEST_NAME:
         raise Refused(f"The name is longer than {_LONGEST_NAME} characters.", "Choose a shorter one.")
+    size, most = len(name.encode("utf-8", "surrogatepass")), NAME_BYTES - len(_LONGEST_ENDING)
+    if size > most:
+        remedy = f"Choose a shorter one, such as {most // 3} letters that are not Latin."
+        raise Refused(f"The name takes {size} bytes, and a preset's name may have {most}.", remedy)
     return name
+
+
+def _shortened(name: str) -> str:
+    return cut_name(name[:_LONGEST_NAME], NAME_BYTES - len(_LONGEST_ENDING)).strip(" .")
 
 
 def _own(preset: Preset, what: str) -> None:
