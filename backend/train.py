@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
-from backend.base.errors import Failed, Refused
+from backend.base.errors import Failed, Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config.arguments import split
@@ -29,6 +30,7 @@ from backend.runs.events import EventWriter
 from backend.runs.folder import Run, find
 from backend.runs.logsetup import configure_logging
 from backend.training.requests import Asks, StopAsked
+from backend.training.run_record import finish
 
 log = logging.getLogger(__name__)
 
@@ -44,59 +46,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = parser.parse_args(own)
         if known.run is None and known.config is None and known.resume in (None, ""):
             parser.error("give a CONFIG.toml, --run DIR or --resume RUN")
-        run, resume = _open(known.config, known.run, known.resume, overrides)
-    except (Refused, RunError) as error:
+        run, resume, changed = _open(known.config, known.run, known.resume, overrides)
+    except (Refused, RunError, WriteFailed) as error:
         _complain(error)
         return WRONG_INPUT
-    return run_trainer(run, resume, foreground=known.run is None, logs=configure_logging)
+    return run_trainer(run, resume, foreground=known.run is None, logs=configure_logging, changed=changed)
 
 
 def run_trainer(
-    run: Run, resume: bool = False, foreground: bool = False, logs: Callable[[Run, str], None] | None = None
+    run: Run,
+    resume: bool = False,
+    foreground: bool = False,
+    logs: Callable[[Run, str], None] | None = None,
+    changed: Config | None = None,
 ) -> int:
     """Train `run` in this process to its end, whatever that is, and write the end down; returns the exit code.
 
     foreground: show the progress in the terminal. logs: sends this process's logging where it belongs, given the run
-    and its log level; left out by callers that have their own logging.
+    and its log level; left out by callers that have their own logging. changed: settings for the rest of a resumed run;
+    they become the run's own once nothing refuses them.
     """
     try:
         run.attach()
-    except RunError as error:
+        events = EventWriter(run)
+    except (RunError, OSError) as error:
         _complain(error)
         return WRONG_INPUT
-    events = EventWriter(run)
     asks = Asks(Control(run))
     with ExitStack() as stack:
         stack.enter_context(asks.signals())
         stack.enter_context(_display(run) if foreground else nullcontext())
         try:
-            cfg = _config(run)
+            cfg = changed or _config(run)
             if logs is not None:
                 logs(run, cfg.logging.log_level)
-            return _train(run, cfg, events, asks, resume)
+            return _train(run, cfg, events, asks, resume, accepted=changed)
         except StopAsked:
             log.info("Stopped before the first step; there was nothing to save.")
             events.write("stopped", step=0)
-            run.finish("stopped", step=0)
+            finish(run, "stopped", step=0)
             return DONE
         except KeyboardInterrupt:
             log.warning("Ended at once; the last saved state is kept.")
             events.write("stopped", step=None)
-            run.finish("stopped")
+            finish(run, "stopped")
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
             return _fail(run, events, error)
 
 
-def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool) -> int:
+def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool, accepted: Config | None = None) -> int:
+    """accepted: settings to write into the run's folder before the first step."""
     _environment(cfg)
     # Here and not above: a wrong setting should be told before torch has loaded.
     with libraries_loaded():
+        from backend.config.toml_io import dump
         from backend.training.ending import train_to_end
         from backend.training.prepare import prepare
 
     with ExitStack() as stack:
         job = prepare(run, cfg, events, asks, resume, stack)
+        if accepted is not None:
+            dump(accepted, run.config_path, whole=True)
         train_to_end(run, job, events)
     return DONE
 
@@ -116,14 +127,16 @@ def _environment(cfg: Config) -> None:
 def _fail(run: Run, events: EventWriter, error: BaseException) -> int:
     diagnosis = explain(error)
     _log_failure(error, diagnosis)
+    # what the error came from says more than the words about it
+    diagnosis = replace(diagnosis, exception=getattr(error, "exception", None) or diagnosis.exception)
     events.write("error", **diagnosis.as_event())
     said = {"text": diagnosis.text, "cause": diagnosis.cause, "remedy": diagnosis.remedy}
-    run.finish("failed", error={**said, "exception": diagnosis.exception})
+    finish(run, "failed", error={**said, "exception": diagnosis.exception})
     return WRONG_INPUT if isinstance(error, Refused) else FAILED
 
 
 def _log_failure(error: BaseException, diagnosis: Diagnosis) -> None:
-    if not isinstance(error, Refused | Failed):
+    if not isinstance(error, Refused | Failed | WriteFailed):
         log.error("%s", "".join(traceback.format_exception(error)).rstrip())
     for sentence in (diagnosis.text, diagnosis.cause, diagnosis.remedy):
         if sentence:
@@ -148,20 +161,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _open(config: str | None, run: str | None, resume: str | None, overrides: dict[str, str]) -> tuple[Run, bool]:
-    """The run that the command line means, made if it is new, and whether it goes on from its state."""
+def _open(
+    config: str | None, run: str | None, resume: str | None, overrides: dict[str, str]
+) -> tuple[Run, bool, Config | None]:
+    """The run that the command line means, made if it is new, whether it resumes, and with which settings if others."""
     if run is not None:
         if config is not None or overrides:
             raise Refused("--run takes the settings from the run's own config.toml", "Leave the others out.")
-        return Run(run), resume is not None
+        return Run(run), resume is not None, None
     if resume:
         if config is not None:
             raise Refused("a run is resumed with its own settings", f"Leave {config} out, or start a new run.")
         root = resolve(Config().saving.output_dir)
         found = find(root, resume, paths=True)
-        if overrides:
-            _change(found, overrides)
-        return found, True
+        return found, True, _changed(found, overrides) if overrides else None
     assert config is not None
     loaded = load(config, overrides)
     problems = list(loaded.problems)
@@ -173,18 +186,17 @@ def _open(config: str | None, run: str | None, resume: str | None, overrides: di
         raise Refused.of(errors(problems))
     for problem in problems:
         _say(problem)
-    return Run.create(loaded.config), False
+    return Run.create(loaded.config), False, None
 
 
-def _change(run: Run, overrides: dict[str, str]) -> None:
-    """Settings replaced for the rest of a resumed run, such as a later end; its config.toml is written anew."""
-    from backend.config.toml_io import dump
-
+def _changed(run: Run, overrides: dict[str, str]) -> Config:
+    """The run's settings, some replaced for the rest of it, such as a later end. Nothing is written yet."""
     run.refuse_second(run.record())
     loaded = load(run.config_path, overrides)
-    if loaded.config is None or errors(loaded.problems):
-        raise Refused.of(errors(loaded.problems))
-    dump(loaded.config, run.config_path, whole=True)
+    problems = [*loaded.problems, *(ready(loaded.config) if loaded.config else [])]
+    if loaded.config is None or errors(problems):
+        raise Refused.of(errors(problems))
+    return loaded.config
 
 
 def _config(run: Run) -> Config:
@@ -203,10 +215,13 @@ def _display(run: Run):  # noqa: ANN202 - a context manager of a module that onl
     return show(run)
 
 
-def _complain(error: Refused | RunError) -> None:
+def _complain(error: Exception) -> None:
     if isinstance(error, Refused):
         for problem in error.problems:
             _say(problem)
+    elif isinstance(error, OSError) and not isinstance(error, WriteFailed):
+        remedy = "Free some space there, or give yourself permission to write; then start again."
+        _write(f"{error.filename or 'The run'} can't be used: {error.strerror or error}. {remedy}")
     else:
         _write(str(error))
 

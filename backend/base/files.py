@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -30,7 +31,14 @@ _FULL_WORDS = re.compile(
     r"no space left on device|not enough space on the disk|os error (28|112|122)\b|disk quota exceeded|disk is full",
     re.IGNORECASE,
 )
+# How safetensors and torch say that the system refused to write; the first names the system's number.
+_REFUSED_WORDS = re.compile(
+    r"I/O error.*?\(os error (?P<number>\d+)\)|file write failed|PytorchStreamWriter failed|unexpected pos",
+    re.IGNORECASE | re.DOTALL,
+)
 _TEMPORARY = re.compile(r"^\..+\.(\d+)-[0-9a-f]{8}\.part$")
+NAME_BYTES = 255
+"""Bytes in UTF-8 that a file name may have on nearly every file system; see `longest_name`."""
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
@@ -65,7 +73,7 @@ def atomic_path(path: str | Path, expected_bytes: int | None = None) -> Iterator
         WriteFailed: the operating system refused for another reason.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    temporary = _temporary(target)
     try:
         yield temporary
         _flush(temporary)
@@ -90,7 +98,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         DiskFull, WriteFailed: as `atomic_path`.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    temporary = _temporary(target)
     try:
         temporary.mkdir(parents=True)
         yield temporary
@@ -102,6 +110,13 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         _raise_explained(error, target, None, free)
         raise
     flush_folder(target.parent)
+
+
+def in_words(error: Exception, path: str | Path) -> Exception:
+    """`error` as a WriteFailed of `path` where it comes from the disk, as a look at a network drive that is gone."""
+    if isinstance(error, WriteFailed):
+        return error
+    return _explain(error, Path(path), None, free_bytes(Path(path).parent)) or error
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -126,6 +141,23 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def longest_name(folder: str | Path) -> int:
+    """Bytes that a file name may have in ``folder``, which need not exist yet; 143 on some encrypted disks."""
+    for existing in (Path(folder), *Path(folder).parents):
+        try:
+            return min(NAME_BYTES, os.pathconf(existing, "PC_NAME_MAX"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError):
+            break
+    return NAME_BYTES
+
+
+def cut_name(name: str, limit: int) -> str:
+    """The beginning of ``name`` that fits into ``limit`` bytes of UTF-8, without half a letter."""
+    return name.encode("utf-8", "surrogateescape")[:limit].decode("utf-8", "ignore")
 
 
 def unused_path(path: str | Path) -> Path:
@@ -158,11 +190,15 @@ def flush_folder(folder: str | Path) -> None:
     """Make a rename in ``folder`` survive a power cut; does nothing where folders can't be flushed (Windows)."""
     if sys.platform == "win32":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    # Some network file systems refuse it; the file itself is already on its way.
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        log.debug("can't open the folder %s: %s", folder, error)
+        return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems refuse it; the file itself is already on its way.
         log.debug("can't flush the folder %s: %s", folder, error)
     finally:
         os.close(descriptor)
@@ -173,9 +209,9 @@ def locked(path: str | Path, timeout_s: float = 10.0) -> Iterator[None]:
     """Hold a lock between processes on the file ``path`` (made if missing); the system frees it if its holder dies.
 
     Raises:
-        WriteFailed: somebody else held the lock for ``timeout_s`` seconds.
+        WriteFailed: somebody else held the lock for ``timeout_s`` seconds, or the file can't be made.
     """
-    with open(path, "a+b") as stream:
+    with _opened(Path(path)) as stream:
         deadline = time.monotonic() + timeout_s
         while not _try_lock(stream.fileno()):
             if time.monotonic() > deadline:
@@ -187,6 +223,13 @@ def locked(path: str | Path, timeout_s: float = 10.0) -> Iterator[None]:
             yield
         finally:
             _unlock(stream.fileno())
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open(path, "a+b")
+    except OSError as error:
+        raise _explain(error, path, None, free_bytes(path.parent)) or error from error
 
 
 if sys.platform == "win32":
@@ -226,6 +269,12 @@ else:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+def _temporary(target: Path) -> Path:
+    """Where ``target`` is written first: in its folder, under a name that is short enough whatever its own is."""
+    ending = f".{os.getpid()}-{secrets.token_hex(4)}.part"
+    return target.with_name(f".{cut_name(target.name, longest_name(target.parent) - len(ending) - 1)}{ending}")
+
+
 def _flush(path: Path) -> None:
     # Windows refuses to flush a descriptor that was opened for reading only.
     descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
@@ -256,7 +305,7 @@ def _raise_explained(error: BaseException, target: Path, expected: int | None, f
 
 def _explain(error: Exception, target: Path, expected: int | None, free: int | None) -> WriteFailed | None:
     """The same failure in words, or None for an error that has nothing to do with the disk."""
-    kept = " The file that was there is unchanged." if target.exists() else ""
+    kept = " The file that was there is unchanged." if os.path.exists(target) else ""
     # torch's zip writer says only "file write failed"; a disk with nothing left tells the rest.
     if is_disk_full(error) or (not isinstance(error, OSError) and free is not None and free < 4096):
         needs = f" needs {human_bytes(expected)}," if expected else ""
@@ -265,7 +314,13 @@ def _explain(error: Exception, target: Path, expected: int | None, free: int | N
             f"No space left on the disk for {target}:{needs}{has}.{kept}",
             "Free some space, or choose another folder, then try again.",
         )
-    if not isinstance(error, OSError):
+    refused = None if isinstance(error, OSError) else _REFUSED_WORDS.search(str(error))
+    if isinstance(error, OSError):
+        number, reason = error.errno, error.strerror or str(error)
+    elif refused is not None:
+        number = int(refused["number"]) if refused["number"] else None
+        reason = os.strerror(number) if number is not None else "the system refused to write"
+    else:
         return None
     remedies = {
         errno.ENOENT: "Make the folder, or choose another one.",
@@ -275,5 +330,5 @@ def _explain(error: Exception, target: Path, expected: int | None, free: int | N
         errno.EFBIG: "The disk's format can't hold a file of this size; choose another disk.",
         errno.ENAMETOOLONG: "Choose a shorter name or a folder nearer to the root of the disk.",
     }
-    remedy = remedies.get(error.errno or 0, "Check the disk, or choose another folder.")
-    return WriteFailed(f"{target} can't be written: {error.strerror or error}.{kept}", remedy, error.errno)
+    remedy = remedies.get(number or 0, "Check the disk, or choose another folder.")
+    return WriteFailed(f"{target} can't be written: {reason}.{kept}", remedy, number)

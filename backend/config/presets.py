@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.base.errors import Refused
-from backend.base.files import unused_path, write_atomic
+from backend.base.files import NAME_BYTES, cut_name, unused_path, write_atomic
 from backend.base.paths import BUILTIN_PRESETS, USER_PRESETS
 from backend.base.problems import Problem, errors
 from backend.config.load import Loaded
@@ -27,9 +27,8 @@ _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 # Windows takes the raised digits for the plain ones, and blanks before the dot for none.
 _RESERVED = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
 _LONGEST_NAME = 80
-# A file's name may take 255 bytes on most disks. From a preset's the longest is made in the trash:
-# .NAME-20260101-120000-99.toml.12345-abcdefgh.part
-_LONGEST_BYTES = 200
+# a preset in the trash has the time and a number behind its name
+_LONGEST_ENDING = "-20260101-000000-99.toml"
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def import_(source: str | Path, name: str | None = None, shelf: Shelf = SHELF) -
     loaded = load_file(source)
     if errors(loaded.problems):
         return Imported(None, loaded.problems)
-    wanted = _checked(name) if name is not None else _shortened(_NOT_IN_NAMES.sub("-", source.stem))
+    wanted = _checked(name) if name is not None else _shortened(_NOT_IN_NAMES.sub("-", source.stem).strip(" ."))
     if name is not None and _taken(wanted, shelf) is not None:
         raise Refused(f'There is a preset "{wanted}" already.', "Choose another name.")
     if not wanted or _RESERVED.fullmatch(wanted):
@@ -212,18 +211,15 @@ def _checked(name: str) -> str:
         raise Refused(f'"{name}" can\'t be the name of a preset.', "Use letters, digits, spaces, - and _.")
     if len(name) > _LONGEST_NAME:
         raise Refused(f"The name is longer than {_LONGEST_NAME} characters.", "Choose a shorter one.")
-    if len(name.encode("utf-8", "surrogatepass")) > _LONGEST_BYTES:
-        text = f"The name takes more than {_LONGEST_BYTES} bytes on the disk."
-        raise Refused(text, "Choose a shorter one: letters of some scripts take three bytes each, emoji four.")
+    size, most = len(name.encode("utf-8", "surrogatepass")), NAME_BYTES - len(_LONGEST_ENDING)
+    if size > most:
+        remedy = f"Choose a shorter one, such as {most // 3} letters that are not Latin."
+        raise Refused(f"The name takes {size} bytes, and a preset's name may have {most}.", remedy)
     return name
 
 
 def _shortened(name: str) -> str:
-    """`name` cut to what a preset's may be."""
-    name = name.strip(" .")[:_LONGEST_NAME]
-    while len(name.encode("utf-8", "surrogatepass")) > _LONGEST_BYTES:
-        name = name[:-1]
-    return name.strip(" .")
+    return cut_name(name[:_LONGEST_NAME], NAME_BYTES - len(_LONGEST_ENDING)).strip(" .")
 
 
 def _own(preset: Preset, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes small JPEGs of pictures in a process of its own, whose memory has a limit: `python -m backend.dataset.thumbnails`.
+"""Makes small JPEGs of pictures in a process of its own with a limit on memory: `python -m backend.dataset.thumbnails`.
 
 One request a line on stdin, `{"path": ..., "to": ..., "px": 300}`, and one reply a line on stdout, `{"fault": null}` or
 what is wrong. The process ends when stdin does, so it never outlives the page.

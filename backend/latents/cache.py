@@ -43,8 +43,8 @@ Progress = Callable[[int, int], None]
 # Pictures decoded ahead of the VAE, and the threads that do it.
 _AHEAD = 4
 _THREADS = 2
-# Left free on the disk beyond what the caches take.
-_SPARE_BYTES = 500_000_000
+# Left free on the disk beyond what the caches take: as much again, at least and at most these.
+_SPARE_BYTES = (5_000_000, 500_000_000)
 
 
 class Vae(Protocol):
@@ -117,12 +117,13 @@ def build_latents(
     wanted: Iterable[tuple[Item, Fit]],
     load_vae: Callable[[], Vae],
     progress: Progress | None = None,
+    again: bool = False,
 ) -> int:
     """Encode what the cache lacks and return how many that were; `load_vae` is called only if something is missing.
 
     A latent with NaN or infinity is made again in float32. Refused, with every picture named, when one can't be read
     any more, has changed since the scan or stays without finite values. An exception of `progress` (a stop) passes
-    through.
+    through. again: in the middle of a run, where what the disk refuses is kept in memory.
     """
     by_file = {cache.path(item, fit): (item, fit) for item, fit in wanted}
     missing = cache.missing(by_file)
@@ -145,9 +146,10 @@ def build_latents(
             text = f"The VAE gives no finite values for {item.path}, not even in float32"
             problems.append(Problem("dataset.folders", None, text, "Take the picture out, or choose another VAE."))
             continue
-        if done == 0:
+        if done == 0 and not again:
             _check_room(cache.folder, latent.numel() * 4, len(missing), "pictures")
-        cache.write(path, {"latent": latent}, picture=item.key, made_in=str(made_in))
+        write = cache.write_or_hold if again else cache.write
+        write(path, {"latent": latent}, picture=item.key, made_in=str(made_in))
     if problems:
         raise Refused.of(problems)
     if progress is not None:
@@ -160,11 +162,12 @@ def build_text(
     wanted: Iterable[Words | tuple[str, int]],
     load_text: Callable[[], Encoders],
     progress: Progress | None = None,
+    again: bool = False,
 ) -> int:
     """Encode the captions that the cache lacks and return how many; `load_text` is called only if one is missing.
 
     Refused when a caption gives NaN or infinity, or its picture can't be read any more. An exception of `progress` (a
-    stop) passes through.
+    stop) passes through. again: as in `build_latents`.
     """
     by_file = {cache.path(*words): Words(*words) for words in wanted}
     missing = cache.missing(by_file)
@@ -180,10 +183,10 @@ def build_text(
         if bad:
             text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
             raise Refused(text, "Set weight_dtype to bf16 or fp32.", "model.weight_dtype")
-        if done == 0:
+        if done == 0 and not again:
             size = sum(tensor.numel() * tensor.element_size() for tensor in encoded.values())
             _check_room(cache.folder, size, len(missing), "captions")
-        cache.write(path, encoded)
+        (cache.write_or_hold if again else cache.write)(path, encoded)
     if progress is not None:
         progress(len(missing), len(missing))
     return len(missing)
@@ -271,6 +274,10 @@ def _check_room(folder: Path, bytes_each: int, count: int, what: str) -> None:
     """Refused when the disk can't hold what is about to be written."""
     folder.mkdir(parents=True, exist_ok=True)
     free, needed = free_bytes(folder), bytes_each * count
-    if free is not None and needed + _SPARE_BYTES > free:
-        text = f"The cache of {count:,} {what} needs about {human_bytes(needed)}, and {human_bytes(free)} are free"
+    spare = min(max(needed, _SPARE_BYTES[0]), _SPARE_BYTES[1])
+    if free is not None and needed + spare > free:
+        beside = f"and {human_bytes(spare)} are left free beside it for the system and the run's own files"
+        text = (
+            f"The cache of {count:,} {what} needs about {human_bytes(needed)}, {beside}; {human_bytes(free)} are free"
+        )
         raise Refused(text, "Free some space, or set cache_dir to a folder on another disk.", "dataset.cache_dir")

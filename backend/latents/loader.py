@@ -6,19 +6,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from backend.latents.store import LatentCache, TextCache
+from backend.latents.store import CacheLost, LatentCache, TextCache
 from backend.models.conditioning import CAPTION, Told, with_controls
 
 if TYPE_CHECKING:
     from backend.dataset.buckets import Fit
     from backend.dataset.items import Item
     from backend.plan.plan import Plan
+
+Renew = Callable[[CacheLost], None]
+"""Encodes again what a cache file held. Raises what tells why it can't."""
+
+T = TypeVar("T")
 
 Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], dict[str, Tensor]]
 """Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser is told of them."""
@@ -44,7 +51,8 @@ class Loader:
     workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
     time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
     same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
-    family, where its denoiser is told a picture's size: goes with the text.
+    family, where its denoiser is told a picture's size: goes with the text. renew: makes a cache file again that can't
+    be read any more, called in the thread that asks for the batch.
     """
 
     def __init__(
@@ -54,9 +62,11 @@ class Loader:
         text: TextCache | None,
         workers: int = 0,
         conditions: Conditions | None = None,
+        renew: Renew | None = None,
     ) -> None:
         self.plan = plan
         self._conditions = conditions
+        self._renew = renew
         self.last_wait = 0.0
         self.total_wait = 0.0
         self._latents = latents
@@ -72,8 +82,9 @@ class Loader:
         return self.plan.steps.batches_per_epoch
 
     def batch(self, epoch: int, index: int) -> Batch:
-        """Batch `index` of `epoch`, both from 0. IndexError beyond the epoch; Refused when a cache file is damaged.
+        """Batch `index` of `epoch`, both from 0. IndexError beyond the epoch.
 
+        A cache file that can't be read is made again first; CacheLost, or what `renew` raises, where that fails.
         The seconds it took are in `last_wait`, and add up in `total_wait`.
         """
         if not 0 <= index < self.batches_per_epoch:
@@ -83,9 +94,9 @@ class Loader:
         if coming is None:
             # A jump: what was read ahead is of no use.
             self._drop()
-            found = self._read(epoch, index, self._rows(epoch, index))
+            found = self._whole(lambda: self._read(epoch, index, self._rows(epoch, index)))
         else:
-            found = coming.result()
+            found = self._after(coming, lambda: self._read(epoch, index, self._rows(epoch, index)))
         self._read_ahead(epoch, index)
         self.last_wait = time.monotonic() - started
         self.total_wait += self.last_wait
@@ -95,9 +106,32 @@ class Loader:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
         pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
         for index, (item, fit) in enumerate(pairs):
-            encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
-            text = self._told(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
-            yield Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+            yield self._whole(partial(self._measured, index, item, fit))
+
+    def _measured(self, index: int, item: Item, fit: Fit) -> Batch:
+        """One picture of a validation set."""
+        encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
+        text = self._told(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
+        return Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+
+    def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
+        """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
+        try:
+            return coming.result()
+        except CacheLost:
+            return self._whole(read)
+
+    def _whole(self, read: Callable[[], T]) -> T:
+        """What `read` gives; each cache file that can't be read is made again, once."""
+        renewed: set[Path] = set()
+        while True:
+            try:
+                return read()
+            except CacheLost as lost:
+                if self._renew is None or lost.file in renewed:
+                    raise
+                renewed.add(lost.file)
+                self._renew(lost)
 
     def drawn(
         self,

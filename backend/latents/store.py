@@ -13,6 +13,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor
 
-from backend.base.errors import Refused
+from backend.base.errors import Refused, WriteFailed
 from backend.base.files import write_atomic
 from backend.dataset.buckets import Fit
 from backend.dataset.images import VERSION as LOADER
@@ -41,12 +42,22 @@ class Damaged(ValueError):
     """A cache file that is cut off, overwritten or of another kind."""
 
 
+class CacheLost(Refused):
+    """A cache file that was there and can't be read now. path: the file. wanted: what it was encoded from."""
+
+    def __init__(self, text: str, remedy: str, path: Path, wanted: Cut | tuple[str, int, tuple[Cut, ...]]) -> None:
+        super().__init__(text, remedy)
+        self.file = path
+        self.wanted = wanted
+
+
 class TensorCache:
     """Files of named tensors below `folder`, by a key of everything that made them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._whole: set[Path] = set()
+        self._held: dict[Path, dict[str, Tensor]] = {}
         self._lock = threading.Lock()
 
     def file_of(self, inputs: Mapping[str, Any]) -> Path:
@@ -63,8 +74,24 @@ class TensorCache:
         with self._lock:
             self._whole.add(path)
 
+    def write_or_hold(self, path: Path, tensors: Mapping[str, Tensor], **said: str) -> None:
+        """`write`, or keep them in memory for this process where the disk refuses them."""
+        try:
+            self.write(path, tensors, **said)
+        except WriteFailed as error:
+            log.warning("%s Its content stays in memory until the run ends.", error.text)
+            with self._lock:
+                self._held[path] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+    def forget(self, path: Path) -> None:
+        """Take `path` for one that was never read: the next look reads it in full."""
+        with self._lock:
+            self._whole.discard(path)
+
     def read(self, path: Path) -> dict[str, Tensor]:
         """The tensors of `path` on the CPU. Damaged when it is not as it was written, OSError when it is not there."""
+        if path in self._held:
+            return dict(self._held[path])
         data = path.read_bytes()
         try:
             tensors = load_bytes(data)
@@ -83,6 +110,8 @@ class TensorCache:
         result = []
         budget = _CHECK_BYTES
         for path in dict.fromkeys(paths):
+            if path in self._held:
+                continue
             try:
                 size = path.stat().st_size
                 budget -= size
@@ -93,7 +122,8 @@ class TensorCache:
                 pass
             except Damaged as error:
                 log.warning("A cache file is damaged and is made anew: %s", error)
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("A cache file can't be read and is made anew: %s", error)
             result.append(path)
@@ -125,8 +155,8 @@ class LatentCache(TensorCache):
         return self.file_of({**seen, "vae": self._vae, "dtype": str(self.dtype)})
 
     def load(self, item: Item, fit: Fit) -> Tensor:
-        """Latent (C, h, w) float32 on the CPU. Refused when the file is gone or damaged in the middle of a run."""
-        return _load(self, self.path(item, fit), str(item.path))["latent"]
+        """Latent (C, h, w) float32 on the CPU. CacheLost when the file is gone or damaged in the middle of a run."""
+        return _load(self, self.path(item, fit), str(item.path), (item, fit))["latent"]
 
 
 class TextCache(TensorCache):
@@ -151,8 +181,9 @@ class TextCache(TensorCache):
         return self.file_of({**said, **seen})
 
     def load(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> dict[str, Tensor]:
-        """What the family's encoders gave for it, on the CPU. Refused when the file is gone or damaged."""
-        return _load(self, self.path(caption, length, controls), f"the caption {caption[:60]!r}")
+        """What the family's encoders gave for it, on the CPU. CacheLost when the file is gone or damaged."""
+        wanted = (caption, length, tuple(controls))
+        return _load(self, self.path(caption, length, controls), f"the caption {caption[:60]!r}", wanted)
 
 
 def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
@@ -166,16 +197,16 @@ def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
     }
 
 
-def _load(cache: TensorCache, path: Path, what: str) -> dict[str, Tensor]:
+def _load(cache: TensorCache, path: Path, what: str, wanted: Any) -> dict[str, Tensor]:
     try:
         return cache.read(path)
     except Damaged as error:
-        # Out of the way, so that the next start makes it anew.
-        path.unlink(missing_ok=True)
-        raise Refused(f"The cache of {what} is damaged: {error}", "Start again: it is made anew.") from None
+        text, remedy = f"The cache of {what} is damaged: {error}", "Start again: it is made anew."
     except OSError as error:
         text = f"The cache of {what} can't be read: {error.strerror or error}"
-        raise Refused(text, "Leave the cache folder alone while a run goes on, and start again.") from None
+        remedy = "Leave the cache folder alone while a run goes on, and start again."
+    cache.forget(path)
+    raise CacheLost(text, remedy, path, wanted)
 
 
 def _metadata(data: bytes) -> dict[str, str]:

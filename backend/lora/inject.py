@@ -133,6 +133,14 @@ class Lora:
             live.copy_(tensors[name])
         self.publish()
 
+    def take_over(self, tensors: dict[str, Tensor]) -> None:
+        """Hold `tensors`, which are on the host, in place of values on a device that no longer answers.
+
+        For writing a file and nothing else. KeyError when one is missing.
+        """
+        for name, part in zip(self.tensors(), self.parameters(), strict=True):
+            part.data = tensors[name]
+
     @contextmanager
     def scaled(self, strength: float) -> Iterator[None]:
         """The LoRA at `strength` (1 = as trained, 0 = the base exactly) until the block ends.

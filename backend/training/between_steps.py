@@ -74,6 +74,9 @@ class Duties:
             self.records.settle()
             self.saver.save()
             acted = True
+        elif self.saver.state_is_old:
+            self.records.settle()
+            self.saver.save_state_in_time()
         if due(step, ended, validation.validate_every_n_steps, validation.validate_every_n_epochs):
             self._validate()
             acted = True

@@ -1,9 +1,8 @@
-"""The state that a stopped run goes on from as if it had not stopped, written whole or not at all.
+"""Writes and loads the state that a stopped run continues from as if it had not stopped.
 
 ``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, the LoRA's running mean where
-there is one, random number states, the gradients of a half-done accumulation, and the position; ``state/latest`` names
-the newest. A state is written into a folder with another name, flushed, and renamed; only then is the one before it
-removed.
+there is one, random number states, the gradients of a half-done accumulation, and the position. Which states are
+kept, and which is whole, is `backend.training.state_folder`'s.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import re
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -24,16 +21,17 @@ import torch
 from torch import Tensor
 
 from backend.base.errors import Refused
-from backend.base.files import atomic_folder, atomic_path, unused_path, write_atomic
+from backend.base.files import atomic_path, write_atomic
 from backend.lora.inject import Lora
 from backend.optimizers import ema
+from backend.training.state_folder import POSITION, keep_state
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
 _BEFORE = {"layers": "", "loraplus": "off", "merged": ""}
 """What states of before these were kept belong to."""
-_NAME = re.compile(r"step-\d{8}(\+\d+)?(-\d+)?")
+_NEW_RUN = "Start a new run that continues from the newest LoRA of checkpoints/ (network_weights)."
 
 
 class Stateful(Protocol):
@@ -90,34 +88,13 @@ class Fingerprint:
 def save_state(
     folder: Path, position: Position, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint
 ) -> Path:
-    """Write the state as the newest of `folder` and remove those before it; return its folder.
+    """Write the state as the newest of `folder`, of which it keeps two; return its folder.
 
     parts: name -> optimizer, schedule, scaler. A half-done accumulation's gradients are taken from the LoRA.
     DiskFull or WriteFailed when it can't be written: the state before it is then untouched.
     """
     name = f"step-{position.step:08d}" + (f"+{position.micro}" if position.micro else "")
-    target = unused_path(folder / name)
-    with atomic_folder(target) as temporary:
-        _write(temporary, position, lora, parts, fingerprint)
-    write_atomic(folder / "latest", target.name)
-    for old in _states(folder):
-        if old != target:
-            shutil.rmtree(old, ignore_errors=True)
-    return target
-
-
-def latest_state(folder: Path) -> Path | None:
-    """The newest whole state in `folder`, or None. Left-overs of a crash are removed."""
-    for path in folder.glob(".step-*.part"):
-        shutil.rmtree(path, ignore_errors=True)
-    try:
-        named = folder / (folder / "latest").read_text(encoding="utf-8").strip()
-    except OSError:
-        named = None
-    if named is not None and _NAME.fullmatch(named.name) and (named / "position.json").is_file():
-        return named
-    whole = [path for path in _states(folder) if (path / "position.json").is_file()]
-    return max(whole, key=lambda path: path.stat().st_mtime, default=None)
+    return keep_state(folder, name, lambda where: _write(where, position, lora, parts, fingerprint))
 
 
 def load_state(
@@ -150,7 +127,7 @@ def load_state(
                 parameter.grad = gradients[name].to(parameter.device)
         _set_rng(torch.load(state / "rng.pt", map_location="cpu", weights_only=True))
     except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise Refused(f"The state {state} can't be used: {error}", "Start a new run.") from error
+        raise Refused(f"The state {state} can't be used: {error}", _NEW_RUN) from error
     return position
 
 
@@ -166,8 +143,8 @@ def _write(where: Path, position: Position, lora: Lora, parts: dict[str, Statefu
     ):
         with atomic_path(where / name) as path:
             torch.save(data, path)
-    said = {"version": VERSION, "position": asdict(position), "fingerprint": asdict(fingerprint)}
-    write_atomic(where / "position.json", json.dumps(said, indent=1))
+    said = {"version": VERSION, "position": asdict(position), "fingerprint": asdict(fingerprint), "manifest": True}
+    write_atomic(where / POSITION, json.dumps(said, indent=1))
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -179,21 +156,17 @@ def _named(lora: Lora) -> dict[str, torch.nn.Parameter]:
     return dict(zip(lora.tensors(), lora.parameters(), strict=True))
 
 
-def _states(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-
-
 def _read_json(state: Path) -> tuple[Position, dict[str, Any]]:
     try:
-        said = json.loads((state / "position.json").read_text(encoding="utf-8"))
+        said = json.loads((state / POSITION).read_text(encoding="utf-8"))
         if said["version"] != VERSION:
-            raise Refused(f"The state {state} is of version {said['version']}", "Start a new run.")
+            raise Refused(f"The state {state} is of version {said['version']}", _NEW_RUN)
         known = {field.name for field in fields(Position)}
         return Position(**{key: value for key, value in said["position"].items() if key in known}), said["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Refused):
             raise
-        raise Refused(f"The state {state} can't be read: {error}", "Start a new run.") from error
+        raise Refused(f"The state {state} can't be read: {error}", _NEW_RUN) from error
 
 
 def _counted_anew(

@@ -1,44 +1,47 @@
-"""How a run ends: what is written down when it is done or stopped, and what is kept when its numbers went wrong."""
+"""Writes down how a run ended: done, stopped, or failed with what was kept."""
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from pathlib import Path
 
-from backend.base.errors import Failed, WriteFailed
+from backend.base.errors import Failed
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.training import oom
 from backend.training.expected_memory import hold_against_peak
 from backend.training.job import Job
-from backend.training.loop import train
+from backend.training.loop import Ending, train
+from backend.training.requests import StopAsked
+from backend.training.rescue import ended, keep, keep_good, survived
+from backend.training.run_record import finish
 from backend.training.step_log import NotFinite
 
 log = logging.getLogger(__name__)
 
 
 def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
-    """Train and write the end into events and record. Failed, after the last good LoRA was kept, when loss or
-    gradients are lost or memory has run out; everything else is passed on."""
+    """Train and write the end into events and record.
+
+    Failed, after LoRA and state of the last whole step were kept, whatever ended the training; where loss or gradients
+    are lost, the last good LoRA is kept. An error before the first step is passed on as it is.
+    """
+    before = job.position.step
     try:
-        ending = train(job)
-    except NotFinite as lost:
-        raise _kept(run, job, lost) from lost
-    except (RuntimeError, MemoryError, OSError) as error:
-        if not oom.is_out_of_memory(error):
-            raise
-        raise oom.told(error, events, job.expected, job.shape_words(), partial(_kept_whole, job, error)) from error
+        ending = _trained(job, events)
     finally:
-        memory = hold_against_peak(events, job.expected, job.watch.meter)
+        peak = partial(hold_against_peak, events, job.expected, job.watch.meter)
+        memory = survived("Writing down the memory that was used", peak, {})
     job.count_time()
     position = job.position
     if ending == "stopped":
         events.write("stopped", step=position.step)
-        run.finish("stopped", step=position.step)
-        log.info("Stopped at step %d; resume goes on from there.", position.step)
+        finish(run, "stopped", step=position.step)
+        log.info("Stopped at step %d; resume continues from there.", position.step)
         return
-    job.watch.end()
+    survived("Comparing the compiled graphs with the plan", job.watch.end, None)
+    if before and before >= job.total_steps:
+        _tell_nothing_was_left(run, job, events)
     result = {
         "step": position.step,
         "lora": str(job.saver.final),
@@ -49,33 +52,37 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
         "memory": memory,
     }
     events.write("done", **result)
-    run.finish("done", **result)
+    finish(run, "done", **result)
     log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, job.saver.final)
 
 
-def _kept(run: Run, job: Job, lost: NotFinite) -> Failed:
+def _trained(job: Job, events: EventWriter) -> Ending:
+    try:
+        return train(job)
+    except StopAsked:
+        raise
+    except NotFinite as lost:
+        raise _without_numbers(job, lost) from lost
+    except (Exception, SystemExit) as error:
+        if isinstance(error, RuntimeError | MemoryError | OSError) and oom.is_out_of_memory(error):
+            raise oom.told(error, events, job.expected, job.shape_words(), partial(keep, job, error)) from error
+        if not job.position.step and not job.position.micro:
+            raise
+        raise ended(job, error) from error
+
+
+def _without_numbers(job: Job, lost: NotFinite) -> Failed:
     """Keep the LoRA of the last step whose numbers were finite, and say all this."""
-    step, newest = job.saver.newest()
-    good = job.good
-    if good is not None and good.step > step:
-        newest = job.saver.save_rescued(good.tensors, good.step)
-    kept = f"The last good LoRA is kept: {_short(run, newest)}." if newest else "No step before it was saved."
-    state = " The resume state is that of the last save." if run.has_state() else ""
     remedy = (
         "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
     )
-    return Failed(f"{lost} Training was stopped. {kept}{state}", remedy)
+    return Failed(f"{lost} Training was stopped. {keep_good(job)}", remedy)
 
 
-def _kept_whole(job: Job, error: BaseException) -> str:
-    """What was kept after memory ran out."""
-    try:
-        return oom.keep_whole(job, error)
-    except (NotFinite, WriteFailed, RuntimeError, MemoryError) as failed:
-        # the first error is what the person has to know of
-        log.warning("The last step could not be saved: %s", failed)
-        return "The last step could not be saved; the state of the last save is kept."
-
-
-def _short(run: Run, path: Path) -> str:
-    return path.relative_to(run.path).as_posix()
+def _tell_nothing_was_left(run: Run, job: Job, events: EventWriter) -> None:
+    """A resume that had no step to do says so: "done" alone looks like a training."""
+    done, length = job.position.step, job.total_steps
+    text = f"Nothing was trained: the run has done {done} steps already, and its length is {length} steps."
+    remedy = f"To train longer: launcher.py train --resume {run.name} --max_train_steps N, with a larger N."
+    events.write("warning", text=text, remedy=remedy)
+    log.warning("%s %s", text, remedy)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,22 +20,13 @@ from backend.dataset.buckets import Fit
 from backend.dataset.controls import sample_items
 from backend.dataset.items import DatasetScan, Item, count_of
 from backend.dataset.scan import cache_folder, scan_dataset
-from backend.latents.cache import (
-    LatentCache,
-    TextCache,
-    Words,
-    build_latents,
-    build_text,
-    wanted_latents,
-    wanted_text,
-)
+from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
 from backend.latents.identity import text_identity, vae_identity
 from backend.lora.base_weights import BaseWeights
 from backend.lora.inject import find_targets, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
 from backend.memory import support
-from backend.memory.decoder import tile
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.memory.swap import swapped_paths
 from backend.models import family_check
@@ -60,6 +50,7 @@ from backend.runs.events import EventWriter
 from backend.runs.progress import PhaseProgress
 from backend.shapes import attention
 from backend.training import oom
+from backend.training.encoding import encode, watched
 from backend.training.expected_memory import Expected, limit
 from backend.training.requests import Asks
 
@@ -166,13 +157,13 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     """
     family = family_named(cfg.model.family)
     base = BaseModelFiles.of(cfg.model)
-    _refuse(family_check.problems(cfg), events)
+    tell_problems(family_check.problems(cfg), events)
     scan = _scan(cfg, events, asks)
     geometry = family.geometry(base)
     counter = token_counter(base, family)
     counts = (counter if cfg.compile.caption_buckets else None, family.picture_tokens(base))
     plan = make_plan(cfg, scan, geometry, family.narrowed(base), *counts)
-    _refuse([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
+    tell_problems([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
     for line in plan.lines():
         log.info(line)
     events.write("plan", **plan.to_dict())
@@ -186,10 +177,10 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     empty = code.empty_denoiser(base)
     names = names_of(linear_layers(empty), family)
     base_weights = BaseWeights.of(cfg.network, base, family, names)
-    _refuse(base_weights.check() if base_weights else [], events)
+    tell_problems(base_weights.check() if base_weights else [], events)
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     given = _check_settings(cfg, family, empty, names, plan, device, dtype)
-    _refuse(support.slower(cfg, device), events)
+    tell_problems(support.slower(cfg, device), events)
     inputs = Inputs(
         cfg,
         family,
@@ -214,7 +205,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     if inputs.tiled_encode:
         inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
     with oom.explained(events, inputs.expected):
-        _encode(inputs, events, asks)
+        encode(inputs, events, asks)
     return inputs
 
 
@@ -227,11 +218,11 @@ def _limit(cfg: Config, device: torch.device, events: EventWriter) -> None:
 
 def _scan(cfg: Config, events: EventWriter, asks: Asks) -> DatasetScan:
     with PhaseProgress(events, "scan") as progress:
-        scan = scan_dataset(cfg, _watched(progress, asks))
+        scan = scan_dataset(cfg, watched(progress, asks))
     for name, found in (("training", scan.train), *scan.validation.items()):
         for line in found.summary():
             log.info("%s: %s", name, line)
-    _refuse(scan.problems, events)
+    tell_problems(scan.problems, events)
     return scan
 
 
@@ -251,7 +242,7 @@ def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None, fa
     return [Problem("model.text_length", None, text, "Shorten them, or raise text_length.", "warning")]
 
 
-def _refuse(problems: list[Problem], events: EventWriter) -> None:
+def tell_problems(problems: list[Problem], events: EventWriter) -> None:
     """Tell warnings as events; Refused with all errors."""
     for problem in problems:
         if problem.severity == "warning":
@@ -359,42 +350,3 @@ def _expect(inputs: Inputs, events: EventWriter) -> Expected | None:
         expected.tell(events)
         expected.refuse_what_can_not_fit()
     return expected
-
-
-def _encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
-    """Pictures and captions that the caches lack; each encoder is gone from the card before the next one comes."""
-
-    def load_vae() -> Any:
-        vae = inputs.load_vae().to(inputs.device)
-        if inputs.tiled_encode:
-            tile(vae.vae)
-        return vae
-
-    def load_text() -> Any:
-        return inputs.code.load_text(inputs.base, inputs.text_loading)
-
-    with PhaseProgress(events, "cache_latents") as progress:
-        made = build_latents(inputs.latents, inputs.pictures(), load_vae, _watched(progress, asks))
-    log.info("Latents: %d encoded anew", made)
-    free_memory()
-    with PhaseProgress(events, "cache_text") as progress:
-        made = build_text(inputs.texts, inputs.wanted_text, load_text, _watched(progress, asks))
-    log.info("Captions: %d encoded anew", made)
-    free_memory()
-
-
-def free_memory() -> None:
-    """Give back what is held by objects that are gone."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _watched(progress: PhaseProgress, asks: Asks) -> Callable[..., None]:
-    """`progress.set`, which also looks whether a stop is asked for."""
-
-    def tell(done: int, total: int, *_: object) -> None:
-        asks.check()
-        progress.set(done, total)
-
-    return tell

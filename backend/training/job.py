@@ -74,8 +74,8 @@ class Snapshot:
 class Job:
     """A run that is ready to train. The methods are the parts of a step, in the order in which the loop calls them.
 
-    whole: the position after the last whole step, the present one between two steps. in_hand: the batch that is being
-    worked on.
+    whole: the position after the last whole step, the present one between two steps. torn: while the optimizer moves
+    the weights, which are then of no whole step. in_hand: the batch that is being worked on.
     """
 
     cfg: Config
@@ -100,6 +100,7 @@ class Job:
     ema: Ema | None = None
     good: Snapshot | None = None
     whole: Position | None = None
+    torn: bool = False
     in_hand: Batch | None = None
     _fresh: deque[Snapshot] = field(default_factory=deque)
     _loss_sum: Tensor | None = None
@@ -180,21 +181,37 @@ class Job:
         self._grad_norm = self.accelerator.clip_grad_norm_(self.lora.parameters(), most)
         self._rate = rate(self.optimizer)
 
+    def update(self) -> None:
+        """Step optimizer and schedule where a step's gradients are complete; accelerate leaves them alone before."""
+        complete = self.accelerator.sync_gradients
+        self.torn = complete
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+        if complete:
+            if self.ema is not None and not self.optimizer.step_was_skipped:
+                self.ema.update()
+            # whatever fails from here on, this step is whole
+            self.whole = self._after_this_batch(step=self.position.step + 1, micro=0, loss_sum=0.0)
+            self.torn = False
+
+    def _after_this_batch(self, **changes: Any) -> Position:
+        """The position behind the batch in hand."""
+        epoch, batch = self.position.epoch, self.position.batch + 1
+        if batch >= self.loader.batches_per_epoch:
+            epoch, batch = epoch + 1, 0
+        return replace(self.position, epoch=epoch, batch=batch, **changes)
+
     def count_batch(self, loss: Tensor) -> None:
         """A batch is done: its loss joins the step's, and the position moves on."""
         assert self._loss_sum is not None
         self._loss_sum = self._loss_sum + loss.detach() / self.cfg.training.gradient_accumulation_steps
-        position = self.position
-        position.micro += 1
-        position.batch += 1
-        if position.batch >= self.loader.batches_per_epoch:
-            position.epoch, position.batch = position.epoch + 1, 0
+        position, after = self.position, self._after_this_batch()
+        position.micro, position.epoch, position.batch = position.micro + 1, after.epoch, after.batch
 
     def count_step(self) -> None:
         """A step is done: count it and hand its numbers to the records, without waiting for them."""
         assert self._loss_sum is not None and self._grad_norm is not None
-        if self.ema is not None and not self.optimizer.step_was_skipped:
-            self.ema.update()
         position = self.position
         position.step, position.micro, position.loss_sum = position.step + 1, 0, 0.0
         self.count_time()
@@ -209,7 +226,6 @@ class Job:
         )
         self._loss_sum = torch.zeros_like(self._loss_sum)
         self._note_good()
-        # LoRA and optimizer have moved on: what samples or validation lose from here on is not this step
         self.whole = position
         self.watch.after_step()
 
@@ -224,10 +240,14 @@ class Job:
         self.saver.save_stopped()
         return "stopped"
 
+    def note_settled(self, step: int) -> None:
+        """The numbers of `step` are finite: snapshots of the steps before it are good."""
+        while self._fresh and step > self._fresh[0].step:
+            self.good = self._fresh.popleft()
+
     def _note_good(self) -> None:
         """A snapshot is good once the step after it is settled; take a new one every few steps."""
-        while self._fresh and self.position.step > self._fresh[0].step + 1:
-            self.good = self._fresh.popleft()
+        self.note_settled(self.position.step - 1)
         every = _SNAPSHOT_STEPS if self.accelerator.device.type == "cuda" else 1
         if self.position.step % every == 0:
             used = self.lora if self.ema is None else self.ema

@@ -27,9 +27,7 @@ def train(job: Job) -> Ending:
             job.backward(loss)
             if accelerator.sync_gradients:
                 job.clip_gradients()
-            job.optimizer.step()
-            job.scheduler.step()
-            job.optimizer.zero_grad()
+            job.update()
         job.count_batch(loss)
         # With it goes the pass that made it, which must not reach into the recording of the next (compile.cuda_graphs).
         del loss

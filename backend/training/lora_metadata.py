@@ -19,6 +19,9 @@ from backend.plan.memory.work import trains_text
 from backend.plan.steps import StepPlan
 
 SOFTWARE = "Monotile"
+_TAG_LETTERS = 1_000
+_TAGS_BYTES = 1_000_000
+"""What the counted tags may take of a file: others read the whole header at each look."""
 
 _PREDICTIONS = {"epsilon": "epsilon", "v_prediction": "v"}
 """What diffusion models predict -> in ModelSpec's words, which has none for flow models."""
@@ -96,7 +99,7 @@ def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]
         entry = directories.setdefault(folder, {"n_repeats": item.repeats, "img_count": 0})
         entry["img_count"] += 1
         counted = tags.setdefault(folder, Counter())
-        counted.update(tag.strip() for tag in item.caption.split(",") if tag.strip())
+        counted.update(tag.strip()[:_TAG_LETTERS] for tag in item.caption.split(",") if tag.strip())
     numbered = {
         str(number): {"resolution": list(size), "count": count}
         for number, (size, count) in enumerate(sorted(buckets.items()))
@@ -104,7 +107,7 @@ def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]
     side = cfg.dataset.resolution
     return {
         "ss_dataset_dirs": json.dumps(directories, ensure_ascii=False),
-        "ss_tag_frequency": json.dumps(tags, ensure_ascii=False),
+        "ss_tag_frequency": json.dumps(_bounded(tags), ensure_ascii=False),
         "ss_bucket_info": json.dumps({"buckets": numbered}),
         "ss_enable_bucket": True,
         "ss_min_bucket_reso": cfg.dataset.min_bucket_size,
@@ -114,6 +117,23 @@ def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]
         "ss_caption_dropout_rate": cfg.dataset.caption_dropout_rate,
         "ss_total_batch_size": cfg.dataset.batch_size,
     }
+
+
+def _bounded(tags: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
+    """The tags of each folder with their counts; beyond `_TAGS_BYTES` the rarest are left out."""
+    kept: dict[str, dict[str, int]] = {folder: {} for folder in tags}
+    most_common = sorted(
+        ((count, folder, tag) for folder, counted in tags.items() for tag, count in counted.items()),
+        key=lambda row: -row[0],
+    )
+    room = _TAGS_BYTES
+    for count, folder, tag in most_common:
+        # quotes, colon, comma and the count are beside the tag
+        room -= len(json.dumps(tag, ensure_ascii=False).encode("utf-8", "surrogatepass")) + len(str(count)) + 4
+        if room < 0:
+            break
+        kept[folder][tag] = count
+    return kept
 
 
 def _folder_name(cfg: Config, item: Item) -> str:

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,9 +19,6 @@ from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM
 from backend.runs.events import EventWriter, read_events
 from backend.training.expected_memory import Expected
-
-if TYPE_CHECKING:
-    from backend.training.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -205,27 +201,6 @@ def _in_order(offered: Sequence[tuple[Change, int]]) -> str:
         for number, (change, saved) in enumerate(offered, 1)
     ]
     return f"In order of least cost: {'; '.join(said)}." if said else ""
-
-
-def keep_whole(job: Job, error: BaseException) -> str:
-    """Save what is whole, once memory is free again; a sentence about what was kept.
-
-    The step in which the card ran out is given up: LoRA, optimizer and position are those after the step before it.
-    """
-    in_optimizer = any("optim" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
-    free_after(error)
-    position, whole = job.position, job.whole
-    if in_optimizer or whole is None:
-        return "The state of the last save is kept." if job.saver.run.has_state() else "Nothing was saved before it."
-    if not whole.step:
-        return "No step was done yet, so there is nothing to keep."
-    for name, value in vars(whole).items():
-        setattr(position, name, value)
-    job.optimizer.zero_grad()
-    path = job.saver.save_stopped()
-    where = "" if path is None else f" in {path.name}"
-    resumed = " Resume goes on from there, with other settings too." if job.saver.settings.save_state else ""
-    return f"The LoRA of step {whole.step} is kept{where}.{resumed}"
 
 
 def free_after(error: BaseException) -> None:

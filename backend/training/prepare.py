@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,16 +39,19 @@ from backend.runs.metrics import MetricsWriter
 from backend.shapes.runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.between_steps import Duties
-from backend.training.checkpoint import Fingerprint, Position, latest_state, load_state
+from backend.training.checkpoint import Fingerprint, Position, load_state
 from backend.training.compile_progress import CompilePulse
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
-from backend.training.inputs import Inputs, compute_dtype, free_memory, gather
+from backend.training.encoding import encode_again, free_memory
+from backend.training.inputs import Inputs, compute_dtype, gather, tell_problems
 from backend.training.job import Forward, Job
 from backend.training.lora_metadata import file_metadata
 from backend.training.monitor import Watch
 from backend.training.requests import Asks
 from backend.training.sampling import PromptText, Sampler, uses_negative
+from backend.training.save_check import save_problems
 from backend.training.saver import Saver
+from backend.training.state_folder import Found, newest_state, stand_on
 from backend.training.step_log import StepRecords
 from backend.training.step_rows import row_writer
 from backend.training.trainable import Trained, load_trained
@@ -73,9 +77,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     Refused, with problem and remedy, when something of it can't be done.
     """
     around = Surroundings(run, events, asks, stack, time.time())
-    state = latest_state(run.state_dir) if resume else None
-    if resume and state is None:
-        raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
+    state = _state(run, events) if resume else None
     _seed(cfg)
     cache = cache_folder(cfg)
     inputs = gather(cfg, events, asks)
@@ -99,6 +101,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     position = Position()
     if state:
         position = load_state(state, trained.lora, trained.parts(accelerator), fingerprint, partial(_warn, events))
+        stand_on(state)
     generation = run.begin_generation(position.step)
     if state:
         events.write("resumed", step=position.step, generation=generation)
@@ -115,6 +118,21 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     watch = Watch(events, position, total, meter, telemetry, report, planned, trained.swap, recorder)
     forward = Forward(accelerator, trained.denoiser, inputs.code.predict, shapes, cfg.model.guidance_scale)
     return _assemble(around, inputs, trained, forward, position, fingerprint, metrics, watch)
+
+
+def _state(run: Run, events: EventWriter) -> Path:
+    """The state to resume from; a newer one that is damaged is told. Refused when there is none."""
+    found: Found | None = newest_state(run.state_dir)
+    if found is None:
+        raise Refused(f"The run {run.name} has no saved state to go on from", "Start a new run.")
+    for state, wrong in found.damaged.items():
+        text = (
+            f"The saved state {state.name} is damaged: {wrong} The run resumes from {found.state.name}, saved before."
+        )
+        remedy = f"To keep the later steps, stop the run now and put the files of {state} back from a copy."
+        events.write("warning", text=text, remedy=remedy)
+        log.warning("%s %s", text, remedy)
+    return found.state
 
 
 def _warn(events: EventWriter, text: str) -> None:
@@ -136,7 +154,7 @@ def _assemble(
     cfg, run, lora, accelerator = inputs.cfg, around.run, trained.lora, forward.accelerator
     write = row_writer(run, metrics, cfg.logging.tensorboard, around.stack)
     records = StepRecords(position, write, watch.measure, scaled=accelerator.scaler is not None)
-    loader = around.stack.enter_context(_loader(inputs))
+    loader = around.stack.enter_context(_loader(inputs, around.events))
     tell = Teller(inputs.device, trained.encoders.encode if trained.encoders is not None else None)
     hashes = ModelHashes(resolve(cfg.model.base_model) if cfg.model.base_model else None)
     around.stack.callback(hashes.stop)
@@ -153,6 +171,7 @@ def _assemble(
         metrics.flush,
         to_use=trained.to_use,
     )
+    tell_problems(save_problems(run, cfg, lora, trained.names), around.events)
     duties = _duties(around, inputs, trained, forward, tell, loader, position, records, saver, watch)
     free_memory()
     return Job(
@@ -179,9 +198,10 @@ def _assemble(
     )
 
 
-def _loader(inputs: Inputs) -> Loader:
+def _loader(inputs: Inputs, events: EventWriter) -> Loader:
     texts = None if inputs.trains_text else inputs.texts
-    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, inputs.code.conditions)
+    renew = partial(encode_again, inputs, events)
+    return Loader(inputs.plan, inputs.latents, texts, inputs.cfg.dataset.loader_workers, inputs.code.conditions, renew)
 
 
 def _duties(
@@ -199,6 +219,8 @@ def _duties(
     """What is due between steps: samples, validation, saving."""
     cfg = inputs.cfg
     sampler = _sampler(around, inputs, forward, tell, trained.lora, loader) if cfg.sampling.prompts else None
+    if sampler is not None:
+        sampler.drawn_until = position.step
     return Duties(
         cfg,
         position,

@@ -23,18 +23,33 @@ class Asks:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._signalled = False
+        self._stuck: set[str] = set()
 
     @property
     def stop(self) -> bool:
         """True once a stop was asked for; it stays asked."""
-        return self._signalled or "stop" in self._control.pending()
+        return self._signalled or "stop" in self._pending()
 
     def take(self, name: str) -> bool:
         """True once for each time that ``save`` or ``sample`` was asked for."""
-        if name not in self._control.pending():
+        pending = self._pending()
+        self._stuck &= pending
+        if name not in pending - self._stuck:
             return False
-        self._control.clear(name)
+        try:
+            self._control.clear(name)
+        except OSError as error:
+            log.warning("The request to %s can't be marked as done: %s", name, error)
+            self._stuck.add(name)
         return True
+
+    def _pending(self) -> set[str]:
+        """What is asked for; nothing while the disk of the run does not answer, for which no training should end."""
+        try:
+            return self._control.pending()
+        except OSError as error:
+            log.debug("The run's folder can't be read: %s", error)
+            return set()
 
     def check(self) -> None:
         """Raise StopAsked when a stop was asked for: for the long work before the first step."""

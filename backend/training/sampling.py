@@ -125,7 +125,8 @@ class Sampler:
 
     texts: what the denoiser is told by each prompt, in their order. tell: brings them to the device, encoded. sampler:
     (steps, image tokens) -> a fresh one. decoder: latents to pixels; where the denoiser has to leave for it, all
-    prompts are decoded at one turn. guide: the family's true guidance.
+    prompts are decoded at one turn. guide: the family's true guidance. drawn_until: the step that the run resumed at;
+    pictures of steps up to it that are there already are not drawn again.
     """
 
     run: Run
@@ -141,20 +142,29 @@ class Sampler:
     device: torch.device
     tell: Teller
     guide: Guide = guided
+    drawn_until: int = 0
 
     def draw(self, step: int) -> None:
         """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
-        total = sum(prompt.steps for prompt in self.prompts)
+        wanted = [
+            number
+            for number in range(len(self.prompts))
+            if step > self.drawn_until or not _shows(self._path(step, number), self.prompts[number], step)
+        ]
+        total = sum(self.prompts[number].steps for number in wanted)
         waiting: list[tuple[int, Tensor]] = []
         try:
             with PhaseProgress(self.events, "sample", total=total) as progress:
-                for number in range(len(self.prompts)):
+                for number in wanted:
                     waiting.append((number, self._latent(number, progress)))
                     if not self.decoder.turns:
                         self._finish(step, waiting)
         except Interrupted:
             log.info("The samples of step %d were left out: the run was asked to stop", step)
         self._finish(step, waiting)
+
+    def _path(self, step: int, number: int) -> Path:
+        return self.run.samples_dir / f"step{step:08d}-{number}.png"
 
     def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
@@ -185,7 +195,9 @@ class Sampler:
         prompt = self.prompts[number]
         try:
             picture = to_picture(self.decoder.decode(latent))
-            path = unused_path(self.run.samples_dir / f"step{step:08d}-{number}.png")
+            path = self._path(step, number)
+            # of steps that are trained once more after a resume, the newest picture counts
+            path = path if _shows(path, prompt, step) else unused_path(path)
             write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
         except (ValueError, WriteFailed) as error:
             remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
@@ -193,3 +205,14 @@ class Sampler:
             return
         file = path.relative_to(self.run.path).as_posix()
         self.events.write("sample", step=step, prompt_index=number, file=file, prompt=prompt.prompt)
+
+
+def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:
+    """True when `path` is a whole picture of this prompt at this step."""
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+            said = json.loads(picture.info["monotile"])
+    except (OSError, KeyError, ValueError, SyntaxError):
+        return False
+    return said == {**said, **json.loads(prompt.model_dump_json()), "step": step}

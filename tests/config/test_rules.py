@@ -9,7 +9,7 @@ import pytest
 from backend.config.rules.rows import RULES, check
 from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
-from tests.tiny.rule_rows import BROKEN, KEPT, SDXL, TEXT_RATIO, UNPAIRED, Values
+from tests.tiny.rule_rows import BROKEN, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, Values
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
@@ -82,7 +82,8 @@ def test_every_rule_is_shown_to_fire() -> None:
     fired |= {
         id(rule)
         for rule in RULES
-        if rule.when == "start" and (rule.problems(Config()) or rule.problems(with_values(Config(), UNPAIRED)))
+        for values in ({}, UNPAIRED, TOO_LONG)
+        if rule.when == "start" and rule.problems(with_values(Config(), values))
     }
     silent = [rule.text for rule in RULES if id(rule) not in fired]
     assert silent == []

@@ -250,8 +250,11 @@ def test_full_disk_is_said_before_it_happens(
     tmp_path: Path, vae: Counted, pairs: list[tuple[Item, Fit]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caching, "free_bytes", lambda folder: 1000)
-    with pytest.raises(Refused, match=r"3 pictures needs about .* cache_dir"):
+    with pytest.raises(Refused, match=r"3 pictures needs about .*, and 5.0 MB are left free.*; 1.0 KB are.* cache_dir"):
         build_latents(latents(tmp_path / "c"), pairs, vae)
+    # a small cache needs no large reserve
+    monkeypatch.setattr(caching, "free_bytes", lambda folder: 21_000_000)
+    assert build_latents(latents(tmp_path / "c"), pairs, vae) == 3
 
 
 def test_texts_are_those_of_the_encoders(tmp_path: Path, encoders: Counted) -> None:

@@ -42,7 +42,7 @@ def test_a_vast_picture_has_no_preview_and_takes_no_memory(tmp_path: Path) -> No
     small = picture(tmp_path / "small.png", (400, 200))
     code = (
         "import sys, json\n"
-        "from backend.data import thumbnails\n"
+        "from backend.dataset import thumbnails\n"
         "thumbnails.limit_memory(400_000_000)\n"
         "for line in sys.stdin: print(json.dumps(thumbnails.reply_to(json.loads(line))))"
     )

@@ -144,7 +144,7 @@ def test_a_run_that_was_looked_at_and_resumed_ends_as_the_straight_one(
     _, code = train_here(later, run, resume=True)
     assert code == 0, events(run, "error")
     assert [row["loss"] for row in rows(run)] == [row["loss"] for row in rows(straight)]
-    assert same(lora_of(run, "tiny-2.safetensors"), lora_of(straight))
+    assert same(lora_of(run), lora_of(straight))
     for part in ("lora", "optimizer", "ema"):
         assert same(state_of(run)[part], state_of(straight)[part]), part
     assert not [event for event in events(run, "warning") if "ema" in event["text"]]
@@ -211,7 +211,7 @@ def test_switched_on_off_or_changed_before_a_resume_is_told(
     run, _ = train_here(settings(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 2, "ema": False}))
     # no step was done since it was switched on: the weights are all that there is
     assert "begins with the next step" in go_on(run, 2)
-    assert [path.name for path in run.checkpoints_dir.glob("tiny*.safetensors")].count("tiny-2.safetensors") == 0
+    assert not list(run.checkpoints_dir.glob("*-final*")) and not list(run.checkpoints_dir.glob("tiny-2*"))
     assert "ema" not in go_on(run, 4) and state_of(run)["ema"]["steps"] == 2
     before = state_of(run)["ema"]["mean"]
     assert "was 0.6 when the run stopped, and is 0.9" in go_on(run, 5, ema_decay=0.9)

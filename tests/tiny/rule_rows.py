@@ -13,6 +13,8 @@ SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
+TOO_LONG = {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)}
+
 UNPAIRED = {
     "model.family": "qwen_image_edit",
     "dataset.folders": [{"path": "a", "control_path": "b"}, {"path": "c"}],

@@ -15,7 +15,8 @@ import torch
 from backend.base.errors import DiskFull, Refused
 from backend.lora.inject import Lora
 from backend.optimizers.build import make_optimizer, make_scheduler
-from backend.training.checkpoint import Fingerprint, Position, latest_state, load_state, save_state
+from backend.training.checkpoint import Fingerprint, Position, load_state, save_state
+from backend.training.state_folder import newest_state
 from tests.tiny.lora import inputs, trained
 
 PRINT = Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1")
@@ -39,6 +40,12 @@ class Small:
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
+
+
+def latest_state(folder: Path) -> Path | None:
+    """The newest state that is whole."""
+    found = newest_state(folder)
+    return found and found.state
 
 
 def same(a: Lora, b: Lora) -> bool:
@@ -78,13 +85,13 @@ def test_a_state_in_the_middle_of_an_accumulation_goes_on_bit_by_bit(tmp_path: P
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
 
 
-def test_only_the_newest_is_kept_and_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_the_newest_two_are_kept_and_nothing_is_overwritten(tmp_path: Path) -> None:
     small = Small()
     first = save_state(tmp_path, Position(step=1), small.lora, small.parts, PRINT)
     again = save_state(tmp_path, Position(step=1), small.lora, small.parts, PRINT)
-    assert again != first and not first.exists() and latest_state(tmp_path) == again
+    assert again != first and first.exists() and latest_state(tmp_path) == again
     second = save_state(tmp_path, Position(step=2), small.lora, small.parts, PRINT)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", second.name]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", again.name, second.name]
 
 
 @pytest.mark.parametrize("torn", ["", "step-99", "../elsewhere", None])
@@ -146,10 +153,12 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
     assert "pictures changed" in caplog.text and "kept as" not in caplog.text
     load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", "int8 int8"))
     assert "kept as none, multiplied in bf16 when the run stopped, and is kept as int8, multiplied" in caplog.text
-    # a state of before there was LoRA+ belongs to a run without
+    # a state of before there were manifests and LoRA+ resumes too, of a run without LoRA+
+    (state / "manifest.json").unlink()
     said = json.loads((state / "position.json").read_text())
-    assert said["fingerprint"].pop("loraplus") == "off"
+    assert said["fingerprint"].pop("loraplus") == "off" and said.pop("manifest")
     (state / "position.json").write_text(json.dumps(said))
+    assert latest_state(tmp_path) == state
     load_state(state, small.lora, small.parts, PRINT)
     (state / "lora.safetensors").write_bytes(b"half")
     with pytest.raises(Refused, match="can't be used"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,39 @@ def test_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no-such-run" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([])
+
+
+def test_a_refused_resume_leaves_the_settings_as_they_were(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever refuses: the settings alone, or the state that was saved with others."""
+    assert main([str(toml)]) == 0
+    (run,) = list_runs(tmp_path / "runs")
+    held = run.config_path.read_bytes()
+    for words in (["--optimizer", "lion"], ["--network_dim", "many"], ["--base_model", ""]):
+        assert main(["--resume", str(run.path), *words]) == 2
+        assert run.config_path.read_bytes() == held, words
+    assert "optimizer.optimizer" in events(run, "error")[0]["text"]
+    assert main(["--resume", str(run.path), "--max_train_steps", "3"]) == 0 and run.status().step == 3
+    changed = load(run.config_path).config
+    assert changed is not None and changed.training.max_train_steps == 3
+    capsys.readouterr()
+    assert main(["--resume", str(run.path)]) == 0
+    assert "Nothing was trained: the run has done 3 steps" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="tells files by /proc")
+def test_a_disk_without_room_for_the_record_has_its_sentence(
+    toml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "run.json" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main([str(toml)]) == 2
+    said = capsys.readouterr().err
+    assert "No space left" in said and "Free some space" in said and "Traceback" not in said

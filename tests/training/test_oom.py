@@ -194,12 +194,12 @@ def test_three_settings_are_offered_with_what_they_save(
 def test_a_card_that_is_full_while_encoding_is_told_too(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backend.training import inputs
+    from backend.training import encoding
 
     def full(*_: Any, **__: Any) -> int:
         raise torch.OutOfMemoryError(MESSAGE)
 
-    monkeypatch.setattr(inputs, "build_text", full)
+    monkeypatch.setattr(encoding, "build_text", full)
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     assert code == 1
     (error,) = events(run, "error")

@@ -178,9 +178,16 @@ def test_a_full_disk_at_the_end_loses_nothing_that_was_saved(
         return saved(self)
 
     monkeypatch.setattr(backend.training.saver.Saver, "save_final", full_from_here)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     run, code = train_here(cfg)
     assert code == 1
     said = refused(run)
+    # another disk has room: LoRA and state of the last step are there
+    other = tmp_path / "home" / "monotile-rescued" / run.name
+    assert f"LoRA and state of step 6 are kept in {other}" in said and "copy" in said
+    rescued = Run(other)
+    assert same(lora_of(rescued, "tiny-step00000006.safetensors"), lora_of(straight))
+    assert same(state_of(rescued), state_of(straight))
     assert "No space left" in said and "Free some space" in said
     assert any("waits" in event["remedy"] for event in events(run, "warning"))
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny-step00000004.safetensors"]
@@ -188,6 +195,12 @@ def test_a_full_disk_at_the_end_loses_nothing_that_was_saved(
     monkeypatch.undo()
     _, code = train_here(cfg, run, resume=True)
     assert code == 0 and same(lora_of(run), lora_of(straight)) and same(state_of(run), state_of(straight))
+    # or, copied back, with no step lost
+    again = Run(shutil.copytree(run.path, tmp_path / "again"))
+    shutil.rmtree(again.state_dir)
+    shutil.copytree(other, again.path, dirs_exist_ok=True)
+    _, code = train_here(cfg, again, resume=True)
+    assert code == 0 and events(again, "resumed")[-1]["step"] == 6
 
 
 def test_stale_settings_of_accelerate_change_nothing(

@@ -104,7 +104,7 @@ def test_killed_in_the_middle_of_an_epoch(straight: Run, tiny_flux: Path, image_
     assert all((run.checkpoints_dir / name).read_bytes() == data for name, data in files.items() if name[0] != ".")
 
 
-def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
+def test_a_finished_run_that_is_extended_keeps_the_older_lora_under_another_name(
     straight: Run, tiny_flux: Path, tmp_path: Path
 ) -> None:
     run = Run(shutil.copytree(straight.path, tmp_path / straight.name))
@@ -113,12 +113,18 @@ def test_a_finished_run_goes_on_when_its_end_is_moved_and_overwrites_nothing(
     _, code = train_here(cfg, run, resume=True)
     assert code == 0 and run.status().step == STEPS
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
+    (said,) = [event for event in events(run, "warning") if "Nothing was trained" in event["text"]]
+    assert f"{STEPS} steps already" in said["text"] and "--max_train_steps" in said["remedy"]
     text = run.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
     run.config_path.write_text(text)
     _, code = train_here(cfg, run, resume=True)
     assert code == 0 and run.status().step == STEPS + 2
-    assert (run.checkpoints_dir / "tiny.safetensors").read_bytes() == first
-    assert not same(lora_of(run, "tiny-2.safetensors"), lora_of(run))
+    older = f"tiny-step{STEPS:08d}-final.safetensors"
+    assert sorted(path.name for path in run.checkpoints_dir.iterdir()) == sorted([older, "tiny.safetensors"])
+    assert (run.checkpoints_dir / older).read_bytes() == first and not same(lora_of(run, older), lora_of(run))
+    assert {path.path.name: path.step for path in run.checkpoints()} == {older: STEPS, "tiny.safetensors": STEPS + 2}
+    assert events(run, "done")[-1]["lora"].endswith("/tiny.safetensors")
+    assert len([event for event in events(run, "warning") if "Nothing was trained" in event["text"]]) == 1
 
 
 def test_settings_changed_before_a_resume_hold_from_its_first_step(

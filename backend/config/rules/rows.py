@@ -14,6 +14,7 @@ from backend.base.problems import Problem
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.rule import Rule, When, longer_than_run, needs_pictures, no_effect
 from backend.config.rules.weights import WEIGHT_RULES
+from backend.config.rules_saving import SAVING_RULES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
 from backend.models.table import FAMILIES
@@ -293,12 +294,5 @@ RULES: tuple[Rule, ...] = (
         "warning",
         column="path",
     ),
-    # saving
-    Rule(
-        ("saving.save_last_n", "saving.save_every_n_steps", "saving.save_every_n_epochs"),
-        lambda last, steps, epochs: last is not None and steps is None and epochs is None,
-        "save_last_n has no effect: nothing is saved on the way",
-        "Set save_every_n_steps or save_every_n_epochs, or take save_last_n out",
-        "warning",
-    ),
+    *SAVING_RULES,
 )

@@ -74,8 +74,9 @@ class SavingSection(Section):
     save_state: bool = setting(
         True,
         label="Keep resume state",
-        help="At every save and stop, also keeps optimizer state and counters, so that the run can go on exactly "
-        "where it was. Only the newest state is kept; it is about three times the LoRA in fp32.",
+        help="At every save and stop, and every 10 minutes, also keeps optimizer state and counters, so that the run "
+        "can continue exactly where it was. The newest two states are kept, in case one is damaged; each is about "
+        "three times the LoRA in fp32, and a third needs room while it is written.",
         aliases=("save_state_on_train_end", "save_training_state"),
     )
     metadata_title: Annotated[str, AfterValidator(not_blank)] | None = setting(

@@ -14,6 +14,9 @@ from backend.config.endings import PICTURES, UNREAD_PICTURES, WEIGHTS
 
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _BLOCKS = re.compile(r"[a-z_]+(:\d+(-\d+)?(,\d+(-\d+)?)*)?")
+LONGEST_ENDING = "-step00000000-last-good-99.safetensors"
+"""The longest that a run adds to its name for the name of a file."""
+_NAME_BYTES = 255
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 
 
@@ -88,7 +91,13 @@ def file_name(value: str) -> str:
         )
     if value != value.strip() or value.endswith(".") or value.startswith("."):
         raise refuse(f'"{value}" becomes part of a file name', "Take away the spaces and dots at its ends")
-    return writable(value)
+    size, most = len(writable(value).encode("utf-8")), _NAME_BYTES - len(LONGEST_ENDING)
+    if size > most:
+        raise refuse(
+            f"the name takes {size} bytes, and the names of the run's files have room for {most} of it",
+            f"Choose a shorter one: {most} plain letters, or {most // 3} Chinese, Japanese or Korean ones",
+        )
+    return value
 
 
 def clean_path(value: str) -> str:

@@ -1,0 +1,75 @@
+"""Rules about the names and places of what a run writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from backend.base.files import cut_name, longest_name
+from backend.base.paths import resolve
+from backend.config.rules.rule import Rule
+from backend.config.sections.values import LONGEST_ENDING
+
+_LONGEST_FOLDER = 120
+"""Bytes of the run's name in its folder's name."""
+
+_TIME = "-20260101-000000-99"
+"""What a run folder's name has behind the run's own."""
+
+_STATE = "state/.step-00000000+0000-99.4194304-00000000.part/.optimizer.pt.4194304-00000000.part"
+"""The longest path of a run that does not depend on its name."""
+
+_WINDOWS_PATH = 259
+"""Letters of a path on Windows, where longer ones are not switched on."""
+
+
+def name_is_too_long(name: str, output_dir: str) -> bool:
+    """True when the disk of `output_dir` takes no file name as long as the run's longest."""
+    return len(f"{name}{LONGEST_ENDING}".encode("utf-8", "surrogatepass")) > longest_name(resolve(output_dir))
+
+
+def path_is_too_long(name: str, output_dir: str) -> bool:
+    """True when the longest path of the run's files is longer than the system takes."""
+    folder = resolve(output_dir) / f"{cut_name(name, _LONGEST_FOLDER)}{_TIME}"
+    paths = [str(folder / _STATE), str(folder / "checkpoints" / f"{name}{LONGEST_ENDING}")]
+    if os.name == "nt":
+        return max(map(len, paths)) > _WINDOWS_PATH and not _long_paths(folder)
+    most = _path_bytes(folder)
+    return max(len(path.encode("utf-8", "surrogatepass")) for path in paths) >= most
+
+
+def _path_bytes(folder: Path) -> int:
+    try:
+        return os.pathconf(folder.anchor, "PC_PATH_MAX")
+    except (OSError, ValueError):
+        return 4096
+
+
+def _long_paths(folder: Path) -> bool:
+    """Whether Windows takes paths of more than 259 letters here, which is a setting of the machine."""
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem") as key:
+            return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+    except OSError:
+        return False
+
+
+SAVING_RULES: tuple[Rule, ...] = (
+    Rule(
+        ("saving.output_dir", "saving.output_name"),
+        lambda folder, name: name_is_too_long(name, folder) or path_is_too_long(name, folder),
+        f"the disk takes no path as long as {{output_dir}}/…/checkpoints/{{output_name}}{LONGEST_ENDING}",
+        "Choose a folder nearer to the root of the disk, or a shorter output_name; an encrypted home folder takes "
+        "names of 143 bytes",
+        when="start",
+    ),
+    Rule(
+        ("saving.save_last_n", "saving.save_every_n_steps", "saving.save_every_n_epochs"),
+        lambda last, steps, epochs: last is not None and steps is None and epochs is None,
+        "save_last_n has no effect: nothing is saved on the way",
+        "Set save_every_n_steps or save_every_n_epochs, or take save_last_n out",
+        "warning",
+    ),
+)

@@ -1,0 +1,31 @@
+"""What a LoRA file says about its captions stays small, however long they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from backend.config.schema import Config
+from backend.dataset.items import Item
+from backend.training.lora_metadata import file_metadata
+
+
+def described(*captions: str) -> dict[str, str]:
+    items = [Item(f"{n}", Path(f"/pictures/{n}.png"), 64, 64, caption) for n, caption in enumerate(captions)]
+    return file_metadata(
+        Config(), items, {(64, 64): len(items)}, architecture="a", base_model_version="b", targets=1, step=1,
+        total_steps=1, epoch=0, started=0.0,
+    )  # fmt: skip
+
+
+def test_a_caption_of_ten_megabytes_is_cut_and_the_common_tags_stay() -> None:
+    prose, tags = "x" * 10_000_000, ", ".join(f"rare tag {n}" for n in range(500_000))
+    said = described(f"1girl, {prose}", f"1girl, {tags}", "1girl, 猫")
+    counted = json.loads(said["ss_tag_frequency"])["pictures"]
+    assert counted["1girl"] == 3 and counted["x" * 1000] == 1 and 10_000 < len(counted) < 500_000
+    assert sum(len(value.encode()) for value in said.values()) < 1_100_000
+
+
+def test_usual_captions_are_counted_in_full() -> None:
+    said = described("a cat, sitting", "a cat", "")
+    assert json.loads(said["ss_tag_frequency"]) == {"pictures": {"a cat": 2, "sitting": 1}}
