@@ -19,7 +19,7 @@ from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config.arguments import split
 from backend.config.load import load, ready
-from backend.config.schema import Config
+from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import chosen
 from backend.runs.control import Control
@@ -66,6 +66,7 @@ def run_trainer(
         return WRONG_INPUT
     events = EventWriter(run)
     asks = Asks(Control(run))
+    cfg: Config | None = None
     with ExitStack() as stack:
         stack.enter_context(asks.signals())
         stack.enter_context(_display(run) if foreground else nullcontext())
@@ -85,7 +86,7 @@ def run_trainer(
             run.finish("stopped")
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
-            return _fail(run, events, error)
+            return _fail(run, events, error, cfg)
 
 
 def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool) -> int:
@@ -113,8 +114,8 @@ def _environment(cfg: Config) -> None:
         del os.environ[name]
 
 
-def _fail(run: Run, events: EventWriter, error: BaseException) -> int:
-    diagnosis = explain(error)
+def _fail(run: Run, events: EventWriter, error: BaseException, cfg: Config | None) -> int:
+    diagnosis = explain(error, None if cfg is None else {path: get(cfg, path) for path in by_path()})
     _log_failure(error, diagnosis)
     events.write("error", **diagnosis.as_event())
     said = {"text": diagnosis.text, "cause": diagnosis.cause, "remedy": diagnosis.remedy}

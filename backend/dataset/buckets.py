@@ -244,8 +244,8 @@ def bucket_table(
     return BucketTable(mode, buckets, geometry, step, longest, budget, no_upscale)
 
 
-def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode | None = None) -> BucketTable:
-    """`bucket_table` of a config, in its own shape mode or in `mode`."""
+def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode) -> BucketTable:
+    """`bucket_table` of a config in the shape mode `mode`."""
     data = cfg.dataset
     return bucket_table(
         data.resolution,
@@ -254,7 +254,7 @@ def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode | None = None) ->
         data.bucket_step,
         geometry,
         data.no_upscale,
-        mode or cfg.compile.shape_mode,
+        mode,
         cfg.compile.static_token_count,
     )
 

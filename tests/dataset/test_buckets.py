@@ -191,6 +191,6 @@ def test_table_of_a_config() -> None:
     cfg = Config.model_validate(
         {"dataset": {"resolution": 512, "bucket_step": 64}, "compile": {"static_token_count": 900}}
     )
-    assert table_for(cfg, FLUX).budget == 900
+    assert table_for(cfg, FLUX, "static").budget == 900
     assert table_for(cfg, FLUX, "off").buckets == area_buckets(512, 256, 2048, 64, FLUX)
     assert math.isclose(table_for(cfg, FLUX, "exact_buckets").budget, 1024, rel_tol=0.03)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backend.compile.graph_choice import recording_of
 from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
 from backend.models.activations import VaeActivations
 from backend.models.table import family as family_named
@@ -94,7 +95,7 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
         # auto records only where a run finds the memory for it.
-        recorded=cfg.compile.cuda_graphs == "on",
+        recorded=recording_of(cfg) == "on",
     )
 
 
