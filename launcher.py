@@ -57,7 +57,7 @@ ORDER = ("gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "s
 
 OPTIONS = """Set-up options, before or after the command:
   --torch-index URL   take PyTorch from this index: the address that PyTorch's install page shows for
-                      your card (or for CPU). Needed for NVIDIA cards on Windows, and for AMD and Intel cards
+                      your card (or for CPU). Needed for NVIDIA cards on Windows, and for AMD cards
   --wheels DIR        set up offline, from a folder of wheel files
   --reinstall         make .venv anew, or install again into an activated environment; NVIDIA extras too
   -h, --help          this text; after a command, that command's own help

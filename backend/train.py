@@ -20,7 +20,7 @@ from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config.arguments import split
 from backend.config.load import load, ready
-from backend.config.schema import Config
+from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import family_check
 from backend.runs.control import Control
@@ -73,6 +73,7 @@ def run_trainer(
         _complain(error)
         return WRONG_INPUT
     asks = Asks(Control(run))
+    cfg: Config | None = None
     with ExitStack() as stack:
         stack.enter_context(asks.signals())
         stack.enter_context(_display(run) if foreground else nullcontext())
@@ -92,7 +93,7 @@ def run_trainer(
             finish(run, "stopped")
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
-            return _fail(run, events, error)
+            return _fail(run, events, error, cfg)
 
 
 def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool, accepted: Config | None = None) -> int:
@@ -124,8 +125,8 @@ def _environment(cfg: Config) -> None:
         del os.environ[name]
 
 
-def _fail(run: Run, events: EventWriter, error: BaseException) -> int:
-    diagnosis = explain(error)
+def _fail(run: Run, events: EventWriter, error: BaseException, cfg: Config | None) -> int:
+    diagnosis = explain(error, None if cfg is None else {path: get(cfg, path) for path in by_path()})
     _log_failure(error, diagnosis)
     # what the error came from says more than the words about it
     diagnosis = replace(diagnosis, exception=getattr(error, "exception", None) or diagnosis.exception)

@@ -12,8 +12,8 @@ from backend.models.table import FAMILIES, family
 from backend.plan.texts import text_length_of
 from gui import messages
 
-# What every family has, and takes fewest graphs of what is left.
-_MODE = "exact_buckets"
+# What every family has.
+_MODE = "auto"
 
 
 def facts(config: Config | None) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Spec:
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(
         "off",
-        "linear layers left out of the graphs; auto is on under swap",
+        "linear layers left out of the graphs; auto is off",
         "linear layers out {}",
         ("auto", "on", "off"),
     )

@@ -135,7 +135,6 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
         checkpointing=spec.checkpointing,
         recompute=spec.recomputes,
         disable_linear=spec.disable_linear,
-        swapping=spec.swap > 0,
     )
     if report.state == "fallback":
         raise RuntimeError(report.reason or "nothing was compiled")

@@ -20,11 +20,16 @@ class Scene:
 
 @dataclass(frozen=True)
 class Running:
-    """The compiled thing that a thread is in: its class ("double"), its own name ("double block 3"), train or eval."""
+    """The compiled thing that a thread is in.
+
+    kind: its class ("double"). name: its own ("double block 3"). training: train or eval mode. backend: what compiles
+    it.
+    """
 
     kind: str
     name: str
     training: bool = True
+    backend: str = ""
 
 
 _current: Scene | None = None

@@ -27,12 +27,11 @@ from backend.compile.report import CompileReport
 from backend.compile.selection import Choice, decide
 from backend.compile.torch_config import set_everywhere
 from backend.config.checkpointing import PARTITIONING
+from backend.config.graph_choice import RECORDING_MODES
 from backend.setup import toolchain
 
 log = logging.getLogger(__name__)
 
-# These record CUDA graphs, which several backward passes between two steps overwrite.
-CUDA_GRAPH_MODES = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _LIMIT_AND_FULLGRAPH = (
@@ -80,8 +79,9 @@ class BlockForward:
         compiled: Callable[..., Any],
         report: Any,
         recompute: bool = False,
+        backend: str = "",
     ) -> None:
-        self.kind, self.name = kind, name
+        self.kind, self.name, self.backend = kind, name, backend
         self.eager, self.compiled, self.report = eager, compiled, report
         self._recompute = recompute
 
@@ -98,7 +98,8 @@ class BlockForward:
             with share.span("block"), share.span("left out"):
                 return self.eager(*args, **kwargs)
         hits = limit_hits()
-        with running(Running(self.kind, self.name, self.eager.__self__.training)), share.span("block"):
+        scene = Running(self.kind, self.name, self.eager.__self__.training, self.backend)
+        with running(scene), share.span("block"):
             try:
                 result = self.compiled(*args, **kwargs)
             except torch._dynamo.exc.FailOnRecompileLimitHit as error:
@@ -178,10 +179,10 @@ def _configure_torch() -> None:
         set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
 
 
-def _leaves_linear_out(disable_linear: str, swapping: bool) -> bool:
-    """`disable_linear` as yes or no: auto is yes while blocks are swapped."""
+def _leaves_linear_out(disable_linear: str) -> bool:
+    """`disable_linear` as yes or no: auto is no, since swapped weights keep their addresses in the ring."""
     try:
-        return {"on": True, "off": False, "auto": swapping}[disable_linear]
+        return {"on": True, "off": False, "auto": False}[disable_linear]
     except KeyError:
         raise ValueError(f"disable_linear is {disable_linear!r}; it must be auto, on or off") from None
 
@@ -201,18 +202,15 @@ def _check_options(backend: Any, mode: str, scope: str, fullgraph: bool, linear:
         )
 
 
-def _safe_mode(mode: str, backend: Any, cuda_graphs: bool, report: CompileReport) -> str | None:
-    """The mode to hand to torch, None for its default; what was changed is noted."""
+def _torch_mode(mode: str, backend: Any, report: CompileReport) -> str | None:
+    """The mode to hand to torch, None for its default; what differs from the one asked for is noted."""
     if backend != "inductor":
         if mode != "default":
             report.notes.append(f"mode {mode} has no effect with backend {backend}")
         return None
-    if mode in CUDA_GRAPH_MODES and not cuda_graphs:
-        report.notes.append(
-            f"mode {mode} runs as {CUDA_GRAPH_MODES[mode]}: CUDA graphs are overwritten when blocks share them "
-            "or several backward passes run between two steps"
-        )
-        mode = CUDA_GRAPH_MODES[mode]
+    if mode in RECORDING_MODES:
+        report.notes.append(f"mode {mode} is {RECORDING_MODES[mode]} with training passes recorded as CUDA graphs")
+        mode = RECORDING_MODES[mode]
     report.mode = mode
     return None if mode == "default" else mode
 
@@ -227,30 +225,28 @@ def compile_model(
     fullgraph: bool = False,
     cache_size_limit: int | None = None,
     disable_linear: str = "off",
-    swapping: bool = False,
     scope: str = "blocks",
     selection: Iterable[Choice] | None = None,
     checkpointing: bool = False,
     recompute: bool = False,
-    cuda_graphs: bool = False,
 ) -> CompileReport:
     """Compile the blocks of `model` in place and say what was done. Call it last: after LoRA, checkpointing, prepare.
 
-    block_lists: the stacks by class name, from the family's `block_lists`; each class is one graph a shape. dynamic:
-    auto, true or false in any letter case. cache_size_limit: graphs a class may have (None: torch's own limit).
-    disable_linear: auto, on or off; auto is on while `swapping`. scope: "model" compiles the whole stack as one and
-    excludes checkpointing. selection: exceptions for single blocks. recompute: the caller has set the activation budget
-    so that backward graphs recompute (`backend.config.checkpointing`). cuda_graphs: the caller has proven the
-    CUDA-graph modes safe for its loop.
+    block_lists: the stacks by class name, from the family's `block_lists`; each class is one graph a shape. mode: one
+    that records CUDA graphs is compiled as the same without; recording is the caller's
+    (`backend.compile.cuda_graphs.recording`). dynamic: auto, true or false in any letter case. cache_size_limit: graphs
+    a class may have (None: torch's own limit). disable_linear: auto, on or off; auto leaves linear layers compiled.
+    scope: "model" compiles the whole stack as one and excludes checkpointing. selection: exceptions for single blocks.
+    recompute: the caller has set the activation budget so that backward graphs recompute
+    (`backend.config.checkpointing`).
 
     Never raises for a machine that can't compile: the report's state is then "fallback" and its reason says why.
     ValueError for options that contradict each other or name what does not exist.
     """
-    linear = _leaves_linear_out(disable_linear, swapping)
+    linear = _leaves_linear_out(disable_linear)
     _check_options(backend, mode, scope, fullgraph, linear)
-    shown = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
     report = CompileReport(
-        scope=scope, backend=shown, dynamic=tri_state(dynamic), fullgraph=fullgraph, disable_linear=linear
+        scope=scope, backend=_shown(backend), dynamic=tri_state(dynamic), fullgraph=fullgraph, disable_linear=linear
     )
     inner = unwrap(model)
     decisions = decide({kind: len(blocks) for kind, blocks in block_lists.items()}, selection, backend)
@@ -260,7 +256,7 @@ def compile_model(
         if cache_size_limit is not None:
             set_recompile_limit(cache_size_limit)
             report.limit = cache_size_limit
-        torch_mode = _safe_mode(mode, backend, cuda_graphs, report)
+        torch_mode = _torch_mode(mode, backend, report)
         options = {"mode": torch_mode, "dynamic": report.dynamic, "fullgraph": fullgraph}
         if scope == "model":
             _compile_whole(inner, backend, options, checkpointing, linear, report)
@@ -269,6 +265,11 @@ def compile_model(
             _compile_blocks(block_lists, decisions, options, backend, linear, report)
     log.info("%s", report.line())
     return report
+
+
+def _shown(backend: Any) -> str:
+    """A backend's name in logs and reasons."""
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
 
 
 def _compile_blocks(
@@ -295,7 +296,7 @@ def _compile_blocks(
             mode = options["mode"] if decision.backend == backend else None
             compiled = torch.compile(eager, backend=decision.backend, **(options | {"mode": mode}))
             recompute = report.recompute and decision.backend in PARTITIONING
-            block.forward = BlockForward(kind, name, eager, compiled, report, recompute)
+            block.forward = BlockForward(kind, name, eager, compiled, report, recompute, _shown(decision.backend))
             report.blocks[kind] += 1
 
 
@@ -314,5 +315,5 @@ def _compile_whole(
     eager = model.core.eager if isinstance(model.core, BlockForward) else model.core
     telemetry.register(eager, "model")
     compiled = torch.compile(eager, backend=backend, **options)
-    model.core = BlockForward("model", "the whole model", eager, compiled, report)
+    model.core = BlockForward("model", "the whole model", eager, compiled, report, backend=_shown(backend))
     report.blocks["model"] = 1

@@ -15,16 +15,41 @@ from backend.compile.forward_shape import Scene
 _STATIC = "shape_mode = static pads every picture to one token count"
 _CAPTIONS = "fewer caption_buckets, or none: captions then all have text_length tokens"
 _BATCH = "a batch_size that divides the images of every bucket; samples are drawn one at a time"
+_SAMPLE_TEXT = "sample prompts with the text_length of training"
+
+
+@dataclass(frozen=True)
+class InForce:
+    """What a run's settings are already, so that no advice says to set them so.
+
+    static: shape_mode is static. trims: captions are trimmed to buckets. one_row: batch_size is 1.
+    """
+
+    static: bool = False
+    trims: bool = True
+    one_row: bool = False
+
+    def padding(self, tokens: int) -> str:
+        """What would have saved a graph for images of `tokens` tokens."""
+        return f"static_token_count = {tokens} or more" if self.static else _STATIC
+
+
+_NOTHING_KNOWN = InForce()
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a graph was made for: sizes of the forward, and whether gradients are computed."""
+    """What a graph was made for: sizes of the forward, whether gradients are computed, and by which backend."""
 
     scene: Scene | None
     gradients: bool
     autocast: str | None = None
     training: bool = True
+    backend: str = ""
+
+    def same_use(self, other: Signature) -> bool:
+        """Whether both are of one backend, and with gradients or without alike."""
+        return self.gradients == other.gradients and self.backend == other.backend
 
 
 @dataclass(frozen=True)
@@ -35,26 +60,31 @@ class Cause:
     setting: str | None = None
 
 
-def _changes(before: Signature, after: Signature) -> list[Cause]:
-    """Every difference of two signatures, most telling first."""
+def _changes(before: Signature, after: Signature, in_force: InForce) -> list[Cause]:
+    """Every difference of two signatures, most telling first, with advice that is not followed yet."""
     causes = []
     if before.scene is not None and after.scene is not None:
         old, new = before.scene, after.scene
         if old.text_tokens != new.text_tokens:
-            causes.append(Cause(f"caption length went from {old.text_tokens} to {new.text_tokens} tokens", _CAPTIONS))
+            advice = _CAPTIONS if in_force.trims else _SAMPLE_TEXT
+            causes.append(Cause(f"caption length went from {old.text_tokens} to {new.text_tokens} tokens", advice))
         if old.image_tokens != new.image_tokens:
-            causes.append(Cause(f"image tokens went from {old.image_tokens} to {new.image_tokens}", _STATIC))
+            advice = in_force.padding(max(old.image_tokens, new.image_tokens))
+            causes.append(Cause(f"image tokens went from {old.image_tokens} to {new.image_tokens}", advice))
         if old.batch != new.batch:
-            causes.append(Cause(f"batch went from {_rows(old.batch)} to {_rows(new.batch)}", _BATCH))
+            advice = None if in_force.one_row else _BATCH
+            causes.append(Cause(f"batch went from {_rows(old.batch)} to {_rows(new.batch)}", advice))
         if old.masked != new.masked:
             came = "now holds padded rows" if new.masked else "no longer holds padded rows"
-            causes.append(Cause(f"the batch {came}", _STATIC))
+            causes.append(Cause(f"the batch {came}", None if in_force.static else _STATIC))
     if before.gradients != after.gradients:
         what = "on, for training" if after.gradients else "off, for validation or sampling"
         causes.append(Cause(f"gradients were turned {what}"))
     if before.training != after.training:
         modes = ("train to eval", "eval to train")[after.training]
         causes.append(Cause(f"the model went from {modes} mode", "leave the model in train mode"))
+    if before.backend != after.backend:
+        causes.append(Cause(f"the block has a backend of its own ({after.backend}, not {before.backend})"))
     if before.autocast != after.autocast:
         causes.append(Cause(f"autocast went from {before.autocast or 'off'} to {after.autocast or 'off'}"))
     return causes
@@ -64,18 +94,22 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def explain(known: Sequence[Signature], new: Signature, guard: str | None) -> Cause | None:
+def explain(
+    known: Sequence[Signature], new: Signature, guard: str | None, in_force: InForce = _NOTHING_KNOWN
+) -> Cause | None:
     """Cause of a graph with signature `new`, given those of the class's graphs so far; None for the first graph.
 
     guard: torch's own reason ("0/0: tensor 'x' size mismatch at index 1. expected 3, actual 4"), None if it gave none.
+    in_force: what the run's settings are already.
     """
     if not known:
         return None
-    nearest = min((_changes(old, new) for old in reversed(known)), key=len)
+    nearest = min((_changes(old, new, in_force) for old in reversed(known)), key=len)
     if nearest:
         settings = list(dict.fromkeys(cause.setting for cause in nearest if cause.setting))
         return Cause(" and ".join(cause.reason for cause in nearest), "; ".join(settings) or None)
-    return from_guard(guard)
+    cause = from_guard(guard)
+    return Cause(cause.reason) if in_force.static and cause.setting == _STATIC else cause
 
 
 _GUARDS: tuple[tuple[str, str, str | None], ...] = (

@@ -19,7 +19,8 @@ class CompileReport:
     `eager` names those left out by choice, `failed` maps a block that failed to compile to the reason, `limited` names
     the classes that have as many graphs as the recompile limit allows and were asked for more. `share`: of the blocks'
     forward time that runs compiled, timed in one step where linear layers are left out; None before, and where they are
-    not. `recompute`: checkpointing happens within the backward graphs.
+    not. `recompute`: checkpointing happens within the backward graphs. `limit_is_set`: a person set the recompile
+    limit, and not the plan. `may_pad`: shape_mode static is possible and not chosen.
     """
 
     asked: bool = True
@@ -38,6 +39,8 @@ class CompileReport:
     limited: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     share: float | None = None
+    limit_is_set: bool = True
+    may_pad: bool = True
 
     @property
     def compiled(self) -> int:
@@ -70,11 +73,15 @@ class CompileReport:
         """What to do about `why`, a sentence; empty where nothing more can be said than `why` does."""
         known = {toolchain.remedy_of(said) for said in self.failed.values()} - {None}
         if self.limited or any("compile_cache_size_limit" in said for said in self.failed.values()):
-            known.add(
-                "Leave compile_cache_size_limit empty, so that the plan sets it, or set shape_mode to static, which "
-                "needs one graph."
-            )
+            known.add(self._more_graphs())
         return " ".join(sorted(map(str, known)))
+
+    def _more_graphs(self) -> str:
+        """How to have a graph for every shape, by what is not set so already."""
+        first = "Leave compile_cache_size_limit empty, so that the plan sets it"
+        ways = [first if self.limit_is_set else f"Set compile_cache_size_limit above {self.limit}"]
+        ways += ["set shape_mode to static, which needs one graph"] if self.may_pad else []
+        return f"{', or '.join(ways)}."
 
     def _failures(self) -> dict[str, list[str]]:
         """Names of the blocks that failed, by reason: a cause that all blocks share is told once."""

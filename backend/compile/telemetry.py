@@ -22,14 +22,15 @@ from torch._dynamo import utils as dynamo_utils
 
 from backend.compile import durations
 from backend.compile.counts import counts
-from backend.compile.forward_shape import now_running, scene
-from backend.compile.reasons import Cause, Signature, explain
+from backend.compile.forward_shape import Running, now_running, scene
+from backend.compile.reasons import Cause, InForce, Signature, explain
 
 log = logging.getLogger(__name__)
 
 # torch keeps the latest 64 rows by default; a run with many shapes makes more between two polls.
 _ROWS_KEPT = 10_000
 _TORCH = Path(torch.__file__).parent
+_NOTHING_KNOWN = InForce()
 
 # (file, first line) of registered code -> (block class, code).
 _registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
@@ -94,11 +95,17 @@ class Graph:
 class Telemetry:
     """Counts of one run. `start` before the first compiled call; `poll` and `new_events` at each step.
 
-    folder: compile cache folder, where the last duration of each block class is kept; None keeps none.
+    folder: compile cache folder, where the last duration of each block class is kept; None keeps none. in_force: what
+    the run's settings are already, for advice.
     """
 
-    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        in_force: InForce = _NOTHING_KNOWN,
+    ) -> None:
+        self._clock, self._in_force = clock, in_force
         self._last_took = durations.Durations(folder)
         self._lock = threading.RLock()
         self._open: dict[str, _Compile] = {}
@@ -111,6 +118,7 @@ class Telemetry:
         self._planned: int | None = None
         self._allowed: dict[bool, int | None] = {}
         self._pieces = False
+        self._begun: dict[tuple[str, Signature], str] = {}
         self._base: dict[str, int] = {}
         self.graphs: list[Graph] = []
         self.stats = CompileStats()
@@ -136,8 +144,8 @@ class Telemetry:
     def warm(self, planned: int | None, training: int | None = None, no_grad: int | None = None) -> None:
         """Tell how many graphs the shape plan expects in the whole run; None when there is no plan.
 
-        training, no_grad: graphs with and without gradients that each block class may have (times its backends). The
-        warm-up ends when all planned graphs have been made. A graph beyond the plan is a recompile, and an alarm.
+        training, no_grad: graphs with and without gradients that each block class may have, of each of its backends.
+        The warm-up ends when all planned graphs have been made. A graph beyond the plan is a recompile, and an alarm.
         """
         self._planned = planned
         self._allowed = {True: training, False: no_grad}
@@ -148,11 +156,11 @@ class Telemetry:
 
         graphs: in all; no_grad: of each block class, without gradients.
         """
+        allowed = self._allowed.get(False)
+        self._allowed[False] = None if allowed is None or self._pieces else allowed + no_grad
         if self._planned is None:
             return
         self._planned += graphs
-        allowed = self._allowed.get(False)
-        self._allowed[False] = None if allowed is None else allowed + no_grad
         self.stats = replace(self.stats, planned=self._planned, warm=self.stats.graphs >= self._planned)
 
     def poll(self) -> CompileStats:
@@ -200,12 +208,15 @@ class Telemetry:
         )
         return f"{self._planned} graphs were planned, {stats.graphs} were made{why}"
 
-    def judge_nothing(self) -> None:
-        """Linear layers are left out: a block is many pieces, some shared between streams of other sizes.
+    def expect_pieces(self, training: int, no_grad: int) -> None:
+        """Linear layers are left out: a shape's graph is in pieces, whose number depends on sizes that streams share.
 
-        No plan knows their number, so none of them is told to be one too many.
+        The first block of a class to meet a shape makes its pieces, all in one forward. One that is made for the shape
+        later, or for more shapes than planned, is a recompile. training, no_grad: shapes that each block class may
+        meet with and without gradients.
         """
         self._pieces = True
+        self._allowed = {True: training, False: no_grad}
 
     # Listening
 
@@ -222,7 +233,7 @@ class Telemetry:
             known = self._seen.get(args.compile_id)
             kind = what.kind if what else known.kind if known else "other"
             block = what.name if what else known.block if known else "other code"
-            signature = _signature(training=what.training if what else True)
+            signature = _signature(what)
             record = _Compile(kind, block, signature, self._clock())
             self._open[args.compile_id] = self._current = record
             if known is None:
@@ -277,15 +288,18 @@ class Telemetry:
         twin = next((graph for graph in before if graph.signature == signature), None)
         guard = record.guards.get(twin.id) if record and twin else None
         guard = guard or (row.recompile_reason.strip() if row.recompile_reason else None)
-        cause = explain([graph.signature for graph in before], signature, guard)
+        cause = explain([graph.signature for graph in before], signature, guard, self._in_force)
         number = len(self.graphs) + 1
-        recompile = not self._pieces and (twin is not None or self._beyond_plan(before, signature, number))
+        block = record.block if record else row.co_name or "other code"
+        if self._pieces:
+            recompile = self._late_piece(kind, block, signature)
+        else:
+            recompile = twin is not None or self._beyond_plan(before, signature, number)
         hit = (row.aotautograd_local_cache_hit_count or 0) > 0 or (
             (row.inductor_fx_local_cache_hit_count or 0) > 0 and not row.inductor_fx_local_cache_miss_count
         )
         seconds = (record.ended - record.started) if record and record.ended else (row.duration_us or 0) / 1e6
         self._last_took.add(kind, seconds, hit)
-        block = record.block if record else row.co_name or "other code"
         graph = Graph(row.compile_id, number, kind, block, signature, seconds, cause, guard, recompile, hit)
         self.graphs.append(graph)
         by_class = self.stats.by_class | {kind: self.stats.by_class.get(kind, 0) + 1}
@@ -309,8 +323,19 @@ class Telemetry:
         if self._planned is None:
             return False
         allowed = self._allowed.get(signature.gradients)
-        used = sum(graph.signature.gradients == signature.gradients for graph in before)
+        used = sum(graph.signature.same_use(signature) for graph in before)
         return number > self._planned or (allowed is not None and used >= allowed)
+
+    def _late_piece(self, kind: str, block: str, signature: Signature) -> bool:
+        """Whether a piece comes after its shape's first forward through a block, or for a shape beyond the plan."""
+        begun = next((key for key in self._begun if key == (kind, signature)), None)
+        if begun is not None:
+            # Each forward pass sets a scene of its own, equal or not.
+            return begun[1].scene is not signature.scene or self._begun[begun] != block
+        self._begun[kind, signature] = block
+        met = sum(each == kind and known.same_use(signature) for each, known in self._begun)
+        allowed = self._allowed.get(signature.gradients)
+        return allowed is not None and met > allowed
 
     def _alarm(self, graph: Graph) -> None:
         cause = graph.cause or Cause("torch gave no reason")
@@ -355,13 +380,14 @@ def _place(stack: Sequence[Any]) -> Any:
     return (ours or stack or [None])[-1]
 
 
-def _signature(training: bool) -> Signature:
+def _signature(what: Running | None) -> Signature:
     autocast = None
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             break
-    return Signature(scene(), torch.is_grad_enabled(), autocast, training)
+    training, backend = (what.training, what.backend) if what is not None else (True, "")
+    return Signature(scene(), torch.is_grad_enabled(), autocast, training, backend)
 
 
 def _sizes(signature: Signature) -> dict[str, Any]:

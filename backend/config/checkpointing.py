@@ -21,11 +21,10 @@ def within_graphs(cfg: Config) -> bool:
     if not (cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "auto" and cfg.compile.compile):
         return False
     chosen = cfg.compile
-    pieces = chosen.disable_linear == "on" or (chosen.disable_linear == "auto" and cfg.memory.blocks_to_swap > 0)
     return (
         chosen.compile_backend in PARTITIONING
         and chosen.compile_scope == "blocks"
-        and not pieces
+        and chosen.disable_linear != "on"
         and not cfg.network.drops
     )
 

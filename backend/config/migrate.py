@@ -7,14 +7,29 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from backend.base.problems import Problem
+from backend.config.family_defaults import usual_shape_mode
+from backend.config.profiles import PROFILES
 from backend.config.schema import SCHEMA_VERSION
+from backend.config.sections.model import ModelSection
 from backend.config.toml_io import dumps_value
+from backend.models.table import FAMILIES
 
 Data = dict[str, Any]
 
+
 # From the version a file was written in to the next one. When a default changes, SCHEMA_VERSION goes up and a function
 # here writes the old default into the file's data where it says nothing, so that an old file trains as it did.
-MIGRATIONS: dict[int, Callable[[Data], None]] = {}
+def _static_was_the_default(data: Data) -> None:
+    """Version 1 had no auto: shape_mode was static. Families that can't have it could not train without another."""
+    model, section = data.get("model", {}), data.setdefault("compile", {})
+    name = model.get("family", ModelSection.model_fields["family"].default) if isinstance(model, dict) else None
+    if isinstance(section, dict) and (name not in FAMILIES or usual_shape_mode(name) == "static"):
+        section.setdefault("shape_mode", "static")
+
+
+MIGRATIONS: dict[int, Callable[[Data], None]] = {1: _static_was_the_default}
+
+_PROFILE_OPTIONS = tuple(next(iter(PROFILES.values())))
 
 _OFF = ("no", "off", "none", "false", "")
 # The limit that musubi-tuner set for compile_args before the option existed (its commits c90b445 and 830600a).
@@ -43,6 +58,7 @@ def migrate(
         problems += _to_version(data, written, version, MIGRATIONS if steps is None else steps)
     else:
         problems += _zero_limit(data)
+    problems += _retired_profile(data)
     moved = _LegacyCompile(data, problems).move()
     return Migrated(data, problems, moved)
 
@@ -68,6 +84,17 @@ def _zero_limit(data: Data) -> list[Problem]:
     del section["compile_cache_size_limit"]
     text = "a compile_cache_size_limit of 0 was read as unset, so that the plan sets it"
     return [Problem("compile.compile_cache_size_limit", None, text, "Take the line out", "warning")]
+
+
+def _retired_profile(data: Data) -> list[Problem]:
+    """The profile fast_compile set what the defaults are; it ruled over the options, which therefore go with it."""
+    section = data.get("compile")
+    if not isinstance(section, dict) or str(section.get("compile_profile")).strip().lower() != "fast_compile":
+        return []
+    for name in ("compile_profile", *(name for name in _PROFILE_OPTIONS if name != "compile")):
+        section.pop(name, None)
+    text = "the profile fast_compile is no more: it set what the compile options are by default, and was read so"
+    return [Problem("compile.compile_profile", None, text, "Take the line out", "warning")]
 
 
 def is_true(value: Any) -> bool:

@@ -9,19 +9,10 @@ from backend.base.problems import Problem
 from backend.config.schema import Config, by_name
 
 # What each profile stands for. All compile the blocks through inductor; what a shape costs differs.
-#   fast_compile: a second shape makes torch compile once more for all shapes, and that is the last compile.
 #   balanced: every shape the plan lists gets kernels of its own.
-#   max_speed: the same, and inductor times several kernels for each matrix product. Not max-autotune, whose CUDA graphs
-#   fail with several backward passes between two steps.
+#   max_speed: the same, and inductor times several kernels for each matrix product. Not max-autotune, which also
+#   records CUDA graphs: cuda_graphs decides over that.
 PROFILES: dict[str, dict[str, Any]] = {
-    "fast_compile": {
-        "compile": True,
-        "compile_backend": "inductor",
-        "compile_mode": "default",
-        "compile_dynamic": "auto",
-        "compile_fullgraph": False,
-        "compile_cache_size_limit": None,
-    },
     "balanced": {
         "compile": True,
         "compile_backend": "inductor",

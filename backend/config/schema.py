@@ -38,7 +38,7 @@ __all__ = [
     "with_values",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SECTIONS: dict[str, type[Section]] = {
     "model": ModelSection,

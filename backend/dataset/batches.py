@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backend.dataset.buckets import Fit, ShapeMode
+from backend.config.family_defaults import ShapeMode
+from backend.dataset.buckets import Fit
 
 T = TypeVar("T")
 

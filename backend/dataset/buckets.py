@@ -12,15 +12,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from backend.config.family_defaults import ShapeMode
 from backend.models.spec import Geometry
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
-ShapeMode = Literal["static", "exact_buckets", "dynamic", "off"]
-SHAPE_MODES: tuple[ShapeMode, ...] = ("static", "exact_buckets", "dynamic", "off")
 
 # Exact token counts are looked for this near the resolution's own: 4032 and 4200 for 4096.
 EXACT_BAND = 0.03
@@ -244,8 +243,8 @@ def bucket_table(
     return BucketTable(mode, buckets, geometry, step, longest, budget, no_upscale)
 
 
-def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode | None = None) -> BucketTable:
-    """`bucket_table` of a config, in its own shape mode or in `mode`."""
+def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode) -> BucketTable:
+    """`bucket_table` of a config in the shape mode `mode`."""
     data = cfg.dataset
     return bucket_table(
         data.resolution,
@@ -254,7 +253,7 @@ def table_for(cfg: Config, geometry: Geometry, mode: ShapeMode | None = None) ->
         data.bucket_step,
         geometry,
         data.no_upscale,
-        mode or cfg.compile.shape_mode,
+        mode,
         cfg.compile.static_token_count,
     )
 

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from backend.base import compile_cache
 from backend.base.files import human_bytes
+from backend.config.packages import install_remedy, pip_command
 from backend.setup import toolchain
 
 State = Literal["ok", "warn", "fail"]
@@ -154,12 +155,34 @@ def _gpu(found: dict[str, Any], driver: str | None) -> list[Check]:
                 "Install a newer NVIDIA driver, or a torch built for an older CUDA.",
             )
         ]
+    if "+xpu" in str(found.get("torch", "")):
+        text = "this torch is built for Intel GPUs, which Monotile can't use: everything runs on the CPU"
+        return [Check("GPU", "warn", text, "Train on an NVIDIA or AMD GPU; the CPU is fine for the demo.")]
     return [Check("GPU", "warn", "no NVIDIA card was found: everything runs on the CPU", "Fine for the demo.")]
 
 
-def _toolchain(on_gpu: bool) -> Iterator[Check]:
+def _optional(problems: dict[str, str | None]) -> Iterator[Check]:
+    """Optional packages: which load, which are not installed, and a warning for each that is here and does not load."""
+    loading = [name for name, problem in problems.items() if problem is None]
+    lacking = [name for name, problem in problems.items() if problem == "is not installed"]
+    words = [
+        f"load: {', '.join(loading)}" if loading else "",
+        f"not installed: {', '.join(lacking)}" if lacking else "",
+    ]
+    if any(words):
+        yield Check("Optional", "ok", "; ".join(filter(None, words)))
+    for name, problem in problems.items():
+        if problem is not None and name not in lacking and name != "triton":
+            yield Check("Optional", "warn", f"{name} {problem}", f"{install_remedy(name, problem)}.")
+
+
+def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
+    """What compiling needs. triton: why it does not load, None where it does or nothing is known."""
     if on_gpu:
-        if toolchain.has_triton():
+        if triton is not None and toolchain.has_triton():
+            text = f"{triton}, and compiling for the GPU needs it"
+            yield Check("Triton", "fail", text, f"{toolchain.triton_remedy()} --force-reinstall --no-deps")
+        elif toolchain.has_triton():
             name = "triton-windows" if toolchain.is_windows() else "triton"
             try:
                 version = importlib.metadata.version(name)
@@ -226,7 +249,14 @@ def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     return checks, folder
 
 
-_INSTALL = {"flash2": "pip install flash-attn", "fa4": "pip install flash-attn-4"}
+_ROUTE_PACKAGES = {"flash2": "flash_attn", "fa4": "flash_attn.cute"}
+
+
+def _route_remedy(name: str, why: str) -> str:
+    """What to do about an attention route that can't be used: install its package, or another build of it."""
+    if name not in _ROUTE_PACKAGES or "installed" not in why:
+        return "Nothing needs it."
+    return f"Optional: {pip_command(_ROUTE_PACKAGES[name], why)}"
 
 
 def _attention(found: dict[str, Any]) -> list[Check]:
@@ -242,13 +272,12 @@ def _attention(found: dict[str, Any]) -> list[Check]:
     checks = [Check("Attention", "ok", text)]
     for name, why in routes.items():
         if why is not None:
-            remedy = f"Optional: {_INSTALL[name]}" if name in _INSTALL and "install" in why else "Nothing needs it."
+            remedy = _route_remedy(name, why)
             checks.append(Check(f"Attention {name}", "warn", why, remedy))
     return checks
 
 
 _WITHOUT = {
-    "nf4": "Optional: pip install bitsandbytes",
     "int8": "Leave base_compute at bf16.",
     "fp8": "Leave base_compute at bf16.",
 }
@@ -259,7 +288,14 @@ def _quantised(found: dict[str, Any]) -> list[Check]:
     lacking = {name: why for name, why in found.get("quantised", {}).items() if why}
     if not lacking:
         return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products")]
-    return [Check("Quantised base", "warn", why, _WITHOUT[name]) for name, why in lacking.items()]
+    return [Check("Quantised base", "warn", why, _without(name, why)) for name, why in lacking.items()]
+
+
+def _without(name: str, why: str) -> str:
+    """What to do without a format or an 8-bit product."""
+    if name in _WITHOUT:
+        return _WITHOUT[name]
+    return f"Optional: {pip_command('bitsandbytes', why)}"
 
 
 def _proof(folder: Path | None) -> Check:
@@ -290,7 +326,8 @@ def run(chosen: str | None = None) -> Iterator[Check]:
         yield from disk
         return
     yield from _gpu(found, _driver())
-    yield from _toolchain(bool(found.get("gpu")))
+    yield from _optional(found.get("packages", {}))
+    yield from _toolchain(bool(found.get("gpu")), found.get("packages", {}).get("triton"))
     yield from _install()
     yield from disk
     yield from _attention(found)

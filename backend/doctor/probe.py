@@ -11,6 +11,18 @@ import sys
 import time
 from typing import Any
 
+OPTIONAL = (
+    "triton",
+    "bitsandbytes",
+    "pytorch_optimizer",
+    "tensorboard",
+    "pynvml",
+    "flash_attn",
+    "flash_attn.cute",
+    "flash_attn_interface",
+)
+"""Packages that a run may do without."""
+
 
 def facts() -> dict[str, Any]:
     """Torch build, GPU and attention routes; {"error": ...} when torch does not import."""
@@ -19,6 +31,7 @@ def facts() -> dict[str, Any]:
     except Exception as error:
         # Whatever a broken binary raises is the finding.
         return {"error": f"{type(error).__name__}: {error}"}
+    from backend.config.packages import load_problem
     from backend.memory import support
     from backend.shapes.attention import route_report
 
@@ -38,6 +51,7 @@ def facts() -> dict[str, Any]:
         found["routes"] = route_report(torch.device("cuda", 0), torch.bfloat16)
     else:
         found["routes"] = route_report(torch.device("cpu"), torch.float32)
+    found["packages"] = {name: load_problem(name) for name in OPTIONAL}
     found["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return found
 

@@ -10,7 +10,7 @@ from backend.config.load import Loaded
 from backend.config.schema import by_path
 from backend.importers.rows import drop_rows
 from backend.importers.work import Work
-from backend.models.table import FAMILIES, lacking
+from backend.models.table import lacking
 
 _ROUNDS = 4  # a refused value may hide that of another rule
 
@@ -18,7 +18,6 @@ _ROUNDS = 4  # a refused value may hide that of another rule
 def checked(work: Work) -> Loaded:
     """Our settings, without what is refused. Errors stay only where no value of the files brings them about."""
     _lacking(work)
-    _shape_mode(work)
     loaded = _parse(work)
     for _ in range(_ROUNDS):
         if not loaded.errors:
@@ -53,15 +52,6 @@ def _lacking(work: Work) -> None:
             del work.ours[path]
             continue
         work.drop(path, "not offered", f"{work.family_here} has no such setting here")
-
-
-def _shape_mode(work: Work) -> None:
-    """Theirs have none, so where the family can't have the default, the nearest that it can have is taken."""
-    lacks = FAMILIES[work.family_here].lacks_modes
-    setting = by_path()["compile.shape_mode"]
-    if setting.default in lacks:
-        nearest = next(mode for mode in ("exact_buckets", "dynamic", "off") if mode not in lacks)
-        work.take(setting.path, nearest, "shape mode")
 
 
 def _parse(work: Work) -> Loaded:

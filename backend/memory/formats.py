@@ -8,12 +8,11 @@ Scales are numbers that bf16 holds exactly: dequantising to bf16 rounds once.
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
 from backend.base.errors import Refused
+from backend.config.packages import install_remedy, load_problem
 from backend.plan.memory.weight_bytes import MULTIPLE, NF4_BLOCK
 
 FP8 = torch.float8_e4m3fn
@@ -103,11 +102,6 @@ def _nf4(packed: Tensor, scale: Tensor, shape: list[int], dtype: torch.dtype) ->
 
 def require_bitsandbytes() -> None:
     """Load bitsandbytes' operators. Refused, with the mend, where it is missing or can't be loaded."""
-    remedy = "Install it (pip install bitsandbytes), or choose int8."
-    setting = "memory.base_quantization"
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise Refused("nf4 needs the package bitsandbytes, which is not installed", remedy, setting)
-    try:
-        import bitsandbytes  # noqa: F401
-    except (ImportError, OSError, RuntimeError) as error:
-        raise Refused(f"nf4 needs bitsandbytes, which can't be loaded: {error}", remedy, setting) from error
+    if problem := load_problem("bitsandbytes"):
+        remedy = f"{install_remedy('bitsandbytes', problem)}; or choose int8."
+        raise Refused(f"nf4 needs the package bitsandbytes, which {problem}", remedy, "memory.base_quantization")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
+from backend.config.packages import load_problem
+
 if TYPE_CHECKING:
     from backend.compile.cuda_graphs.recording import Recorder
 
@@ -91,7 +93,7 @@ class Driver:
             name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
             return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
         except ImportError:
-            log.info("nvidia-ml-py is not installed: other programs' share of the card is not shown")
+            log.info("nvidia-ml-py %s: other programs' share of the card is not shown", load_problem("pynvml"))
         except Exception as error:  # noqa: BLE001 - NVML's errors are classes made at run time
             log.info("NVML says nothing about this card: %s", error)
         return None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 
 from backend.base.problems import Problem
 from backend.compile.helper import torch_version
+from backend.config.packages import install_remedy, load_problem
 from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
 from backend.plan.memory.weight_bytes import stored_as
 
-_OTHER_FORMAT = "Install it (pip install bitsandbytes), or choose int8."
 _NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada or Hopper card or newer")}
 
 # Triton has no fp8 of this kind before Ada; from this torch on, inductor reads its bytes by itself there.
@@ -24,8 +22,8 @@ def missing(kind: str | None, compute: str, device: torch.device) -> str:
 
     Every device dequantises fp8 and int8. 8-bit products need a card that has them; on a CPU they run, slowly.
     """
-    if kind == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
-        return "nf4 needs the package bitsandbytes, which is not installed"
+    if kind == "nf4" and (problem := load_problem("bitsandbytes")):
+        return f"nf4 needs the package bitsandbytes, which {problem}"
     if compute == "bf16" or device.type != "cuda":
         return ""
     needed, words = _NEEDS[compute]
@@ -46,15 +44,21 @@ def problems(memory: MemorySection, device: torch.device) -> list[Problem]:
     """An error for each of the quantisation settings that `device` or this installation can't do."""
     kind = stored_as(memory.base_quantization, memory.base_compute)
     asked = (
-        ("memory.base_quantization", missing(kind, "bf16", device), _OTHER_FORMAT),
-        ("memory.base_compute", missing(None, memory.base_compute, device), "Set base_compute to bf16."),
+        ("memory.base_quantization", missing(kind, "bf16", device), _other_format),
+        ("memory.base_compute", missing(None, memory.base_compute, device), lambda: "Set base_compute to bf16."),
         (
             "memory.text_encoder_quantization",
             missing(stored_as(memory.text_encoder_quantization), "bf16", device),
-            _OTHER_FORMAT,
+            _other_format,
         ),
     )
-    return [Problem(path, None, lacking, remedy) for path, lacking, remedy in asked if lacking]
+    return [Problem(path, None, lacking, remedy()) for path, lacking, remedy in asked if lacking]
+
+
+def _other_format() -> str:
+    """What to do where bitsandbytes can't be used."""
+    problem = load_problem("bitsandbytes")
+    return f"{install_remedy('bitsandbytes', problem)}; or choose int8." if problem else "Choose int8."
 
 
 def slower(cfg: Config, device: torch.device) -> list[Problem]:

@@ -15,35 +15,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from backend.base.errors import Refused
+from backend.config.packages import install_remedy, load_problem
+from backend.config.sections.optimizer import OPTIMIZER_CLASSES
 
 log = logging.getLogger(__name__)
 
-OPTIMIZERS = {
-    "adamw": "torch.optim.AdamW",
-    "adam": "torch.optim.Adam",
-    "adafactor": "torch.optim.Adafactor",
-    "sgd": "torch.optim.SGD",
-    "rmsprop": "torch.optim.RMSprop",
-    "lion": "pytorch_optimizer.Lion",
-    "came": "pytorch_optimizer.CAME",
-    "prodigy": "pytorch_optimizer.Prodigy",
-    "adamw_schedulefree": "pytorch_optimizer.ScheduleFreeAdamW",
-    "radam_schedulefree": "pytorch_optimizer.ScheduleFreeRAdam",
-    "adamw8bit": "bitsandbytes.optim.AdamW8bit",
-    "lion8bit": "bitsandbytes.optim.Lion8bit",
-    "paged_adamw": "bitsandbytes.optim.PagedAdamW",
-    "paged_adamw8bit": "bitsandbytes.optim.PagedAdamW8bit",
-    "paged_lion8bit": "bitsandbytes.optim.PagedLion8bit",
-}
+OPTIMIZERS = OPTIMIZER_CLASSES
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")
-
-_PACKAGES = {
-    "pytorch_optimizer": "pytorch-optimizer",
-    "prodigyplus": "prodigy-plus-schedule-free",
-    "came_pytorch": "came-pytorch",
-    "lion_pytorch": "lion-pytorch",
-}
-"""What pip calls a package whose module has another name."""
 
 _USUAL = {"weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
 """What the settings give when nobody chose; only another value deserves a word when it has no effect."""
@@ -208,10 +186,10 @@ def _class(name: str, known: Mapping[str, str], base: type, setting: str) -> Cal
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         root = module.partition(".")[0]
-        lacking = isinstance(error, ModuleNotFoundError) and error.name == root
-        first = f"Install it: pip install {_PACKAGES.get(root, root)}" if lacking else "Check the name and the version"
-        remedy = f"{first}; or use one of {', '.join(known)}."
-        raise Refused(f"{path} can't be imported: {error}", remedy, setting) from error
+        problem = load_problem(root)
+        first = "Check the name and the version" if problem is None else install_remedy(root, problem)
+        text = f"{path} can't be imported: {error}" if problem is None else f"{path} needs {root}, which {problem}"
+        raise Refused(text, f"{first}; or use one of {', '.join(known)}.", setting) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         remedy = f"Name a class of this kind, or use one of {', '.join(known)}."
         raise Refused(f"{path} is no {base.__name__}", remedy, setting)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backend.dataset.buckets import BucketTable, ShapeMode, bucket_table, tokens_of, whole_step
+from backend.config.family_defaults import ShapeMode
+from backend.config.graph_choice import RECORDING_MODES, recording_of
+from backend.dataset.buckets import BucketTable, bucket_table, tokens_of, whole_step
 from backend.dataset.items import DatasetScan, Finding, Item, count_of, name_files
 from backend.plan.mode_plan import fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
@@ -148,9 +150,9 @@ def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
             f"{count_of(len(files), 'picture')} never trained: {count_of(few, 'group')} of equal size with fewer than "
             f"batch_size = {plan.batch_size}: {names}"
         )
-        remedy = "Set shape_mode to static, where all sizes share batches, or batch_size to 1."
-        if plan.mode == "static":
-            remedy = "Lower batch_size, or add pictures."
+        remedy = "Lower batch_size, or add pictures of these sizes."
+        if plan.mode != "static" and len(plan.modes["static"].never) < len(files) and not _lacks(plan, "static"):
+            remedy = "Set shape_mode to static, where all sizes share batches, or batch_size to 1."
         yield Finding("never_trained", "warning", text, remedy, files, "dataset.batch_size")
     falling = sum(group.left for group in steps.groups if group.used)
     if falling:
@@ -218,7 +220,12 @@ def _above(cfg: Config, plan: Plan, count: int) -> list[int]:
     return [i for i, item in enumerate(plan.items) if table.assign(item.width, item.height).bucket.tokens > count]
 
 
-def _nearer_limit(cfg: Config, table: BucketTable, item: Item) -> tuple[str, str]:
+def _lacks(plan: Plan, mode: ShapeMode) -> bool:
+    """Whether a shape mode is no way out: these pictures or this family can't have it."""
+    return plan.modes[mode].impossible is not None
+
+
+def _nearer_limit(cfg: Config, plan: Plan, table: BucketTable, item: Item) -> tuple[str, str]:
     """The setting that keeps a picture from a bucket of its own aspect ratio, and what to do with it."""
     ratio = max(item.width / item.height, item.height / item.width)
     # Sides of the picture at the table's area, in whole steps.
@@ -231,7 +238,9 @@ def _nearer_limit(cfg: Config, table: BucketTable, item: Item) -> tuple[str, str
     if long > data.max_bucket_size:
         changes.append(("dataset.max_bucket_size", f"raise max_bucket_size to {long} or more"))
     if not changes:
-        return "compile.shape_mode", "Set shape_mode to static or dynamic, whose buckets are longer"
+        longer = [mode for mode in ("static", "dynamic") if mode != plan.mode and not _lacks(plan, mode)]
+        words = f"Set shape_mode to {' or '.join(longer)}, whose buckets are longer" if longer else "Lower bucket_step"
+        return "compile.shape_mode" if longer else "dataset.bucket_step", words
     said = " and ".join(change for _, change in changes)
     return changes[0][0], said[0].upper() + said[1:]
 
@@ -248,16 +257,19 @@ def _cropped(cfg: Config, plan: Plan) -> Iterable[Finding]:
             f"{count_of(len(beyond), 'picture')} longer than any bucket ({limit:.3g} to 1), cropped by up to "
             f"{fits[beyond[0]].crop:.0%}: {names}"
         )
-        setting, change = _nearer_limit(cfg, table, plan.items[beyond[0]])
+        setting, change = _nearer_limit(cfg, plan, table, plan.items[beyond[0]])
         remedy = f"{change}, crop them yourself, or leave them out."
         yield Finding("beyond_limits", "warning", text, remedy, _files(plan, beyond), setting)
     much = sorted((i for i, f in enumerate(fits) if f.crop > _MUCH_CROP and not f.beyond), key=lambda i: -fits[i].crop)
     if much:
         names = name_files([plan.items[index].path.name for index in much])
         text = f"{count_of(len(much), 'picture')} cropped by {_MUCH_CROP:.0%} to {fits[much[0]].crop:.0%}: {names}"
-        remedy = "A smaller bucket_step has buckets nearer to them."
+        remedy = "Lower bucket_step: smaller steps have buckets nearer to them."
         if plan.mode == "exact_buckets":
-            remedy = "The shape modes static and dynamic have buckets nearer to them."
+            nearer = [mode for mode in ("static", "dynamic", "off") if not _lacks(plan, mode)]
+            remedy = f"Set shape_mode to {' or '.join(nearer)}, with buckets nearer to them."
+        elif whole_step(cfg.dataset.bucket_step, plan.geometry) <= plan.geometry.pixels_per_token:
+            remedy = "Crop them yourself, or leave them out."
         yield Finding("cropped", "note", text, remedy, _files(plan, much), "dataset.bucket_step")
 
 
@@ -302,7 +314,7 @@ def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
             f"bucket_step {step} is no multiple of the {unit} px of a token; {whole_step(step, plan.geometry)} is used"
         )
         yield Finding("bucket_step", "note", text, "", (), "dataset.bucket_step")
-    limit, needed = cfg.compile.compile_cache_size_limit, plan.graphs.per_class * plan.graphs.backends
+    limit, needed = plan.set_limit, plan.graphs.per_class * plan.graphs.backends
     if plan.compile and limit is not None and limit < needed:
         text = (
             f"compile_cache_size_limit {limit} is less than the {needed} graphs that a block class needs: the shapes "
@@ -310,6 +322,17 @@ def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
         )
         remedy = "Leave it empty: the plan then sets it."
         yield Finding("low_limit", "warning", text, remedy, (), "compile.compile_cache_size_limit")
+    if plan.linear_out:
+        text = (
+            f"disable_linear is on: each linear layer is a graph break, and each of the {plan.planned_graphs} planned "
+            "graphs is made in pieces (FLUX on an H100: 17 graphs and 20 breaks in place of 2 graphs, for twice the "
+            "time of a step)"
+        )
+        yield Finding("linear_out", "note", text, "Set disable_linear to auto.", (), "compile.disable_linear")
+    mode = cfg.compile.compile_mode
+    if recording_of(cfg) == "on" and cfg.compile.cuda_graphs == "auto":
+        text = f"compile_mode {mode} is {RECORDING_MODES[mode]} with training passes recorded as by cuda_graphs = on"
+        yield Finding("recorded", "note", text, "", (), "compile.compile_mode")
     if cfg.compile.caption_buckets and plan.caption_buckets is None:
         text = "How long captions are can't be told without the model's tokenizer.json, so they are not trimmed"
         remedy = "Choose a base model with a tokenizer.json, or leave caption_buckets empty."

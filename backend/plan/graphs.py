@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backend.dataset.buckets import ShapeMode
+from backend.config.family_defaults import ShapeMode
 from backend.dataset.items import count_of
 
 Dynamic = Literal["auto", "true", "false"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backend.dataset.buckets import SHAPE_MODES
+from backend.config.family_defaults import SHAPE_MODES, shape_mode_of
 from backend.dataset.items import DatasetScan, Finding
 from backend.dataset.references import References
 from backend.models.files.base_model import BaseModelFiles
@@ -46,13 +46,15 @@ def make_plan(
     text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before, picture=picture_tokens)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
-    modes = {mode: plan_mode(cfg, scan, geometry, facts, text, mode) for mode in SHAPE_MODES}
+    modes = {each: plan_mode(cfg, scan, geometry, facts, text, each) for each in SHAPE_MODES}
+    mode = shape_mode_of(cfg)
     plan = Plan(
-        mode=cfg.compile.shape_mode,
+        mode=mode,
+        mode_by_family=cfg.compile.shape_mode == "auto",
         modes=modes,
         items=scan.train.items,
         validation={name: found.items for name, found in scan.validation.items()},
-        text=replace(text, before=modes[cfg.compile.shape_mode].text_before),
+        text=replace(text, before=modes[mode].text_before),
         geometry=geometry,
         references=References.of(cfg, facts, geometry),
         batch_size=cfg.dataset.batch_size,
@@ -61,6 +63,8 @@ def make_plan(
         seed=cfg.training.seed,
         dropout=(cfg.dataset.caption_dropout_rate, cfg.dataset.caption_dropout_every_n_epochs),
         compile=cfg.compile.compile,
+        set_limit=cfg.compile.compile_cache_size_limit,
+        linear_out=cfg.compile.compile and cfg.compile.disable_linear == "on",
     )
     recommended, reason = recommend(cfg, plan)
     findings = tuple(plan_findings(cfg, scan, plan))

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from backend.config.family_defaults import ShapeMode
 from backend.dataset.batches import Group, epoch_batches, group
-from backend.dataset.buckets import BucketTable, Fit, ShapeMode, table_for
+from backend.dataset.buckets import BucketTable, Fit, table_for
 from backend.dataset.captions import is_dropped
 from backend.dataset.controls import sample_sizes
 from backend.dataset.items import DatasetScan, Item
@@ -186,7 +187,7 @@ class _Work:
         calls = start, training, [*validation, *sampling]
         counted = count_graphs(self.mode, dynamic, *calls)
         joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))
-        compiled = _compiled_classes(given, facts)
+        compiled = compiled_classes(given, facts)
         shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
         counts = [count for _, count in compiled]
         classes, backends = sum(counts), max(counts, default=1)
@@ -272,7 +273,7 @@ class _Work:
         return list(shapes)
 
 
-def _compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
+def compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
     """Of each block class, whether it has text and image in one sequence, and how many backends compile it."""
     given = cfg.compile
     if given.compile_scope == "model":

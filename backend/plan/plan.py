@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.base.problems import Problem
+from backend.config.family_defaults import ShapeMode
 from backend.dataset.batches import Group, epoch_batches
-from backend.dataset.buckets import BucketTable, Fit, ShapeMode
+from backend.dataset.buckets import BucketTable, Fit
 from backend.dataset.captions import is_dropped
 from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
@@ -17,6 +18,9 @@ from backend.plan.graphs import GraphPlan
 from backend.plan.report import plan_dict, plan_lines
 from backend.plan.steps import StepPlan
 from backend.plan.texts import TextPlan
+
+# Streams of a block whose sizes may differ (text, image): the pieces of a graph that both run through are made twice.
+_STREAMS = 2
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ class ModePlan:
 class Plan:
     """The plan of a run. `modes` holds all shape modes; the properties speak of the chosen one.
 
-    validation_batch: rows of a validation forward. compile: whether anything is compiled at all.
+    validation_batch: rows of a validation forward. compile: whether anything is compiled at all. mode_by_family: the
+    mode is the family's usual one. set_limit: the recompile limit that was set; None for the plan's. linear_out: linear
+    layers stay out of the graphs, each of which is then made in pieces.
     """
 
     mode: ShapeMode
@@ -85,6 +91,9 @@ class Plan:
     seed: int
     dropout: tuple[float, int | None]
     compile: bool
+    mode_by_family: bool = False
+    set_limit: int | None = None
+    linear_out: bool = False
     recommended: ShapeMode = "static"
     reason: str = ""
     findings: tuple[Finding, ...] = ()
@@ -116,13 +125,18 @@ class Plan:
 
     @property
     def planned_graphs(self) -> int:
-        """Graphs that telemetry should count in the whole run; 0 when compile is off."""
+        """Graphs that telemetry should count in the whole run (`linear_out`: sets of pieces); 0 when compile is off."""
         return self.graphs.total if self.compile else 0
 
     @property
     def recompile_limit(self) -> int:
-        """The recompile limit that the chosen mode needs."""
-        return self.graphs.recompile_limit
+        """The recompile limit of the run: the one set, or what the chosen mode needs."""
+        return self.set_limit or self.needed_limit
+
+    @property
+    def needed_limit(self) -> int:
+        """The recompile limit that the chosen mode needs; more where each graph is in pieces, as streams share them."""
+        return self.graphs.recompile_limit * (_STREAMS if self.linear_out else 1)
 
     @property
     def static_token_count(self) -> int | None:

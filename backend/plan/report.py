@@ -29,7 +29,7 @@ def plan_lines(plan: Plan) -> list[str]:
         lines.append(f"shape mode {plan.mode}: {chosen.impossible}")
     else:
         padded = f", {chosen.padding:.1%} padding to {chosen.static_token_count}" if chosen.static_token_count else ""
-        lines.append(f"shape mode {plan.mode}: {chosen.crop:.1%} mean cropping{padded}")
+        lines.append(f"shape mode {mode_words(plan)}: {chosen.crop:.1%} mean cropping{padded}")
         lines.append(graph_words(plan))
     lines += [
         f"  {row['width']}x{row['height']}: {row['entries']} ({row['tokens']} tokens)" for row in bucket_rows(plan)
@@ -38,13 +38,20 @@ def plan_lines(plan: Plan) -> list[str]:
     return lines + [f"{finding.severity}: {finding.sentence()}" for finding in plan.findings]
 
 
+def mode_words(plan: Plan) -> str:
+    """The shape mode, and that auto took it."""
+    return f"{plan.mode} (auto)" if plan.mode_by_family else plan.mode
+
+
 def graph_words(plan: Plan) -> str:
     """The graphs of the chosen mode, the text tokens in them, and the recompile limit they need."""
     if not plan.compile:
         return "compile is off: no graphs"
     texts = sorted({s.text_tokens for s in (*plan.graphs.training, *plan.graphs.validation, *plan.graphs.sampling)})
     text = f"text tokens {', '.join(map(str, texts))}; " if texts else ""
-    return f"{plan.graphs.words()}; {text}recompile limit {plan.recompile_limit}"
+    pieces = "each in pieces, since linear layers are left out; " if plan.linear_out else ""
+    needed = "" if plan.set_limit is None else f" as set (the plan needs {plan.needed_limit})"
+    return f"{plan.graphs.words()}; {pieces}{text}recompile limit {plan.recompile_limit}{needed}"
 
 
 def bucket_rows(plan: Plan, most: int = _MOST_BUCKETS) -> list[dict[str, int]]:
@@ -74,6 +81,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     graphs = plan.graphs
     return {
         "mode": plan.mode,
+        "mode_by_family": plan.mode_by_family,
         "compile": plan.compile,
         "static_token_count": plan.static_token_count,
         "text_length": plan.text_length,
@@ -94,7 +102,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             "training": graphs.training_graphs,
             "no_grad": graphs.no_grad_graphs,
             "classes": graphs.classes,
-            "recompile_limit": graphs.recompile_limit,
+            "recompile_limit": plan.recompile_limit,
             "words": graphs.words(),
             "unpadded": graphs.unpadded,
             "shapes": {

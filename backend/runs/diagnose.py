@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.base.files import is_disk_full
 from backend.base.redact import redact
 from backend.runs.diagnose_rules import RULES, Rule
 from backend.runs.exit_codes import EXIT_CODES
+from backend.runs.followed import Settings, unfollowed
 
 # "pkg.module.SomeError: message" at the start of a line, as the last line of a traceback has it.
 _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$")
@@ -54,8 +55,10 @@ class Diagnosis:
         }
 
 
-def explain(error: BaseException) -> Diagnosis:
+def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis:
     """Diagnose an exception, for the trainer's own ``error`` event.
+
+    settings: values by ``section.name``, of which no advice says what they are already; None where they are not known.
 
     An error that brings its own ``text`` and ``remedy`` (as those of this project do) speaks for itself; otherwise the
     rules are tried on it, and then on what caused it.
@@ -69,7 +72,7 @@ def explain(error: BaseException) -> Diagnosis:
     while seen is not None:
         found = _match(_one_exception(seen))
         if found is not None:
-            return found
+            return replace(found, remedy=unfollowed(found.remedy, settings))
         seen = seen.__cause__ or seen.__context__
     return _unknown(line)
 

@@ -228,8 +228,8 @@ RULES: tuple[Rule, ...] = (
         "cuda_graphs",
         r"overwritten by a subsequent run",
         "A CUDA graph's memory was overwritten.",
-        "Modes with CUDA graphs can't run several backward passes between two steps.",
-        "Set compile_mode to default or max-autotune-no-cudagraphs.",
+        "torch's backend cudagraphs can't run several backward passes between two steps.",
+        "Set compile_backend to inductor.",
     ),
     _rule(
         "python_headers",

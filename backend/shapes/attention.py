@@ -6,7 +6,6 @@ once a step outside of every compiled region, turns the batch's runs into tensor
 
 import functools
 import importlib
-import importlib.util
 import logging
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
+from backend.config.packages import load_problem
 from backend.shapes import kernels, segments
 from backend.shapes.segments import Runs
 
@@ -206,26 +206,6 @@ def make_route(name: str, device: torch.device, dtype: torch.dtype) -> Route:
     return sink_route(name, name, f"FlashAttention {name[2:]}, padded keys removed")
 
 
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _imports(module: str) -> str | None:
-    """None if `module` really imports, else why not in one line."""
-    if not _importable(module):
-        return "is not installed"
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        # Anything: a binary package that does not fit this torch fails in its own way.
-        said = next(iter(str(error).splitlines()), "")
-        return f"is installed but does not load ({type(error).__name__}: {said})"
-    return None
-
-
 @functools.cache
 def package_problem(route: str) -> str | None:
     """Why the package behind a flash route can't be used, in words; None when it loads."""
@@ -238,7 +218,7 @@ def package_problem(route: str) -> str | None:
     if route not in needs:
         return None
     module, title = needs[route]
-    why = _imports(module)
+    why = load_problem(module)
     return None if why is None else f"{title} {why}"
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from backend.compile.forward_shape import Scene, set_scene
 from backend.compile.torch_config import set_everywhere
+from backend.config.family_defaults import shape_mode_of
 from backend.shapes import attention, segments
 from backend.shapes.attention import Route
 
@@ -93,7 +94,7 @@ class ShapeRuntime:
 
         Raises ValueError when the attention route asked for has no kernel here, or static has no token count.
         """
-        mode, count = cfg.compile.shape_mode, plan.static_token_count
+        mode, count = shape_mode_of(cfg), plan.static_token_count
         graphs = plan.graphs
         shapes = (*graphs.training, *graphs.validation, *graphs.sampling)
         device = torch.device(device)

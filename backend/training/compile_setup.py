@@ -17,10 +17,12 @@ from backend.compile.cuda_graphs import capture
 from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, record
 from backend.compile.helper import compile_model
+from backend.compile.reasons import InForce
 from backend.compile.report import CompileReport
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
+from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.config.schema import Config
 from backend.memory import checkpointing
 from backend.plan.memory.settings import unrecordable
@@ -53,7 +55,8 @@ def compile_blocks(
     chosen = inputs.cfg.compile
     if not chosen.compile or cache is None:
         return None, None
-    telemetry = Telemetry(cache).start()
+    static, trims = shapes.mode == "static", shapes.caption_buckets is not None
+    telemetry = Telemetry(cache, in_force=InForce(static, trims, inputs.cfg.dataset.batch_size == 1)).start()
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
     checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
@@ -66,9 +69,8 @@ def compile_blocks(
             mode=chosen.compile_mode,
             dynamic=shapes.compile_dynamic(chosen.compile_dynamic),
             fullgraph=chosen.compile_fullgraph,
-            cache_size_limit=chosen.compile_cache_size_limit or inputs.plan.recompile_limit,
+            cache_size_limit=inputs.plan.recompile_limit,
             disable_linear=chosen.disable_linear,
-            swapping=trained.swap is not None,
             scope=chosen.compile_scope,
             selection=rows or None,
             checkpointing=inputs.cfg.training.gradient_checkpointing,
@@ -76,16 +78,18 @@ def compile_blocks(
         )
     except ValueError as error:
         raise Refused.from_error(error, "compile.compile") from error
-    if report.disable_linear:
-        telemetry.judge_nothing()
-        return telemetry, report
+    report.limit_is_set = chosen.compile_cache_size_limit is not None
+    report.may_pad = not static and inputs.plan.modes["static"].impossible is None
     graphs = inputs.plan.graphs
+    if report.disable_linear:
+        telemetry.expect_pieces(len(set(graphs.training)), len({*graphs.validation, *graphs.sampling}))
+        return telemetry, report
     planned = {*graphs.training, *graphs.validation, *graphs.sampling}
     log.info("compile: cache %s, signature %s", cache, cache_key.signature(compile_cache.made_of(cache), planned))
     telemetry.warm(
         inputs.plan.planned_graphs,
-        training=graphs.training_graphs * graphs.backends,
-        no_grad=graphs.no_grad_graphs * graphs.backends,
+        training=graphs.training_graphs,
+        no_grad=graphs.no_grad_graphs,
     )
     return telemetry, report
 
@@ -95,13 +99,12 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
 
     Left to itself (auto), first asks whether this run's passes can be recorded and whether it pays.
     """
-    chosen = inputs.cfg.compile.cuda_graphs
+    chosen = recording_of(inputs.cfg)
     if chosen == "off":
         return None
     if inputs.device.type != capture.DEVICE:
         if chosen == "on":
-            text = f"cuda_graphs has no effect on {inputs.device.type}"
-            events.write("warning", text=text, remedy="Set compile.cuda_graphs to auto or off.")
+            events.write("warning", **_no_device(inputs.cfg, inputs.device.type))
         return None
     hip = "it was never tried on ROCm" if torch.version.hip is not None else ""
     if chosen == "auto" and (why := hip or unrecordable(inputs.cfg)):
@@ -109,6 +112,15 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
         log.info("CUDA graphs: %s", why)
         return None
     return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
+
+
+def _no_device(cfg: Config, device: str) -> dict[str, str]:
+    """The warning that nothing is recorded on this device, for the setting that asks for it."""
+    if cfg.compile.cuda_graphs == "on":
+        return {"text": f"cuda_graphs has no effect on {device}", "remedy": "Set compile.cuda_graphs to auto or off."}
+    mode = cfg.compile.compile_mode
+    text = f"compile_mode {mode} records no CUDA graphs on {device}: it is {RECORDING_MODES[mode]} here"
+    return {"text": text, "remedy": f"Set compile.compile_mode to {RECORDING_MODES[mode]}."}
 
 
 def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:

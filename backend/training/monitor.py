@@ -88,8 +88,7 @@ class Watch:
         stats = self._telemetry.poll()
         return row | {
             "graphs": stats.graphs,
-            # without linear layers a block is many pieces, and nothing says how many there should be
-            "recompiles": None if self._report is not None and self._report.disable_linear else stats.recompiles,
+            "recompiles": stats.recompiles,
             "breaks": stats.breaks,
             "compile_seconds": stats.seconds + recording,
             "cache_hits": stats.cache_hits,
@@ -114,7 +113,7 @@ class Watch:
         self._asked = True
         graphs, no_grad = self._plan.asked
         if graphs:
-            self._telemetry.expect(graphs, no_grad * self._plan.backends)
+            self._telemetry.expect(graphs, no_grad)
             self._planned += graphs
             self._compile_state()
 

@@ -146,7 +146,7 @@ def _inject(
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
         events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
-    for finding in lora_findings(cfg, inputs.family.facts, inputs.targets):
+    for finding in lora_findings(cfg, inputs.family, inputs.targets):
         if finding.severity == "warning":
             events.write("warning", text=finding.text, remedy=finding.remedy)
         else:

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from backend.compile.helper import compile_model
+from backend.compile.selection import Choice
 from backend.compile.telemetry import CompileStats, Telemetry
+from backend.config.schema import Config
 from backend.models.families import family_named
+from backend.models.table import family
 from backend.plan.graphs import Shape, count_graphs
+from backend.plan.mode_plan import compiled_classes
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
@@ -160,6 +164,48 @@ def test_caption_buckets_cost_one_graph_each() -> None:
         batch.text[0]["length"] = torch.tensor(real)
         run(model, batch, shapes)
     assert len(counting.graphs) == 4
+
+
+def test_a_block_with_a_backend_of_its_own_is_planned_and_no_recompile() -> None:
+    """Blocks of a class share their code, whose graphs of two backends are two, as planned."""
+    facts, backends = family("flux").facts, ("eager", "aot_eager")
+    rows = [{"blocks": "double:1", "backend": backends[1]}, {"blocks": "single:0", "compile": False}]
+    cfg = Config.model_validate({"compile": {"compile_backend": backends[0], "compile_blocks": rows}})
+    classes = sum(count for _, count in compiled_classes(cfg, facts))
+    model, shapes = sparse_lora(), ShapeRuntime("static", 24, text_length=TEXT)
+    choices = [Choice(row.blocks, row.backend, row.compile) for row in cfg.compile.compile_blocks or ()]
+    report = compile_model(model, block_lists(model), backend=backends[0], selection=choices, dynamic="false")
+    telemetry = Telemetry().start()
+    telemetry.warm(2 * classes, training=1, no_grad=1)
+    for pair in ([0, 1], [2, 2]):
+        run(model, make_batch([SIZES[i] for i in pair], [TEXT, TEXT]), shapes)
+    no_grad(model, make_batch([SIZES[0]], [TEXT]), shapes)
+    stats = telemetry.poll()
+    assert classes == 3 and report.eager == ["single block 0"]
+    assert (stats.graphs, stats.recompiles, stats.warm) == (6, 0, True) and telemetry.difference() is None
+    assert stats.by_class == {"double": 4, "single": 2}
+    run(model, make_batch([SIZES[0]] * 3, [TEXT] * 3), shapes)
+    assert telemetry.poll().recompiles == 3
+    telemetry.stop()
+
+
+def test_pieces_of_a_planned_shape_are_no_recompile_and_those_of_another_are() -> None:
+    """Linear layers left out: each shape's pieces come with its first forward through the first block."""
+    model, shapes = sparse_lora(), ShapeRuntime("static", 24, text_length=TEXT)
+    compile_model(model, block_lists(model), backend="eager", dynamic="false", disable_linear="on")
+    telemetry = Telemetry().start()
+    telemetry.expect_pieces(training=1, no_grad=1)
+    for pair in ([0, 1], [2, 2], [1, 0]):
+        run(model, make_batch([SIZES[i] for i in pair], [TEXT, TEXT]), shapes)
+        no_grad(model, make_batch([SIZES[pair[0]]], [TEXT]), shapes)
+    stats = telemetry.poll()
+    assert stats.graphs > 4 and stats.breaks > 0 and stats.recompiles == 0
+    run(model, make_batch([SIZES[0]] * 3, [TEXT] * 3), shapes)
+    later = telemetry.poll()
+    telemetry.stop()
+    assert later.recompiles > 0
+    told = [event for event in telemetry.new_events() if event["kind"] == "recompile"]
+    assert "batch went from 2 rows to 3 rows" in told[0]["reason"]
 
 
 def test_whole_model_scope_is_one_graph() -> None:

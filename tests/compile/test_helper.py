@@ -191,14 +191,11 @@ def test_fullgraph_break_sends_the_block_to_eager_by_name() -> None:
     assert list(report.failed) == ["first block 0", "first block 1"]
 
 
-@pytest.mark.parametrize(
-    ("swapping", "setting", "wanted"),
-    [(False, "auto", False), (True, "auto", True), (True, "off", False), (False, "on", True)],
-)
-def test_disable_linear_follows_swapping(swapping: bool, setting: str, wanted: bool) -> None:
+@pytest.mark.parametrize(("setting", "wanted"), [("auto", False), ("off", False), ("on", True)])
+def test_disable_linear_leaves_linear_layers_out(setting: str, wanted: bool) -> None:
     stack, counting = Stack(), Counting()
     expected = stack(X)
-    report = compile_model(stack, lists(stack), backend=counting, disable_linear=setting, swapping=swapping)
+    report = compile_model(stack, lists(stack), backend=counting, disable_linear=setting)
     torch.testing.assert_close(stack(X), expected)
     assert report.disable_linear is wanted
     # One graph, or the parts before and after the layer: what is left still compiles.
@@ -221,12 +218,17 @@ def test_disable_linear_takes_quantised_and_lora_layers_whole() -> None:
     assert disable_linear_layers(stack.firsts[1]) == 1, "the LoRA layer as a whole, not its three parts"
 
 
-def test_modes_that_record_cuda_graphs_are_changed_and_said() -> None:
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("reduce-overhead", "default"), ("max-autotune", "max-autotune-no-cudagraphs")]
+)
+def test_modes_that_record_cuda_graphs_are_compiled_as_those_without_and_said(mode: str, wanted: str) -> None:
     stack = Stack()
-    report = compile_model(stack, lists(stack), mode="reduce-overhead")
-    assert report.mode == "default" and "CUDA graphs are overwritten" in report.line()
-    report = compile_model(Stack(), lists(stack), mode="max-autotune", cuda_graphs=True)
-    assert report.mode == "max-autotune" and report.notes == []
+    report = compile_model(stack, lists(stack), mode=mode)
+    assert report.mode == wanted and "recorded as CUDA graphs" in report.line()
+
+
+def test_a_mode_without_inductor_is_said() -> None:
+    stack = Stack()
     report = compile_model(Stack(), lists(stack), mode="max-autotune", backend="eager")
     assert "has no effect with backend eager" in report.line()
 

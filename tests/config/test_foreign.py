@@ -126,7 +126,7 @@ def test_a_preset_of_kohya_ss() -> None:
         "model.family": "sdxl", "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.bucket_step": 64,
         "network.network_dim": 8, "network.network_alpha": 1.0, "network.train_text_encoder": True,
         "network.lora_weight_dtype": "bf16", "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 3e-4,
-        "optimizer.text_encoder_lr": 5e-5, "optimizer.lr_warmup": 0.1, "optimizer.weight_decay": 0.01,
+        "optimizer.text_encoder_lr": None, "optimizer.lr_warmup": 0.1, "optimizer.weight_decay": 0.01,
         "optimizer.optimizer_args": {"weight_decouple": True, "bias_correction": True}, "training.max_train_epochs": 10,
         "training.gradient_accumulation_steps": 2, "loss.min_snr_gamma": 5.0, "loss.noise_offset": 0.05,
         "loss.prediction_type": "auto", "sampling.sample_every_n_epochs": 1, "sampling.sample_every_n_steps": None,

@@ -141,3 +141,29 @@ def test_older_flags_on_the_command_line() -> None:
     loaded = loads("", {"compile_args": "inductor default auto true", "dynamo_use_dynamic": "true"})
     assert loaded.config is not None
     assert loaded.config.compile.compile_fullgraph is True and loaded.config.compile.compile_dynamic == "true"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("schema_version = 1", "static"),
+        ('schema_version = 1\n[model]\nfamily = "sdxl"', "auto"),
+        ('schema_version = 1\n[compile]\nshape_mode = "dynamic"', "dynamic"),
+        ('schema_version = 1\n[model]\nfamily = "sdxl"\n[compile]\nshape_mode = "exact_buckets"', "exact_buckets"),
+        ("schema_version = 2", "auto"),
+        ("[training]\nseed = 1", "auto"),
+    ],
+)
+def test_a_file_from_before_auto_keeps_its_shape_mode(text: str, mode: str) -> None:
+    """Version 1 meant static where it said nothing; SDXL could not be trained without another."""
+    assert compile_of(text).shape_mode == mode
+
+
+@pytest.mark.parametrize("version", ["", "schema_version = 1\n", "schema_version = 2\n"])
+def test_the_retired_profile_is_read_as_what_it_set(version: str) -> None:
+    loaded = loads(
+        f'{version}[compile]\ncompile_profile = "fast_compile"\ncompile_dynamic = "true"\nshape_mode = "static"\n'
+    )
+    (warning,) = loaded.problems
+    assert warning.severity == "warning" and "fast_compile" in warning.text and warning.remedy
+    assert loaded.config is not None and loaded.config.compile == CompileSection(shape_mode="static")

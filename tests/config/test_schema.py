@@ -38,7 +38,7 @@ def test_defaults_are_the_fields() -> None:
         "compile.compile_dynamic": "auto",
         "compile.compile_fullgraph": False,
         "compile.compile_cache_size_limit": None,
-        "compile.shape_mode": "static",
+        "compile.shape_mode": "auto",
         "validation.validation_sigmas": [0.05, 0.1, 0.2, 0.35],
         "saving.save_precision": "bf16",
         "sampling.prompts": [],

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.config.family_defaults import SHAPE_MODES, ShapeMode
 from backend.config.schema import Config
 from backend.dataset.buckets import (
-    SHAPE_MODES,
     Bucket,
-    ShapeMode,
     area_buckets,
     bucket_table,
     exact_buckets,
@@ -191,6 +190,6 @@ def test_table_of_a_config() -> None:
     cfg = Config.model_validate(
         {"dataset": {"resolution": 512, "bucket_step": 64}, "compile": {"static_token_count": 900}}
     )
-    assert table_for(cfg, FLUX).budget == 900
+    assert table_for(cfg, FLUX, "static").budget == 900
     assert table_for(cfg, FLUX, "off").buckets == area_buckets(512, 256, 2048, 64, FLUX)
     assert math.isclose(table_for(cfg, FLUX, "exact_buckets").budget, 1024, rel_tol=0.03)

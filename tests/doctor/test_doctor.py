@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from backend.base.errors import Refused
+from backend.config.packages import install_remedy, load_problem
 from backend.doctor import __main__ as doctor
 from backend.doctor import cache
 from backend.doctor.__main__ import Check
+from backend.memory import support
+from backend.optimizers.build import make_optimizer
 from backend.setup import toolchain
-from backend.shapes.attention import route_report
+from backend.shapes.attention import package_problem, route_report
 
 GPU = {
     "torch": "2.13.0+cu130",
@@ -102,6 +106,8 @@ def test_gpu_states() -> None:
     assert "without CUDA" in doctor._gpu({"cuda_build": None}, "580.1")[0].text
     assert "does not serve this torch (CUDA 13.0)" in doctor._gpu({"cuda_build": "13.0"}, "400.2")[0].text
     assert doctor._gpu({"cuda_build": None}, None)[0].state == "warn"
+    intel = doctor._gpu({"cuda_build": None, "torch": "2.13.0+xpu"}, None)[0]
+    assert intel.state == "warn" and "Intel GPUs, which Monotile can't use" in intel.text
     old = doctor._gpu({"gpu": GPU["gpu"] | {"bf16": False}}, None)[0]
     assert old.state == "warn" and "fp16" in old.remedy
 
@@ -125,6 +131,47 @@ def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
     assert (nf4.state, nf4.text, nf4.remedy) == ("warn", said["nf4"], "Optional: pip install bitsandbytes")
     assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
     assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(said, "")})] == ["ok"]
+
+
+@pytest.fixture
+def odd_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages that come first: two that are installed and do not load."""
+    for name in ("bitsandbytes", "flash_attn", "odd_optimizer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("import nothing_of_this_name")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "flash_attn" / "cute").mkdir()
+    (tmp_path / "flash_attn" / "cute" / "interface.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_package_that_does_not_load_is_not_told_to_be_missing(
+    odd_packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("bitsandbytes", "flash_attn", "flash_attn.cute"):
+        problem = load_problem(module)
+        assert problem == "is installed but does not load (ModuleNotFoundError: No module named 'nothing_of_this_name')"
+        assert "--force-reinstall" in install_remedy(module, problem)
+    assert load_problem("nothing_of_this_name") == load_problem("os.nothing") == "is not installed"
+    assert load_problem("json.decoder") is None
+    wanted = load_problem("bitsandbytes")
+    assert support.missing("nf4", "bf16", torch.device("cpu")) == f"nf4 needs the package bitsandbytes, which {wanted}"
+    with pytest.raises(Refused, match="needs odd_optimizer, which is installed but does not load"):
+        make_optimizer("odd_optimizer.Adam", [], learning_rate=1, weight_decay=0, betas=(0.9, 0.9), eps=0)
+    package_problem.cache_clear()
+    assert "is installed but does not load" in (package_problem("fa4") or "")
+    package_problem.cache_clear()
+
+
+def test_the_doctor_tells_what_loads_what_lacks_and_what_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = "is installed but does not load (ImportError: libcudart.so.12)"
+    ok, warn = doctor._optional({"tensorboard": None, "triton": broken, "pynvml": "is not installed", "came": broken})
+    assert (ok.state, ok.text) == ("ok", "load: tensorboard; not installed: pynvml")
+    assert (warn.state, warn.text) == ("warn", f"came {broken}") and "--force-reinstall" in warn.remedy
+    monkeypatch.setattr(toolchain, "has_triton", lambda: True)
+    triton = by_name(list(doctor._toolchain(True, broken)))["Triton"]
+    assert (triton.state, broken in triton.text) == ("fail", True)
 
 
 def test_missing_tools_are_named_with_their_mend(monkeypatch: pytest.MonkeyPatch) -> None:

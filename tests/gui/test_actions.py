@@ -290,10 +290,12 @@ def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_p
 
 
 def test_a_family_without_the_shape_mode_offers_one_that_it_has(actions: Actions) -> None:
-    notice = actions.kept(form.defaults() | {"model.family": "sdxl"})["notice"]
+    assert "notice" not in actions.kept(form.defaults() | {"model.family": "sdxl"}), "auto suits every family"
+    actions.kept(form.defaults() | {"compile.shape_mode": "static"})
+    notice = actions.kept(form.defaults() | {"model.family": "sdxl", "compile.shape_mode": "static"})["notice"]
     assert "shape mode static" in notice["text"]
     reply = actions.act(notice["request"], actions.desk.now.values)
-    assert reply.reload and actions.desk.now.values["compile.shape_mode"] == "exact_buckets"
+    assert reply.reload and actions.desk.now.values["compile.shape_mode"] == "auto"
     assert not [p for p in reply.message["problems"] if p["severity"] == "error"]
     assert "notice" not in actions.kept(actions.desk.now.values | {"network.network_dim": "8"})
     assert "notice" not in actions.kept(form.defaults() | {"model.family": "flux"})

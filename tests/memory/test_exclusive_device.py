@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from backend.memory import decoder
 from backend.memory.decoder import Decoder, tile
 from backend.memory.exclusive_device import away
 from backend.models.common.loading import Loading
@@ -170,3 +173,26 @@ def test_a_run_by_turns_and_in_tiles_draws_the_same_pictures(
         drawn.append([np.array(Image.open(sample.path)) for sample in run.samples()])
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) > len(list(image_folder.glob("*.png")))
     assert all(np.abs(a.astype(int) - b).mean() < 8 for a, b in zip(*drawn, strict=True))
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("turns", [False, True])
+def test_the_decoder_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch, turns: bool, tiled: bool) -> None:
+    """On a device other than the CPU the denoiser leaves it with turns alone, and the VAE has tiles with tiled."""
+    own = code.load_vae(BaseModelFiles(DEMO), Loading(torch.float32, CPU))
+    made, left = model(), []
+
+    @contextmanager
+    def leaving(denoiser: nn.Module, device: torch.device) -> Iterator[None]:
+        with away(denoiser, CPU):
+            left.append(denoiser[0].weight.untyped_storage().nbytes() == 0)
+            yield
+
+    monkeypatch.setattr(decoder, "away", leaving)
+    # without a GPU every part stays where it is
+    monkeypatch.setattr(type(own), "to", lambda self, *given, **named: self)
+    turned = Decoder(lambda: own, made, torch.device("meta"), turns=turns, tiled=tiled)
+    with turned.on_card():
+        picture = turned.decode(own.encode(smooth(96))[0])
+    assert picture.shape == (3, 96, 96) and left == [True] * turns
+    assert own.vae.use_tiling == tiled and made[0].weight.untyped_storage().nbytes() > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,12 @@ def test_captions_of_quantised_encoders_are_kept_apart(tiny_flux: Path, images: 
 def test_what_the_machine_lacks_is_named_with_the_mend(
     tiny_flux: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(support.importlib.util, "find_spec", lambda name: None)
+    found = importlib.util.find_spec
+
+    def lacking(name: str, *more: Any) -> Any:
+        return None if name == "bitsandbytes" else found(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lacking)
     cfg = config(tiny_flux, images, tmp_path, memory={"base_quantization": "nf4", "text_encoder_quantization": "nf4"})
     run, code = train_here(cfg)
     (error,) = events(run, "error")

@@ -80,11 +80,15 @@ def test_inductor_is_equal_too() -> None:
 
 
 def test_linear_layers_left_out_train_the_same() -> None:
-    """disable_linear auto is on under swap; breaks split the saved tensors over many small graphs."""
+    """Breaks split the saved tensors over many small graphs; pieces made once a shape are no recompiles."""
     losses = Training(0, model=sparse_lora()).run(8)
-    swapped = Training(4, backend=Counting(), linear="auto", checkpointing=True, model=sparse_lora())
+    swapped = Training(4, backend=Counting(), linear="on", checkpointing=True, model=sparse_lora())
     assert swapped.report is not None and swapped.report.disable_linear
     assert swapped.run(8) == pytest.approx(losses, rel=1e-6)
+    whole = Training(4, backend=Counting(), linear="auto", checkpointing=True, model=sparse_lora())
+    assert whole.report is not None and not whole.report.disable_linear
+    assert whole.run(8) == pytest.approx(losses, rel=1e-6)
+    assert (whole.stats.graphs, whole.stats.breaks) == (4, 0) and swapped.stats.breaks > 0
 
 
 def test_a_backward_without_its_hook_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,12 +77,12 @@ def test_more_blocks_than_there_are_is_refused_with_the_number(
 def test_the_compiled_share_is_timed_where_linear_layers_are_left_out(
     tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    """disable_linear auto is on under swap; without swap nothing is left out, and nothing is told."""
-    compiled = {"compile": True, "compile_backend": "eager"}
+    """Under swap auto makes the planned graphs; with on the plan tells of pieces, none of them a recompile."""
     network = {"targets_include": ["attn.to_q"]}
-    for count, told in ((2, 1), (0, 0)):
+    for linear, told in (("on", 1), ("auto", 0)):
         cfg = config(
-            tiny_flux, image_folder, tmp_path, compile=compiled, memory={"blocks_to_swap": count}, network=network,
+            tiny_flux, image_folder, tmp_path, memory={"blocks_to_swap": 2}, network=network,
+            compile={"compile": True, "compile_backend": "eager", "disable_linear": linear},
             training={"max_train_steps": 4},
         )  # fmt: skip
         run, code = train_here(cfg)
@@ -90,5 +90,8 @@ def test_the_compiled_share_is_timed_where_linear_layers_are_left_out(
         shares = [event["share"] for event in events(run, "compile") if "share" in event]
         assert len(shares) == told and all(0 < share < 1 for share in shares)
         last = rows(run)[-1]
-        assert (last["breaks"] > 0) == bool(told) and last["recompiles"] == (None if told else 0)
+        (plan,) = events(run, "plan")
+        assert (last["breaks"] > 0) == bool(told) and last["recompiles"] == 0
+        assert (last["graphs"] == plan["graphs"]["planned"]) != bool(told)
+        assert any(found["kind"] == "linear_out" for found in plan["findings"]) == bool(told)
         assert not events(run, "recompile") and not [e for e in events(run, "warning") if "graph" in e["text"]]

@@ -180,7 +180,9 @@ def test_report_for_the_terminal() -> None:
 def test_a_recompile_limit_below_the_plan_is_said() -> None:
     asked = {"shape_mode": "off", "compile_dynamic": "false", "compile_cache_size_limit": 2}
     low = plan_of(scan_of(TEN_SIZES), compile=asked)
-    assert low.graphs.per_class > 2
+    assert low.graphs.per_class > 2 and low.recompile_limit == 2
+    assert f"recompile limit 2 as set (the plan needs {low.needed_limit})" in "\n".join(low.lines())
+    assert low.to_dict()["graphs"]["recompile_limit"] == 2
     assert f"the {low.graphs.per_class} graphs that a block class needs" in finding(low, "low_limit").text
     enough = plan_of(scan_of(TEN_SIZES), compile={**asked, "compile_cache_size_limit": low.graphs.per_class})
     assert "low_limit" not in {found.kind for found in enough.findings}

@@ -110,3 +110,17 @@ def test_sample_ratio_counts(ratio: float, entries: int, left: int) -> None:
     assert (plan.steps.entries, plan.steps.left_per_epoch) == (entries, left)
     assert ("sampled" in kinds(plan)) is (left > 0)
     assert ("partial_batches" in kinds(plan)) is (left > 0)
+
+
+@pytest.mark.parametrize("buckets", [None, [16, 512]], ids=["whole text", "trimmed"])
+def test_incomplete_batches_that_sample_ratio_keeps_are_planned(buckets: list[int] | None) -> None:
+    """Of 8 pictures in batches of 3, all keep a last batch of 2: in steps, batches and shapes alike."""
+    for ratio, sizes in ((1.0, [3, 3]), (0.99, [2, 3, 3])):
+        plan = plan_of(
+            scan_of([(1024, 1024)] * 8), lambda text: 10, dataset={"batch_size": 3, "sample_ratio": ratio},
+            compile={"caption_buckets": buckets}, training={"max_train_epochs": 2},
+        )  # fmt: skip
+        batches = plan.batches(0)
+        assert sorted(map(len, batches)) == sizes and plan.steps.batches_per_epoch == len(batches)
+        assert {shape.batch for shape in plan.graphs.training} == set(sizes)
+        assert ("partial_batches" in kinds(plan)) == (ratio < 1)

@@ -14,6 +14,20 @@ TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
 TOO_LONG = {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)}
+PRODIGY = {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0}
+
+# (values, where the problem is shown, the package), where no optional package is installed
+WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
+    ({"memory.base_quantization": "nf4"}, "memory.base_quantization", "bitsandbytes"),
+    ({"memory.text_encoder_quantization": "nf4"}, "memory.text_encoder_quantization", "bitsandbytes"),
+    ({"optimizer.optimizer": "paged_lion8bit"}, "optimizer.optimizer", "bitsandbytes"),
+    ({"optimizer.optimizer": "came"}, "optimizer.optimizer", "pytorch_optimizer"),
+    ({"optimizer.optimizer": "pytorch_optimizer.SM3"}, "optimizer.optimizer", "pytorch_optimizer"),
+    ({"compile.attention": "flash2"}, "compile.attention", "flash_attn"),
+    ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
+    ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
+    ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
+]
 
 UNPAIRED = {
     "model.family": "qwen_image_edit",
@@ -41,6 +55,12 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),
     ({**SDXL, "optimizer.text_encoder_lr": 1e-5}, "optimizer.text_encoder_lr", "not trained"),
     ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
+    ({**SDXL, **TEXT, **PRODIGY, "optimizer.text_encoder_lr": 0.5}, "optimizer.text_encoder_lr", "one rate"),
+    (
+        {**PRODIGY, "network.layer_settings": [{"layers": "a", "dim": 4}, {"layers": "b", "learning_rate": 0.5}]},
+        "network.layer_settings[1].learning_rate",
+        "one rate",
+    ),
     ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
     ({"training.ema": True, "optimizer.optimizer": "schedulefree.SGDScheduleFree"}, "training.ema", "itself"),
@@ -67,8 +87,8 @@ BROKEN: list[tuple[Values, str, str]] = [
         "loss.zero_terminal_snr",
         "needs v-pred",
     ),
-    ({"model.family": "sdxl"}, "compile.shape_mode", "convolutions"),
-    ({"model.family": "sd15"}, "compile.shape_mode", "convolutions"),
+    ({"model.family": "sdxl", "compile.shape_mode": "static"}, "compile.shape_mode", "convolutions"),
+    ({"model.family": "sd15", "compile.shape_mode": "static"}, "compile.shape_mode", "convolutions"),
     ({**SDXL, "compile.caption_buckets": [64, 77]}, "compile.caption_buckets", "one length"),
     ({**SDXL, **PROMPT}, "sampling.prompts[0].true_cfg_scale", "blurred"),
     (
@@ -76,7 +96,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "memory.blocks_to_swap",
         "within one graph",
     ),
-    ({"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a break"),
+    ({"compile.disable_linear": "on", "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a graph break"),
     ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "where they lay"),
     *(
         ({f"network.{name}": 0.1, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", name)
@@ -150,11 +170,39 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"timesteps.logit_std": 2.0}, "timesteps.logit_std", "no effect"),
     ({"timesteps.mode_scale": 1.0}, "timesteps.mode_scale", "no effect"),
     (
-        {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 2},
-        "compile.compile_mode",
+        {"compile.compile_backend": "cudagraphs", "training.gradient_accumulation_steps": 2},
+        "compile.compile_backend",
         "overwrites",
     ),
-    ({"compile.compile_mode": "max-autotune"}, "compile.compile_mode", "not proven safe"),
+    ({"compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "not proven safe"),
+    (
+        {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "off"},
+        "compile.compile_mode",
+        "nothing is recorded",
+    ),
+    ({"compile.compile_mode": "max-autotune", "memory.blocks_to_swap": 3}, "compile.compile_mode", "where they lay"),
+    (
+        {"compile.compile_mode": "reduce-overhead", "memory.checkpointing_kind": "offload"},
+        "compile.compile_mode",
+        "to the host",
+    ),
+    *(
+        ({"compile.compile_mode": "reduce-overhead", f"network.{name}": 0.1}, "compile.compile_mode", name)
+        for name in ("network_dropout", "rank_dropout", "module_dropout")
+    ),
+    *(
+        ({"compile.compile": False, f"compile.{name}": value}, f"compile.{name}", "compile is off")
+        for name, value in {
+            "compile_backend": "aot_eager",
+            "compile_mode": "reduce-overhead",
+            "compile_dynamic": "true",
+            "compile_fullgraph": True,
+            "compile_cache_size_limit": 20,
+            "compile_scope": "model",
+            "compile_blocks": [{"blocks": "double", "compile": False}],
+            "disable_linear": "on",
+        }.items()
+    ),
     (
         {"compile.compile_mode": "max-autotune-no-cudagraphs", "compile.compile_backend": "aot_eager"},
         "compile.compile_mode",
@@ -309,9 +357,14 @@ KEPT: list[Values] = [
     {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},
     {"training.mixed_precision": "auto", "model.weight_dtype": "fp16"},
     {"compile.compile_mode": "max-autotune-no-cudagraphs", "training.gradient_accumulation_steps": 4},
-    {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 4, "compile.compile": False},
+    {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 4},
+    {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "on"},
+    {"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True},
+    {"model.family": "sdxl"},
+    {"model.family": "sd15"},
+    {**SDXL, **TEXT, **PRODIGY, "optimizer.text_encoder_lr": 1.0},
+    {**PRODIGY, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1.0}, {"layers": "a", "dim": 4}]},
     {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
-    {"compile.compile_scope": "model", "compile.compile": False},
     {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
     {"memory.base_compute": "fp8"},
     {"memory.base_compute": "int8", "memory.base_quantization": "int8"},

@@ -85,7 +85,6 @@ class Training:
                 backend=backend,
                 dynamic=dynamic,
                 disable_linear=linear,
-                swapping=count > 0,
                 recompute=kind == "auto",
             )
 

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from backend.base import compile_cache
 from backend.base.paths import resolve
+from backend.config.family_defaults import usual_shape_mode
+from backend.config.graph_choice import RECORDING_MODES, mode_records
 from backend.config.rules.rule import Rule, no_effect
 from backend.models.table import FAMILIES
 
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+_RECORDING_PATHS = ("compile.compile_mode", "compile.compile", "compile.compile_backend", "compile.cuda_graphs")
+_OFF_MODES = " or ".join(dict.fromkeys(RECORDING_MODES.values()))
 
 
-def _cuda_graphs(compile_: bool, mode: str, backend: str, blocks: list[Any] | None) -> bool:
-    backends = [backend] + [row.backend for row in blocks or [] if row.compile]
-    return compile_ and ((mode in _CUDA_GRAPH_MODES and backend == "inductor") or "cudagraphs" in backends)
+def _backend_records(compile_: bool, backend: str, blocks: list[Any] | None) -> bool:
+    """Whether torch's backend that records CUDA graphs by itself compiles any block."""
+    return compile_ and "cudagraphs" in [backend, *(row.backend for row in blocks or [] if row.compile)]
 
 
-_CUDA_GRAPH_PATHS = (
-    "compile.compile_mode",
-    "compile.compile",
-    "compile.compile_backend",
-    "compile.compile_blocks",
-    "training.gradient_accumulation_steps",
-)
+def _unrecordable(paths: tuple[str, ...], broken: Callable[..., bool], why: str, remedy: str) -> tuple[Rule, Rule]:
+    """What can't be recorded: refused where cuda_graphs asks for it, said where a compile mode does."""
+    return (
+        Rule(
+            ("compile.cuda_graphs", *paths),
+            lambda chosen, *values: chosen == "on" and broken(*values),
+            f"cuda_graphs can't be used with {why}",
+            f"{remedy[0].upper()}{remedy[1:]}, or set compile.cuda_graphs to auto",
+        ),
+        Rule(
+            (*_RECORDING_PATHS, *paths),
+            lambda mode, on, backend, chosen, *values: (
+                chosen == "auto" and mode_records(on, mode, backend) and broken(*values)
+            ),
+            f"compile_mode {{compile_mode}} records nothing in this run: CUDA graphs can't be used with {why}",
+            f"Set compile_mode to {_OFF_MODES}, or: {remedy}",
+            "warning",
+        ),
+    )
+
+
+def _mode(mode: str, family: str) -> str:
+    """The shape mode with auto resolved."""
+    return usual_shape_mode(family) if mode == "auto" else mode
 
 
 def _classes(family: str) -> list[str]:
@@ -33,43 +54,57 @@ def _classes(family: str) -> list[str]:
 
 COMPILE_RULES: tuple[Rule, ...] = (
     Rule(
-        _CUDA_GRAPH_PATHS,
-        lambda mode, on, backend, blocks, accumulation: accumulation > 1 and _cuda_graphs(on, mode, backend, blocks),
-        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) can't run with gradient accumulation "
-        "({gradient_accumulation_steps}): the second backward pass overwrites what the first one still needs",
-        "Set compile_mode to max-autotune-no-cudagraphs or default with the backend inductor, or "
-        "gradient_accumulation_steps to 1",
+        (
+            "compile.compile_backend",
+            "compile.compile",
+            "compile.compile_blocks",
+            "training.gradient_accumulation_steps",
+        ),
+        lambda backend, on, blocks, accumulation: accumulation > 1 and _backend_records(on, backend, blocks),
+        "the backend cudagraphs can't be used with gradient accumulation ({gradient_accumulation_steps}): the second "
+        "backward pass overwrites what the first one still needs",
+        "Set compile_backend to inductor, whose passes cuda_graphs records safely, or gradient_accumulation_steps to 1",
     ),
     Rule(
-        _CUDA_GRAPH_PATHS,
-        lambda mode, on, backend, blocks, accumulation: accumulation == 1 and _cuda_graphs(on, mode, backend, blocks),
-        "CUDA graphs (compile_mode {compile_mode}, backend {compile_backend}) are not proven safe here: validation and "
-        "samples between steps may overwrite their memory",
-        "Set compile_mode to max-autotune-no-cudagraphs or default, with the backend inductor",
+        (
+            "compile.compile_backend",
+            "compile.compile",
+            "compile.compile_blocks",
+            "training.gradient_accumulation_steps",
+        ),
+        lambda backend, on, blocks, accumulation: accumulation == 1 and _backend_records(on, backend, blocks),
+        "the backend cudagraphs is not proven safe here: validation and samples between steps may overwrite its memory",
+        "Set compile_backend to inductor, whose passes cuda_graphs records safely",
         "warning",
     ),
     Rule(
-        ("compile.cuda_graphs", "memory.blocks_to_swap"),
-        lambda chosen, count: chosen == "on" and count > 0,
-        "cuda_graphs can't be used with block swap ({blocks_to_swap} blocks): a recorded pass reads weights where they "
-        "lay",
-        "Set memory.blocks_to_swap to 0, or compile.cuda_graphs to auto",
+        _RECORDING_PATHS,
+        lambda mode, on, backend, chosen: chosen == "off" and mode_records(on, mode, backend),
+        "compile_mode {compile_mode} asks for CUDA graphs, and cuda_graphs is off: nothing is recorded",
+        f"Set compile.cuda_graphs to auto, or compile_mode to {_OFF_MODES}",
+        "warning",
     ),
-    Rule(
-        ("compile.cuda_graphs", "training.gradient_checkpointing", "memory.checkpointing_kind"),
-        lambda chosen, saves, kind: chosen == "on" and saves and kind == "offload",
-        "cuda_graphs can't be used with checkpointing_kind offload: what goes to the host and back can't be recorded",
-        "Set memory.checkpointing_kind to auto, or compile.cuda_graphs to auto",
+    *_unrecordable(
+        ("memory.blocks_to_swap",),
+        lambda count: count > 0,
+        "block swap ({blocks_to_swap} blocks): a recorded pass reads weights where they lay",
+        "set memory.blocks_to_swap to 0",
+    ),
+    *_unrecordable(
+        ("training.gradient_checkpointing", "memory.checkpointing_kind"),
+        lambda saves, kind: saves and kind == "offload",
+        "checkpointing_kind offload: what goes to the host and back can't be recorded",
+        "set memory.checkpointing_kind to auto",
     ),
     *(
-        Rule(
-            ("compile.cuda_graphs", "training.gradient_checkpointing", f"network.{name}"),
-            lambda chosen, saves, dropout: chosen == "on" and saves and dropout > 0,
-            f"cuda_graphs can't be used with gradient checkpointing and {name}: what the second forward pass draws "
-            "again can't be recorded",
-            f"Set {name} to 0, turn training.gradient_checkpointing off, or set compile.cuda_graphs to auto",
-        )
+        rule
         for name in ("network_dropout", "rank_dropout", "module_dropout")
+        for rule in _unrecordable(
+            ("training.gradient_checkpointing", f"network.{name}"),
+            lambda saves, dropout: saves and dropout > 0,
+            f"gradient checkpointing and {name}: what the second forward pass draws again can't be recorded",
+            f"set network.{name} to 0 or turn training.gradient_checkpointing off",
+        )
     ),
     Rule(
         ("compile.compile_mode", "compile.compile_backend"),
@@ -92,11 +127,23 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "Set compile.compile_scope to blocks, or memory.blocks_to_swap to 0",
     ),
     Rule(
-        ("compile.compile_fullgraph", "compile.compile", "compile.disable_linear", "memory.blocks_to_swap"),
-        lambda whole, on, linear, count: on and whole and (linear == "on" or (linear == "auto" and count > 0)),
-        "compile_fullgraph can't be kept: disable_linear {disable_linear} leaves linear layers out of the graphs, and "
-        "each is a break",
-        "Set compile.disable_linear to off, or compile_fullgraph to false",
+        ("compile.compile_fullgraph", "compile.compile", "compile.disable_linear"),
+        lambda whole, on, linear: on and whole and linear == "on",
+        "compile_fullgraph can't be kept: disable_linear on leaves out linear layers, and each is a graph break",
+        "Set compile.disable_linear to auto, or compile_fullgraph to false",
+    ),
+    *(
+        no_effect(f"compile.{name}", "compile.compile", (True,), "compile is off")
+        for name in (
+            "compile_backend",
+            "compile_mode",
+            "compile_dynamic",
+            "compile_fullgraph",
+            "compile_cache_size_limit",
+            "compile_scope",
+            "compile_blocks",
+            "disable_linear",
+        )
     ),
     no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
     Rule(
@@ -113,7 +160,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
             ("compile.shape_mode", "model.family"),
             lambda chosen, family, row=row, mode=mode: FAMILIES[family] is row and chosen == mode,
             f"{row.title} can't have shape_mode {mode}: {reason}",
-            "Set compile.shape_mode to exact_buckets: one or two graphs for all sizes, without padding",
+            "Set compile.shape_mode to auto, which is exact_buckets for this family: one or two graphs for all sizes",
         )
         for row in FAMILIES.values()
         for mode, reason in row.lacks_modes.items()
@@ -125,14 +172,20 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "Take caption_buckets out",
         "warning",
     ),
-    no_effect("compile.static_token_count", "compile.shape_mode", ("static",), "nothing is padded in this shape mode"),
     Rule(
-        ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile"),
-        lambda dynamic, mode, profile: (
-            profile == "custom" and dynamic != "auto" and mode in ("dynamic", "exact_buckets")
+        ("compile.static_token_count", "compile.shape_mode", "model.family"),
+        lambda count, mode, family: count is not None and _mode(mode, family) != "static",
+        "static_token_count has no effect: nothing is padded in this shape mode",
+        "Set compile.shape_mode to static where the family can have it, or take static_token_count out",
+        "warning",
+    ),
+    Rule(
+        ("compile.compile_dynamic", "compile.shape_mode", "compile.compile_profile", "model.family"),
+        lambda dynamic, mode, profile, family: (
+            profile == "custom" and dynamic != "auto" and _mode(mode, family) in ("dynamic", "exact_buckets")
         ),
         "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} says it for itself",
-        "Set compile_dynamic to auto, or shape_mode to static or off",
+        "Set compile_dynamic to auto, or shape_mode to off (or static, where the family can have it)",
         "warning",
     ),
     Rule(

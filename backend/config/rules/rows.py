@@ -14,6 +14,7 @@ from backend.base.problems import Problem
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.rule import Rule, When, longer_than_run, needs_pictures, no_effect
 from backend.config.rules.weights import WEIGHT_RULES
+from backend.config.rules_packages import PACKAGE_RULES
 from backend.config.rules_saving import SAVING_RULES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
@@ -90,6 +91,7 @@ RULES: tuple[Rule, ...] = (
         "Add a row to dataset.folders with the folder of your pictures",
         when="start",
     ),
+    *PACKAGE_RULES,
     # control pictures
     Rule(
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),

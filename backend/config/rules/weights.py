@@ -34,7 +34,36 @@ def _loraplus(name: str) -> tuple[Rule, Rule]:
     )
 
 
+_ONE_RATE = "{optimizer} finds one rate for all weights, and"
+
+# What asks an optimizer that finds its rate by itself for a second one.
+ONE_RATE_RULES: tuple[Rule, ...] = (
+    Rule(
+        (
+            "optimizer.text_encoder_lr",
+            "optimizer.optimizer",
+            "optimizer.learning_rate",
+            "network.train_text_encoder",
+        ),
+        lambda own, name, rate, trained: trained and own not in (None, rate) and finds_rate(name),
+        f"{_ONE_RATE} text_encoder_lr {{text_encoder_lr:g}} is another than learning_rate {{learning_rate:g}}",
+        "Take text_encoder_lr out, or choose another optimizer, such as adamw",
+    ),
+    Rule(
+        ("network.layer_settings", "optimizer.optimizer", "optimizer.learning_rate"),
+        lambda rows, name, rate: (
+            [number for number, row in enumerate(rows or []) if row.learning_rate not in (None, rate)]
+            if finds_rate(name)
+            else []
+        ),
+        f"{_ONE_RATE} this row asks for another than learning_rate {{learning_rate:g}}",
+        "Leave the row's learning_rate empty, or choose another optimizer, such as adamw",
+        column="learning_rate",
+    ),
+)
+
 WEIGHT_RULES: tuple[Rule, ...] = (
+    *ONE_RATE_RULES,
     # optimizer
     Rule(
         ("optimizer.learning_rate", "network.train_text_encoder", "optimizer.text_encoder_lr"),

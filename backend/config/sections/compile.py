@@ -47,12 +47,12 @@ class CompileSection(Section):
         "the run says so and trains eagerly.",
         aliases=("torch_compile", "use_torch_compile", "compile_model", "enable_compile"),
     )
-    compile_profile: Literal["custom", "fast_compile", "balanced", "max_speed"] = setting(
+    compile_profile: Literal["custom", "balanced", "max_speed"] = setting(
         "custom",
         label="Profile",
         help="Sets backend, mode, dynamic shapes, whole graphs and recompile limit in one word. custom: as they stand "
-        "below. fast_compile: fewest and shortest compiles, for trial runs. balanced: one exact kernel set a shape. "
-        "max_speed: also times several kernels for each matrix product, minutes at the start, for long runs.",
+        "below; the defaults compile least. balanced: one exact kernel set a shape. max_speed: also times several "
+        "kernels for each matrix product, minutes at the start, for long runs.",
         aliases=("compilation_profile",),
     )
     compile_backend: _Backend = setting(
@@ -67,9 +67,9 @@ class CompileSection(Section):
         "default",
         label="Mode",
         help="default compiles soonest. max-autotune-no-cudagraphs tries several kernels for each product: a "
-        "longer compile, at times faster steps. reduce-overhead and max-autotune record CUDA graphs, which "
-        "fail when several backward passes run between two steps, so they are refused with gradient "
-        "accumulation.",
+        "longer compile, at times faster steps. reduce-overhead is default and max-autotune is "
+        "max-autotune-no-cudagraphs, both with training passes recorded as by cuda_graphs = on, where cuda_graphs is "
+        "auto.",
         aliases=("dynamo_mode", "torch_compile_mode"),
     )
     compile_dynamic: Literal["auto", "true", "false"] = setting(
@@ -99,10 +99,11 @@ class CompileSection(Section):
         aliases=("dynamo_cache_size_limit", "cache_size_limit", "recompile_limit", "torch_compile_cache_size_limit"),
         advanced=True,
     )
-    shape_mode: Literal["static", "exact_buckets", "dynamic", "off"] = setting(
-        "static",
+    shape_mode: Literal["auto", "static", "exact_buckets", "dynamic", "off"] = setting(
+        "auto",
         label="Shape mode",
-        help="How pictures of many sizes become few graphs. static pads every picture to one token count, masked "
+        help="How pictures of many sizes become few graphs. auto takes static, or exact_buckets for a family that "
+        "can't have it (SDXL, SD 1.5), and the plan names it. static pads every picture to one token count, masked "
         "exactly: one graph, same result. exact_buckets makes bucket sizes that fall on one or two token "
         "counts: no padding, a little more cropping. dynamic compiles once for a range of sizes. off leaves "
         "sizes as they are: one graph each, or two for all of them with dynamic shapes at auto.",
@@ -149,9 +150,10 @@ class CompileSection(Section):
     disable_linear: Literal["auto", "on", "off"] = setting(
         "auto",
         label="Linear layers eager",
-        help="Keeps linear layers out of the compiled graphs. auto does so while blocks are swapped to the CPU, as "
-        "other trainers do; on always, off never. Swap works without it, and off is faster: on an H100 a step with 8 "
-        "of 12 blocks swapped took 166 ms with off, in 2 graphs, and 340 ms with on, in 17.",
+        help="on keeps linear layers out of the compiled graphs, as other trainers do under block swap: each layer is "
+        "a graph break. auto and off compile them, under swap too: swapped weights keep their addresses here. On an "
+        "H100 a step with 8 of 12 blocks swapped took 166 ms with off, in 2 graphs, and 340 ms with on, in 17 graphs "
+        "with 20 breaks.",
         aliases=("disable_linear_from_compile", "compile_disable_linear"),
         advanced=True,
     )

@@ -106,8 +106,9 @@ class MemorySection(Section):
         "bf16",
         label="Base layers multiply in",
         help="bf16 brings quantised weights back to the precision of the run before each product. int8 (from NVIDIA's "
-        "Ampere on) and fp8 (from Ada on) round activations and gradients to 8 bits too, row by row: faster, and not "
-        "the same numbers. Alone, it also keeps the weights in that format.",
+        "Ampere on) and fp8 (from Ada on) round activations and gradients to 8 bits too, row by row: not the same "
+        "numbers, and slower for one picture a step (FLUX's width on an H100: bf16 107 ms, fp8 118, int8 122). "
+        "Alone, it also keeps the weights in that format, which saves memory.",
         aliases=("quantized_matmul", "scaled_mm", "fp8_scaled_matmul", "int8_matmul"),
         advanced=True,
     )

@@ -9,23 +9,24 @@ from pydantic import AfterValidator, Field
 from backend.config.declare import Section, setting
 from backend.config.sections.values import keyword_table, name_or_class_path
 
-OPTIMIZERS = (
-    "adamw",
-    "adamw8bit",
-    "paged_adamw8bit",
-    "paged_adamw",
-    "adafactor",
-    "came",
-    "lion",
-    "lion8bit",
-    "paged_lion8bit",
-    "prodigy",
-    "adamw_schedulefree",
-    "radam_schedulefree",
-    "adam",
-    "sgd",
-    "rmsprop",
-)
+OPTIMIZER_CLASSES = {
+    "adamw": "torch.optim.AdamW",
+    "adamw8bit": "bitsandbytes.optim.AdamW8bit",
+    "paged_adamw8bit": "bitsandbytes.optim.PagedAdamW8bit",
+    "paged_adamw": "bitsandbytes.optim.PagedAdamW",
+    "adafactor": "torch.optim.Adafactor",
+    "came": "pytorch_optimizer.CAME",
+    "lion": "pytorch_optimizer.Lion",
+    "lion8bit": "bitsandbytes.optim.Lion8bit",
+    "paged_lion8bit": "bitsandbytes.optim.PagedLion8bit",
+    "prodigy": "pytorch_optimizer.Prodigy",
+    "adamw_schedulefree": "pytorch_optimizer.ScheduleFreeAdamW",
+    "radam_schedulefree": "pytorch_optimizer.ScheduleFreeRAdam",
+    "adam": "torch.optim.Adam",
+    "sgd": "torch.optim.SGD",
+    "rmsprop": "torch.optim.RMSprop",
+}
+OPTIMIZERS = tuple(OPTIMIZER_CLASSES)
 SCHEDULE_FREE = ("adamw_schedulefree", "radam_schedulefree")
 OWN_RATE = ("prodigy",)
 SCHEDULERS = ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.plan.memory.parts import Parts
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ def _turns(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _recordings(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if cfg.compile.cuda_graphs == "on":
+    if recording_of(cfg) == "on":
         words = "record CUDA graphs only where there is memory for them"
-        yield Change({"compile.cuda_graphs": "auto"}, words, "what they would have saved of a step")
+        values: Values = {"compile.cuda_graphs": "auto"} if cfg.compile.cuda_graphs == "on" else {}
+        if cfg.compile.compile_mode in RECORDING_MODES:
+            values = {**values, "compile.compile_mode": RECORDING_MODES[cfg.compile.compile_mode]}
+        yield Change(values, words, "what they would have saved of a step")
 
 
 def _tiles(cfg: Config, parts: Parts | None) -> Iterator[Change]:
@@ -88,11 +92,8 @@ def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
         return
     blocks, now = len(parts.denoiser.blocks), cfg.memory.blocks_to_swap
     step = max(1, blocks // _SWAP_STEPS)
-    # auto would leave linear layers out of the graphs, which swap does not need and which compiles for minutes.
-    whole = {"compile.disable_linear": "off"} if cfg.compile.compile and cfg.compile.disable_linear == "auto" else {}
     for count in range(now + step, blocks - 1, step):
-        values = {"memory.blocks_to_swap": count, **whole}
-        yield Change(values, f"swap {count} of {blocks} blocks", "time where the bus is slow")
+        yield Change({"memory.blocks_to_swap": count}, f"swap {count} of {blocks} blocks", "time where the bus is slow")
 
 
 def _batch(cfg: Config, parts: Parts | None) -> Iterator[Change]:

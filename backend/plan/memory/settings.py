@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from backend.base.problems import errors
 from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
+from backend.config.graph_choice import recording_of
 from backend.config.rules.rows import check
 from backend.config.schema import with_values
 from backend.models.activations import VaeActivations
@@ -99,11 +100,11 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
-        recorded=on_card and cfg.compile.cuda_graphs == "on",
+        recorded=on_card and recording_of(cfg) == "on",
         may_record=on_card
         and said is not None
         and said.launch_bound
-        and cfg.compile.cuda_graphs == "auto"
+        and recording_of(cfg) == "auto"
         and not unrecordable(cfg),
         accumulates=cfg.training.gradient_accumulation_steps > 1,
     )

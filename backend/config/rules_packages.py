@@ -1,0 +1,50 @@
+"""Rules about optional packages: what a run needs that is not installed is told before the run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backend.config.packages import install_remedy, is_installed
+from backend.config.rules.rule import Rule
+from backend.config.sections.optimizer import OPTIMIZER_CLASSES
+
+
+def _needs(path: str, module: str, asks: Callable[[Any], bool], otherwise: str) -> Rule:
+    """An error for a start when the setting asks for a package that is not installed. otherwise: what else to set."""
+    name = path.rsplit(".", 1)[1]
+    return Rule(
+        (path,),
+        lambda value: asks(value) and not is_installed(module),
+        f"{name} {{{name}}} needs the package {module}, which is not installed",
+        f"{install_remedy(module)}; or {otherwise}",
+        when="start",
+    )
+
+
+def _of(module: str) -> Callable[[str], bool]:
+    """Whether an optimizer, by name or class path, is of `module`."""
+    return lambda name: OPTIMIZER_CLASSES.get(name, name).partition(".")[0] == module
+
+
+PACKAGE_RULES: tuple[Rule, ...] = (
+    *(
+        _needs(f"memory.{name}", "bitsandbytes", lambda kind: kind == "nf4", f"set {name} to int8")
+        for name in ("base_quantization", "text_encoder_quantization")
+    ),
+    *(
+        _needs("optimizer.optimizer", module, _of(module), "set optimizer to adamw")
+        for module in ("bitsandbytes", "pytorch_optimizer")
+    ),
+    *(
+        _needs("compile.attention", module, lambda chosen, route=route: chosen == route, "set attention to auto")
+        for route, module in (("flash2", "flash_attn"), ("fa3", "flash_attn_interface"), ("fa4", "flash_attn.cute"))
+    ),
+    Rule(
+        ("logging.tensorboard",),
+        lambda on: on and not is_installed("tensorboard"),
+        "tensorboard needs the package tensorboard, which is not installed",
+        f"{install_remedy('tensorboard')}; or set logging.tensorboard to false",
+        when="start",
+    ),
+)
