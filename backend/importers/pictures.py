@@ -64,7 +64,7 @@ def read_data_set(work: Work) -> None:
 
 def _controlled(work: Work, row: dict[str, Any], place: str) -> dict[str, Any]:
     """A folder without its control pictures where the family takes none; the folder itself stays."""
-    if "control_path" in row and FAMILIES[work.family_here].facts.controls is None:
+    if "control_path" in row and FAMILIES[work.family_here].controls is None:
         path = row.pop("control_path")
         way = "the folder itself is taken" if work.family else "name a family that edits, as --family flux_kontext does"
         why = f"{work.family_here} takes no control pictures; {way}"

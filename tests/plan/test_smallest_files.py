@@ -16,7 +16,7 @@ PICTURES = "[[dataset.folders]]\npath = 'pictures/my-cat'\n"
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_base_model_and_pictures_are_enough(name: str) -> None:
-    facts = FAMILIES[name].facts
+    facts = FAMILIES[name]
     control = "control_path = 'pictures/before'\n" if facts.controls is not None and facts.controls.needed else ""
     loaded = loads(f"[model]\nfamily = '{name}'\nbase_model = 'models/base'\n\n{PICTURES}{control}")
     assert loaded.problems == [] and loaded.config is not None and ready(loaded.config) == []
