@@ -1,4 +1,4 @@
-"""What a block keeps for its backward pass, as data: the words in which a family says it. Without torch.
+"""Describes what a block keeps for its backward pass, as data that a family gives. Without torch.
 
 The figures of a family are counted from what autograd really saves (tests/plan/test_activations.py counts again).
 """

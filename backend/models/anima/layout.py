@@ -90,6 +90,7 @@ QWEN3 = Layout(
 
 
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of Anima's transformer."""
     width, inputs = shapes["patch_embed.proj.weight"]
     first = "transformer_blocks.0"
     head = shapes[f"{first}.attn1.norm_q.weight"][0]
@@ -109,6 +110,7 @@ def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def measure_conditioner(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of the text conditioner."""
     vocabulary, target = shapes["embed.weight"]
     width, source = shapes["blocks.0.cross_attn.k_proj.weight"]
     return {
@@ -123,6 +125,7 @@ def measure_conditioner(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def measure_qwen3(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of Qwen3."""
     vocabulary, width = shapes["embed_tokens.weight"]
     first = "layers.0.self_attn"
     head = shapes[f"{first}.q_norm.weight"][0]

@@ -1,4 +1,4 @@
-"""Latents as tokens of 2x2 cells, as FLUX, Qwen-Image and Cosmos have them, and the noise levels of their samples."""
+"""Packs latents into tokens of 2x2 cells, and computes the noise levels of samples of models trained by flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A base model as a person has it: a folder in diffusers layout, single files, or a mixture. Torch-free.
+"""Finds the parts of a base model as a person has it: a folder in diffusers layout, single files, or a mixture.
 
 Where each part lies, what its config is, and which tensors it has, all from headers: a 24 GB model takes milliseconds.
 `backend.models.common.sources.open_part` reads the tensors.

@@ -1,4 +1,4 @@
-"""What is wrong with the files of a base model, named at the setting that gave them, before anything heavy loads."""
+"""Checks the files of a base model; what is wrong is named at the setting that gave them, before anything loads."""
 
 from __future__ import annotations
 

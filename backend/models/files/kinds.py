@@ -1,4 +1,4 @@
-"""What a model file is, told by its tensors' names and shapes, for the message that a wrong one gets. Torch-free."""
+"""Tells by its tensors' names and shapes what a model file is, for the message that a wrong one gets. Torch-free."""
 
 from __future__ import annotations
 

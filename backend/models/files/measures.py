@@ -36,6 +36,7 @@ def count_modules(shapes: Shapes, before: str) -> int:
 
 
 def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of a CLIP text encoder."""
     vocabulary, width = shapes["text_model.embeddings.token_embedding.weight"]
     head = config["hidden_size"] // config["num_attention_heads"]
     found = {
@@ -55,6 +56,7 @@ def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def t5(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of T5's encoder."""
     vocabulary, width = shapes["shared.weight"]
     first = "encoder.block.0.layer"
     heads = shapes[f"{first}.0.SelfAttention.relative_attention_bias.weight"][1]
@@ -69,6 +71,7 @@ def t5(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def kl_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of ``AutoencoderKL``."""
     levels = count_modules(shapes, "encoder.down_blocks")
     widths = [shapes[f"encoder.down_blocks.{i}.resnets.0.conv1.weight"][0] for i in range(levels)]
     return {
@@ -83,4 +86,5 @@ def kl_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def wan_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of ``AutoencoderKLQwenImage``."""
     return {"base_dim": shapes["encoder.conv_in.weight"][0], "z_dim": shapes["post_quant_conv.weight"][0]}

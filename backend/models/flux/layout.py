@@ -77,6 +77,7 @@ FLUX_BFL = Layout(
 
 
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of FLUX's transformer."""
     width = shapes["x_embedder.weight"][0]
     head = shapes["transformer_blocks.0.attn.norm_q.weight"][0]
     return {

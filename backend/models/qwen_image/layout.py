@@ -37,6 +37,7 @@ QWEN_VL = Layout(
 
 
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of Qwen-Image's transformer."""
     width, channels = shapes["img_in.weight"]
     head = shapes["transformer_blocks.0.attn.norm_q.weight"][0]
     # The shipped proportions of frame, rows and columns, in even numbers.
@@ -53,6 +54,7 @@ def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def measure_qwen_vl(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of Qwen2.5-VL."""
     vocabulary, width = shapes["model.embed_tokens.weight"]
     first = "model.layers.0.self_attn"
     old, vision = dict(config["text_config"]), dict(config["vision_config"])

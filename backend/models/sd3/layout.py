@@ -70,6 +70,7 @@ SD3_MMDIT = Layout(
 
 
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of SD3's transformer."""
     width, channels, patch, _ = shapes["pos_embed.proj.weight"]
     layers = count_modules(shapes, "transformer_blocks")
     norm = shapes.get("transformer_blocks.0.attn.norm_q.weight")

@@ -92,6 +92,7 @@ LDM_UNET = ldm_unet()
 
 
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of a UNet."""
     levels = count_modules(shapes, "down_blocks")
     found: Config = {
         "in_channels": shapes["conv_in.weight"][1],
