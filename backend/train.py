@@ -22,12 +22,15 @@ from backend.config.load import load, ready
 from backend.config.schema import Config
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import chosen
+from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
-from backend.runs.errors import RunError
+from backend.runs.errors import RunError, WriteFailed
 from backend.runs.events import EventWriter
-from backend.runs.folder import Run, find
+from backend.runs.folder import Run, find, list_runs
+from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
+from backend.runs.states import state_step
 from backend.training.requests import Asks, StopAsked
 
 log = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known.run is None and known.config is None and known.resume in (None, ""):
             parser.error("give a CONFIG.toml, --run DIR or --resume RUN")
         run, resume = _open(known.config, known.run, known.resume, overrides)
-    except (Refused, RunError) as error:
+    except (Refused, RunError, WriteFailed) as error:
         _complain(error)
         return WRONG_INPUT
     return run_trainer(run, resume, foreground=known.run is None, logs=configure_logging)
@@ -60,13 +63,14 @@ def run_trainer(
     and its log level; left out by callers that have their own logging.
     """
     try:
-        run.attach()
-    except RunError as error:
+        _attach(run)
+    except (RunError, WriteFailed) as error:
         _complain(error)
         return WRONG_INPUT
     events = EventWriter(run)
     asks = Asks(Control(run))
     with ExitStack() as stack:
+        stack.enter_context(Keeper(run, events))
         stack.enter_context(asks.signals())
         stack.enter_context(_display(run) if foreground else nullcontext())
         try:
@@ -75,9 +79,11 @@ def run_trainer(
                 logs(run, cfg.logging.log_level)
             return _train(run, cfg, events, asks, resume)
         except StopAsked:
+            # A resumed run stands where its state was saved.
+            step = (state_step(run.state_dir) if resume else None) or 0
             log.info("Stopped before the first step; there was nothing to save.")
-            events.write("stopped", step=0)
-            run.finish("stopped", step=0)
+            events.write("stopped", step=step)
+            run.finish("stopped", step=step)
             return DONE
         except KeyboardInterrupt:
             log.warning("Ended at once; the last saved state is kept.")
@@ -86,6 +92,16 @@ def run_trainer(
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
             return _fail(run, events, error)
+
+
+def _attach(run: Run) -> None:
+    """Make this process the run's. One that was started by hand waits its turn and looks for others first."""
+    if run.is_spawned():
+        run.attach()
+        return
+    default = resolve(Config().saving.output_dir)
+    with one_start(lambda: [*list_runs(run.path.parent), *list_runs(default)], but=run):
+        run.attach()
 
 
 def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool) -> int:
@@ -203,7 +219,7 @@ def _display(run: Run):  # noqa: ANN202 - a context manager of a module that onl
     return show(run)
 
 
-def _complain(error: Refused | RunError) -> None:
+def _complain(error: Refused | RunError | WriteFailed) -> None:
     if isinstance(error, Refused):
         for problem in error.problems:
             _say(problem)

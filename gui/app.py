@@ -21,13 +21,13 @@ from fastapi.staticfiles import StaticFiles
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
-from backend.runs import supervise
+from backend.runs import recovery
 from gui import compile_routes, fields, form, run_routes, theme
 from gui.actions import Actions
 from gui.draft import Desk
 from gui.form_routes import Checks
 from gui.run_store import Places
-from gui.security import Hardening, Password, SameOrigin, TrustedHosts
+from gui.security import Hardening, NoUploads, Password, SameOrigin, TrustedHosts
 from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ _TABS: dict[str, ModuleType] = {
     "run": run,
     "library": library,
 }
+# Too short to be felt; what Gradio itself takes on Windows.
+_QUEUE_PAUSE_S = 0.05
 _RESTART = "(window.monotileReady ||= []).push(m => m.{call});window.monotileFlush?.();"
 
 
@@ -82,7 +84,7 @@ def make_app(
     async def lifespan(app: FastAPI) -> Any:
         # What a crash or a power cut left in the records is put right before anybody looks at them.
         for root in places.roots():
-            supervise.reconcile(root)
+            recovery.reconcile(root)
         places.empty_bins()
         yield
 
@@ -93,9 +95,10 @@ def make_app(
     app.include_router(compile_routes.routes(places, checks.config))
     app.mount("/page", StaticFiles(directory=theme.ASSETS), name="page")
     mark = theme.version()
+    blocks = build(actions)
     gr.mount_gradio_app(
         app,
-        build(actions),
+        blocks,
         path="/",
         theme=theme.build(),
         head=theme.head(mark),
@@ -109,6 +112,9 @@ def make_app(
         max_file_size="1mb",
         blocked_paths=[str(PROJECT_ROOT)],
     )
+    # Gradio looks a thousand times a second whether a button was pressed, which costs 4 % of a core all day long.
+    blocks._queue.sleep_when_free = _QUEUE_PAUSE_S
+    app.add_middleware(NoUploads)
     if password:
         app.add_middleware(Password, password=password)
     app.add_middleware(SameOrigin)

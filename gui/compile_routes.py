@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 # A cache of one GPU and torch takes some hundred megabytes.
 _LARGEST_ARCHIVE = 8 * 2**30
 _SECONDS = 600
+# One at a time: each may take gigabytes of the temporary folder.
+_importing = threading.Lock()
 
 
 def routes(places: Places, form: Callable[[], Config | None]) -> APIRouter:
@@ -50,7 +53,7 @@ def _folder(config: Config | None) -> Path:
 
 
 def _unused(places: Places) -> None:
-    busy = next((run.name for run in places.runs() if run.status().active), None)
+    busy = next((run.name for run in places.runs() if run.is_at_work()), None)
     if busy is not None:
         raise HTTPException(409, f"The run {busy} is using it. Wait until it ends.")
 
@@ -91,8 +94,11 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
         """Take kernels from a zip, the request's body; those that are here stay."""
         await run_in_threadpool(_unused, places)
         folder = await run_in_threadpool(lambda: _folder(form()))
-        file = _temporary()
+        if not _importing.acquire(blocking=False):
+            raise HTTPException(409, "Another archive is being taken in. Wait until it ends.")
+        file = None
         try:
+            file = _temporary()
             with open(file, "wb") as stream:
                 async for part in request.stream():
                     if stream.tell() + len(part) > _LARGEST_ARCHIVE:
@@ -100,7 +106,9 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
                     stream.write(part)
             return answer({"text": await run_in_threadpool(_ask, folder, "import", file)})
         finally:
-            file.unlink(missing_ok=True)
+            _importing.release()
+            if file is not None:
+                file.unlink(missing_ok=True)
 
 
 def _temporary() -> Path:

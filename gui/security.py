@@ -11,6 +11,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -29,6 +30,9 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
     "media-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
+
+
+_UPLOADS = re.compile(r"/upload(_progress)?/?$")
 
 
 def is_loopback(host: str) -> bool:
@@ -146,6 +150,19 @@ class Password:
         if scope["type"] in ("http", "websocket") and not self.allows(Headers(scope=scope).get("authorization")):
             challenge = {"WWW-Authenticate": 'Basic realm="Monotile", charset="UTF-8"'}
             await _refuse(scope, receive, send, 401, "This page needs its password.", challenge)
+            return
+        await self.app(scope, receive, send)
+
+
+class NoUploads:
+    """Refuses Gradio's own uploads: no field of the page takes a file that way, and their number has no bound."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _UPLOADS.search(scope["path"]):
+            await _refuse(scope, receive, send, 403, "This page takes no files this way.")
             return
         await self.app(scope, receive, send)
 

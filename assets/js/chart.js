@@ -141,4 +141,15 @@
     m.on("theme", () => setTimeout(api.rebuild, 50));
     return api;
   };
+  // Of a long run only what is new since the last answer is sent: it takes the place of what is drawn from there on.
+  m.joined = (before, news) => {
+    if (news.from === undefined || !before) return news;
+    const kept = before.first.findIndex((step) => step >= news.from);
+    const cut = kept < 0 ? before.first.length : kept;
+    const both = (old, added) => {
+      if (Array.isArray(added)) return [...old.slice(0, cut), ...added];
+      return added && typeof added === "object" ? Object.fromEntries(Object.entries(added).map(([name, value]) => [name, both(old[name], value)])) : added;
+    };
+    return both(before, news);
+  };
 })();

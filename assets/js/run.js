@@ -224,11 +224,13 @@
     const run = view.run;
     try {
       const width = Math.max(120, Math.min(1200, Math.round(ui.loss.clientWidth || 600)));
-      const query = { run, width, key: view.key, seen: view.seen };
+      const query = { run, width, key: view.key, seen: view.seen, log_offset: view.log.offset };
       if (view.zoom) Object.assign(query, { since: Math.floor(view.zoom.since), until: Math.ceil(view.zoom.until) });
       const answer = await m.get("/live", query);
-      if (run === view.run) take(answer);
-      await pollLog(run);
+      if (run === view.run) {
+        take(answer);
+        takeLog(answer.log);
+      }
     } catch (error) {
       if (/no run/i.test(error.message)) view.run = null;
     }
@@ -238,9 +240,7 @@
       poll(true);
     }
   };
-  const pollLog = async (run) => {
-    const answer = await m.get("/log", { run, offset: view.log.offset });
-    if (run !== view.run) return;
+  const takeLog = (answer) => {
     if (answer.reset) ui.log.textContent = "";
     view.log.offset = answer.offset;
     if (!answer.text) return;
@@ -262,7 +262,7 @@
     view.last = answer.last;
     if (answer.series) {
       view.key = answer.key;
-      view.series = answer.series;
+      view.series = m.joined(view.series, answer.series);
       drawLoss();
       memory.draw(view.series);
       drawNorms(view.series, view.last || {});
@@ -325,7 +325,7 @@
       ui.folder.dataset.path = s.path;
       fill(ui.folder, m.pathLine(s.path));
     }
-    const error = s.error;
+    const error = s.error || s.hang;
     ui.trouble.hidden = !error;
     const shown = error ? JSON.stringify(error) : "";
     if (error && ui.trouble.dataset.shown !== shown) {

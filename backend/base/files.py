@@ -13,10 +13,12 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -104,6 +106,22 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     flush_folder(target.parent)
 
 
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a plain file for reading; a pipe, a device or a folder of that name is refused at once, never waited for.
+
+    Raises:
+        OSError: it is missing, can't be read, or is no plain file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Tell whether an error means "no room left", also from libraries that only say so in words."""
     if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
@@ -173,9 +191,14 @@ def locked(path: str | Path, timeout_s: float = 10.0) -> Iterator[None]:
     """Hold a lock between processes on the file ``path`` (made if missing); the system frees it if its holder dies.
 
     Raises:
-        WriteFailed: somebody else held the lock for ``timeout_s`` seconds.
+        WriteFailed: somebody else held the lock for ``timeout_s`` seconds, or its file can't be made.
     """
-    with open(path, "a+b") as stream:
+    try:
+        stream = open(path, "a+b")  # noqa: SIM115 - closed below; only the opening is explained
+    except OSError as error:
+        _raise_explained(error, Path(path), None, free_bytes(Path(path).parent))
+        raise
+    with stream:
         deadline = time.monotonic() + timeout_s
         while not _try_lock(stream.fileno()):
             if time.monotonic() > deadline:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from backend.base.paths import resolve
 from backend.base.problems import sentences
-from backend.runs.errors import RunError
+from backend.runs.errors import RunError, WriteFailed
 from backend.runs.eta import spoken
 from backend.runs.folder import find, list_runs
 from backend.runs.logs import read_log, tail_log
@@ -40,7 +40,7 @@ def main(arguments: list[str], console: Console | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.command(options, console)
-    except RunError as error:
+    except (RunError, WriteFailed) as error:
         console.print(escape(str(error)), style="red", highlight=False)
         return 2
     except KeyboardInterrupt:

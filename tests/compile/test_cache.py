@@ -22,7 +22,7 @@ import torch
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.memory.quantized import quantize_layer
-from tests.compile.toys import Stack, lists
+from tests.tiny.blocks import Stack, lists
 stack = Stack()
 if sys.argv[2] != "none":
     for number, block in enumerate(stack.firsts):

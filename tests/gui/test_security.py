@@ -174,3 +174,10 @@ def test_a_page_for_others_needs_its_password(tmp_path: Path) -> None:
     assert client.get("/runs", headers=basic("größe")).status_code == 200
     assert client.post("/look/stop", headers=basic("größe") | {"origin": "https://evil.example"}).status_code == 403
     assert client.get("/runs", headers=basic("größe") | {"host": "evil.example"}).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/upload", "/gradio_api/upload/", "/upload"])
+def test_gradios_uploads_are_closed(page: Page, path: str) -> None:
+    """They are bounded in size, but not in number; no field of the page needs them."""
+    answer = page.client.post(path, files={"files": ("a.txt", b"x")}, headers={"origin": ADDRESS})
+    assert answer.status_code == 403 and "takes no files" in answer.text
