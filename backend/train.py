@@ -23,12 +23,15 @@ from backend.config.load import load, ready
 from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.models import family_check
+from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
 from backend.runs.events import EventWriter
-from backend.runs.folder import Run, find
+from backend.runs.folder import Run, find, list_runs
+from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
+from backend.runs.states import state_step
 from backend.training.requests import Asks, StopAsked
 from backend.training.run_record import finish
 
@@ -67,7 +70,7 @@ def run_trainer(
     they become the run's own once nothing refuses them.
     """
     try:
-        run.attach()
+        _attach(run)
         events = EventWriter(run)
     except (RunError, OSError) as error:
         _complain(error)
@@ -75,6 +78,7 @@ def run_trainer(
     asks = Asks(Control(run))
     cfg: Config | None = None
     with ExitStack() as stack:
+        stack.enter_context(Keeper(run, events))
         stack.enter_context(asks.signals())
         stack.enter_context(_display(run) if foreground else nullcontext())
         try:
@@ -83,9 +87,11 @@ def run_trainer(
                 logs(run, cfg.logging.log_level)
             return _train(run, cfg, events, asks, resume, accepted=changed)
         except StopAsked:
+            # A resumed run stands where its state was saved.
+            step = (state_step(run.state_dir) if resume else None) or 0
             log.info("Stopped before the first step; there was nothing to save.")
-            events.write("stopped", step=0)
-            finish(run, "stopped", step=0)
+            events.write("stopped", step=step)
+            finish(run, "stopped", step=step)
             return DONE
         except KeyboardInterrupt:
             log.warning("Ended at once; the last saved state is kept.")
@@ -94,6 +100,16 @@ def run_trainer(
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
             return _fail(run, events, error, cfg)
+
+
+def _attach(run: Run) -> None:
+    """Make this process the run's. One that was started by hand waits its turn and looks for others first."""
+    if run.is_spawned():
+        run.attach()
+        return
+    default = resolve(Config().saving.output_dir)
+    with one_start(lambda: [*list_runs(run.path.parent), *list_runs(default)], but=run):
+        run.attach()
 
 
 def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool, accepted: Config | None = None) -> int:

@@ -21,7 +21,8 @@ from backend.dataset.images import EXTENSIONS
 from backend.models import family_check
 from backend.models.table import FAMILIES
 from backend.runs import supervise
-from backend.runs.errors import RunError
+from backend.runs.admission import one_start
+from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
 from gui import base_model, fields, form, imports, keep_on_load, messages
 from gui.draft import Desk
@@ -326,18 +327,18 @@ class Actions:
         problems = [*loaded.problems]
         if loaded.partial is not None:
             problems += start_problems(loaded.partial)
-        busy = next((run.name for run in self.places.runs() if run.status().active), None)
         if form.has_errors(problems) or loaded.config is None:
             return Reply(self.state(problems) | {"refused": True})
-        if busy is not None:
-            said = f"The run {busy} is still at work, and two at once would share one card. Stop it first, or wait."
-            return Reply(self.state(problems) | {"refused": True, "notice": messages.notice(said, "error")})
         try:
-            run = Run.create(loaded.config)
+            with one_start(self.places.runs):
+                run = Run.create(loaded.config)
+                supervise.start(None, run)
+        except RunBusy as wrong:
+            said = messages.notice(messages.words(wrong), "error")
+            return Reply(self.state(problems) | {"refused": True, "notice": said})
         except (RunError, WriteFailed) as wrong:
             problems.append(Problem("saving.output_dir", None, wrong.text, wrong.remedy))
             return Reply(self.state(problems) | {"refused": True})
-        supervise.start(None, run)
         self.places.started_in(run.path.parent)
         return Reply(self.state(problems) | {"started": {"run": run.name}})
 

@@ -17,11 +17,10 @@ from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse, Response
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
-from backend.runs import supervise
+from backend.runs import recovery
 from gui import compile_routes, fields, form, run_routes, theme
 from gui.actions import Actions
 from gui.assets import Assets
@@ -29,7 +28,7 @@ from gui.draft import Desk
 from gui.form_routes import Checks
 from gui.password import Password, password_fault
 from gui.run_store import Places
-from gui.security import BodyLimit, Hardening, SameOrigin, TrustedHosts
+from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
 from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
 
@@ -45,6 +44,8 @@ _TABS: dict[str, ModuleType] = {
     "run": run,
     "library": library,
 }
+# Too short to be felt; what Gradio itself takes on Windows.
+_QUEUE_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def make_app(
     async def lifespan(app: FastAPI) -> Any:
         # What a crash or a power cut left in the records is put right before anybody looks at them.
         for root in places.roots():
-            supervise.reconcile(root)
+            recovery.reconcile(root)
         places.empty_bins()
         yield
 
@@ -106,10 +107,10 @@ def make_app(
     app.include_router(checks.routes())
     app.include_router(compile_routes.routes(places, checks.config))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
-    app.add_api_route("/gradio_api/upload", _no_uploads, methods=["POST"])
+    blocks = build(actions)
     gr.mount_gradio_app(
         app,
-        build(actions),
+        blocks,
         path="/",
         theme=theme.build(),
         head=theme.head(root.path),
@@ -123,6 +124,9 @@ def make_app(
         max_file_size="1mb",
         blocked_paths=[str(PROJECT_ROOT)],
     )
+    # Gradio looks a thousand times a second whether a button was pressed, which costs 4 % of a core all day long.
+    blocks._queue.sleep_when_free = _QUEUE_PAUSE_S
+    app.add_middleware(NoUploads)
     app.add_middleware(BodyLimit, roomy=("/cache/import",))
     if password:
         app.add_middleware(Password, password=password)
@@ -132,11 +136,6 @@ def make_app(
     if root.path or root.address:
         app.add_middleware(SubPath, root=root)
     return app
-
-
-def _no_uploads() -> Response:
-    """The page sends files by its own routes, each bounded; what Gradio would keep of others fills the disk."""
-    return PlainTextResponse("This page takes no uploads.", 403)
 
 
 def build(actions: Actions) -> gr.Blocks:

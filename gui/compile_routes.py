@@ -51,7 +51,7 @@ def _folder(config: Config | None) -> Path:
 
 
 def _unused(places: Places) -> None:
-    busy = next((run.name for run in places.runs() if run.status().active), None)
+    busy = next((run.name for run in places.runs() if run.is_at_work()), None)
     if busy is not None:
         raise HTTPException(409, f"The run {busy} is using it. Wait until it ends.")
 

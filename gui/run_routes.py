@@ -18,8 +18,10 @@ from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import FileResponse, Response
 
 from backend.base.errors import WriteFailed
+from backend.base.jsonable import jsonable
 from backend.models.files.headers import Unreadable, read_header
 from backend.runs import supervise
+from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
@@ -30,8 +32,6 @@ from gui.run_view import RunWatch
 
 log = logging.getLogger(__name__)
 
-SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram", "norm_mean",
-          "norm_max")  # fmt: skip
 _WATCHED = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
@@ -82,30 +82,34 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
     def live(
         run: Name,
         width: Annotated[int, Query(ge=1, le=4000)] = 600,
-        key: Annotated[str | None, Query(max_length=100)] = None,
+        key: Annotated[str | None, Query(max_length=200)] = None,
         seen: Annotated[str | None, Query(max_length=100)] = None,
         since: int = 0,
         until: int | None = None,
+        log_offset: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response:
-        """How a run stands. ``key`` and ``seen`` are marks of the last answer: what did not change is left out."""
+        """How a run stands. ``key`` and ``seen`` are marks of the last answer: what did not change is left out.
+
+        A series with ``from`` takes the place of what the page has from that step on. ``log_offset`` asks for the log
+        from there on too, as ``/log`` gives it.
+        """
         watch = _found(lambda: watches.of(run))
         status = watch.status()
-        last = watch.metrics.last()
-        mark = f"{(last or {}).get('step')}:{(last or {}).get('generation')}:{width}:{since}:{until}"
-        reply: dict[str, Any] = {"status": status, "last": last, "key": mark}
-        if mark != key:
-            reply["series"] = watch.metrics.range(since, until, width, SERIES)
+        series, mark = watch.series(width, since, until, key)
+        reply: dict[str, Any] = {"status": status, "last": watch.last(), "key": mark}
+        if series is not None:
+            reply["series"] = series
         facts, reply["seen"] = watch.facts()
         if reply["seen"] != seen:
             reply["facts"] = facts
+        if log_offset is not None:
+            reply["log"] = _log_since(watch.run, log_offset)
         return answer(reply)
 
     @router.get("/log")
     def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
         """What was added to a run's log since a byte offset, as text for ``textContent``."""
-        path = _found(lambda: places.run(run)).log_path
-        text, end = read_log(path, offset, 262_144)
-        return answer({"text": text, "offset": end, "reset": offset == 0 or end < offset})
+        return answer(_log_since(_found(lambda: places.run(run)), offset))
 
     @router.get("/library")
     def library() -> Response:
@@ -150,7 +154,7 @@ def _acting(router: APIRouter, places: Places) -> None:
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
         found = _found(lambda: places.run(run))
-        if not found.status().active:
+        if not found.is_at_work():
             raise HTTPException(409, f"The run {run} is not at work.")
         if what == "stop":
             supervise.stop_in_background(found)
@@ -164,10 +168,12 @@ def _acting(router: APIRouter, places: Places) -> None:
     def resume(run: Annotated[str, Body(embed=True)]) -> Response:
         """Go on with a run from its saved state."""
         found = _found(lambda: places.run(run))
-        busy = next((other.name for other in places.runs() if other.status().active), None)
-        if busy is not None:
-            raise HTTPException(409, f"The run {busy} is at work. Stop it first, or wait until it ends.")
-        _found(lambda: supervise.start(None, found, resume=True))
+
+        def start() -> None:
+            with one_start(places.runs, but=found):
+                supervise.start(None, found, resume=True)
+
+        _found(start)
         return answer({"run": found.name})
 
     @router.post("/delete")
@@ -183,8 +189,13 @@ def _acting(router: APIRouter, places: Places) -> None:
 
 def answer(content: dict[str, Any]) -> Response:
     """JSON without NaN, never kept by the browser."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
-    return Response(text, media_type="application/json", headers=_NO_STORE)
+    options: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":"), "default": str}
+    try:
+        text = json.dumps(content, **options)
+    except ValueError:  # a number that JSON has no word for, out of a file that somebody edited
+        text = json.dumps(jsonable(content), **options)
+    # A file name may hold bytes that are no text.
+    return Response(text.encode("utf-8", "replace"), media_type="application/json", headers=_NO_STORE)
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
@@ -194,6 +205,11 @@ def safetensors_metadata(path: Path) -> dict[str, str]:
     except Unreadable as error:
         raise ValueError(f"{path.name} {error}. {error.remedy}") from None
     return {str(name): str(value) for name, value in sorted(found.items())}
+
+
+def _log_since(run: Run, offset: int) -> dict[str, Any]:
+    text, end = read_log(run.log_path, offset, 262_144)
+    return {"text": text, "offset": end, "reset": offset == 0 or end < offset}
 
 
 def _brief(watch: RunWatch) -> dict[str, Any]:

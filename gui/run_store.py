@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +13,11 @@ from backend.base.paths import is_on_network, resolve
 from backend.config.schema import by_path
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run, is_run, list_runs
+from gui import run_bin
 
 log = logging.getLogger(__name__)
 
 PICTURES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
-_BIN = ".bin"
-# Long enough to think better of it, short enough not to fill a disk.
-_KEPT_IN_BIN_S = 7 * 24 * 3600
 _ROOTS_KEPT = 20
 
 
@@ -66,7 +62,7 @@ class Places:
         """The run of exactly this name. RunNotFound otherwise; a name is never taken as a path."""
         for root in self.roots():
             for path in _entries(root):
-                if path.name == name and path.is_dir() and is_run(path):
+                if path.name == name and os.path.isdir(path) and is_run(path):
                     return Run(path)
         raise RunNotFound(f"There is no run named {name!r}.", "It may have been deleted or renamed.")
 
@@ -83,39 +79,20 @@ class Places:
     def delete(self, name: str) -> str:
         """Put a run into its root's bin; the token brings it back. RunError when it is at work or can't be moved."""
         run = self.run(name)
-        if run.status().active:
-            raise RunError(f"The run {name} is still at work.", "Stop it first.")
         self.empty_bins()
-        target = run.path.parent / _BIN / f"{int(time.time())}-{run.name}"
-        try:
-            target.parent.mkdir(exist_ok=True)
-            run.path.rename(target)
-        except OSError as wrong:
-            raise RunError(
-                f"The run {name} can't be deleted: {wrong.strerror or wrong}.", "Close programs that use it."
-            ) from wrong
-        return target.name
+        return run_bin.put(run)
 
     def restore(self, token: str) -> str:
         """Take a run out of the bin again; its name. RunError when it is no longer there."""
         for root in self.roots():
-            held = next((path for path in _entries(root / _BIN) if path.name == token), None)
-            if held is None:
-                continue
-            target = root / token.partition("-")[2]
-            if target.exists():
-                raise RunError(f"There is another run named {target.name}.", "Rename or delete that one first.")
-            held.rename(target)
-            return target.name
+            name = run_bin.take_back(root, token)
+            if name is not None:
+                return name
         raise RunError("That run is no longer in the bin.")
 
     def empty_bins(self) -> None:
         """Remove for good what has lain in a bin for a week."""
-        for root in self.roots():
-            for path in _entries(root / _BIN):
-                when = path.name.partition("-")[0]
-                if when.isdigit() and time.time() - int(when) > _KEPT_IN_BIN_S:
-                    shutil.rmtree(path, ignore_errors=True)
+        run_bin.empty(self.roots())
 
 
 def _read_kept(path: Path) -> list[str]:

@@ -1,8 +1,10 @@
-"""What a run's events add up to, for the Run tab: each event is read once, and folded into a small dict."""
+"""Follows runs for the Run tab: each event and each row is read once, whoever looks and however long the run is."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,16 @@ from typing import Any
 from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
-from backend.runs.status import StatusReader
+from backend.runs.rollup import Rollup
+from backend.runs.status import StatusReader, unreadable
 from gui import messages
 
+log = logging.getLogger(__name__)
+
+SERIES = ("loss", "loss_smooth", "vram_allocated", "vram_reserved", "vram_peak", "vram_others", "ram", "norm_mean",
+          "norm_max")  # fmt: skip
+# Several tabs ask each second about a run at work; what one of them was told just now serves the others.
+_STANDS_S = 0.9
 # Enough for any chart and table; a run with thousands of samples shows the newest.
 _MOST = 400
 
@@ -23,7 +32,13 @@ class RunWatch:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.metrics = MetricsReader(run)
+        self._curve = Rollup(self.metrics, SERIES)
         self._status = StatusReader(run)
+        self._looked = float("-inf")
+        self._fresh = True
+        self._shown: tuple[int | None, dict[str, Any]] | None = None
+        self._version = 0
+        self._named: dict[str, dict[str, dict]] = {"sample": {}, "checkpoint": {}}
         self._lock = threading.Lock()
         self._offset = 0
         self._facts: dict[str, Any] = _empty()
@@ -31,16 +46,49 @@ class RunWatch:
         self._listed: dict[str, tuple[object, list[dict[str, Any]]]] = {}
 
     def status(self) -> dict[str, Any]:
-        """``RunStatus.to_dict()``: state, phase, steps, ETA, error, warnings."""
+        """``RunStatus.to_dict()``: state, phase, steps, ETA, error, warnings. A folder that can't be read says so."""
         with self._lock:
             # A run that has ended changes only with its record; a page lists hundreds of them every other second.
             mark = _changed_at(self.run.record_path)
             if self._ended is not None and self._ended[0] == mark:
                 return self._ended[1]
-            status = self._status.read()
+            if self._shown is not None and self._shown[0] == mark and time.monotonic() - self._looked < _STANDS_S:
+                self._fresh = False
+                return self._shown[1]
+            self._fresh = True
+            try:
+                status = self._status.read()
+            except Exception as wrong:  # noqa: BLE001 - whatever is odd about one folder must not take the page down
+                log.debug("the status of %s can't be told", self.run.name, exc_info=True)
+                status = unreadable(self.run, wrong)
             told = status.to_dict()
-            self._ended = None if status.active else (mark, told)
+            self._looked, self._shown = time.monotonic(), (mark, told) if status.active else None
+            self._ended = (mark, told) if self._status.final else None
             return told
+
+    def last(self) -> dict[str, Any] | None:
+        """The newest row of metrics that `status` has seen; None when there is none."""
+        # The last rows are written a moment after the end is told, and from then on the status is not read again.
+        return self._status.last_row if self._ended is None else self.metrics.last()
+
+    def series(self, width: int, since: int, until: int | None, known: str | None) -> tuple[dict[str, Any] | None, str]:
+        """The curves of a run, or of its steps from since to until, and a mark for the next call.
+
+        known: the mark of the last answer; what stands since then is left out, and nothing new is None.
+        """
+        try:
+            if not since and until is None:
+                series, mark = self._curve.series(width, known, self._fresh)
+            else:
+                # A part that lies behind does not change any more; one that reaches the end does with each row.
+                newest = (self.last() or {}).get("step") or 0
+                edge = newest if until is None or newest < until else until
+                mark = f"{self.metrics.identity()}:{width}:{since}:{until}:{edge}"
+                series = None if mark == known else self.metrics.range(since, until, width, SERIES)
+        except (TypeError, ValueError, OverflowError, ArithmeticError) as wrong:
+            log.debug("the metrics of %s can't be drawn: %s", self.run.name, wrong)
+            return None, ""
+        return (None if mark == known else series), mark
 
     def facts(self) -> tuple[dict[str, Any], str]:
         """Plan, validation, samples, files, recompiles and breaks, and a mark that changes when they do."""
@@ -48,19 +96,24 @@ class RunWatch:
             events, offset = read_events(self.run.events_path, self._offset)
             if offset < self._offset:
                 # The file was replaced by a shorter one: whatever it said before is void.
-                self._facts = _empty()
+                self._facts, self._named = _empty(), {"sample": {}, "checkpoint": {}}
                 events, offset = read_events(self.run.events_path, 0)
             self._offset = offset
             for event in events:
-                self._take(event)
+                try:
+                    self._take(event)
+                except (TypeError, ValueError, AttributeError) as wrong:
+                    log.debug("an event of %s says nothing: %s", self.run.name, wrong)
             facts = dict(self._facts)
             facts["checkpoints"] = self._once("checkpoint", self.run.checkpoints_dir, self._files)
             facts["samples"] = self._once("sample", self.run.samples_dir, self._samples)
-        mark = f"{offset}:{len(facts['checkpoints'])}:{len(facts['samples'])}"
+            mark = f"{self._version}:{len(facts['checkpoints'])}:{len(facts['samples'])}"
         return facts, mark
 
     def _take(self, event: dict[str, Any]) -> None:
         facts, kind = self._facts, event["kind"]
+        # Progress goes by a hundred times as often as all the rest, and is the status's to tell.
+        self._version += kind not in ("phase", "step_total", "state")
         if kind == "plan":
             facts["plan"] = {key: event.get(key) for key in ("mode", "compile", "graphs", "steps", "recommended")}
         elif kind == "validation":
@@ -79,6 +132,7 @@ class RunWatch:
             facts["warnings"] = [*others, _warning(event)][-20:]
         elif kind in ("sample", "checkpoint"):
             facts["told"] = facts["told"] | {kind: facts["told"].get(kind, 0) + 1}
+            self._named[kind][Path(str(event.get("file"))).name] = event
         elif kind == "memory_estimate":
             facts["memory"] = {key: event.get(key) for key in ("headline", "allocated", "ram_total", "verdict")}
         elif kind == "swap":
@@ -109,13 +163,13 @@ class RunWatch:
                 "size": file.size,
                 "final": file.path.name == final,
             }
-            for file in self.run.checkpoints()
+            for file in self.run.checkpoints(self._named["checkpoint"])
         ]
 
     def _samples(self) -> list[dict[str, Any]]:
         return [
             {"file": s.path.name, "step": s.step, "prompt_index": s.prompt_index, "prompt": s.prompt}
-            for s in self.run.samples()[-_MOST:]
+            for s in self.run.samples(self._named["sample"])[-_MOST:]
         ]
 
 

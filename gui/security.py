@@ -8,6 +8,7 @@ layers (these, and the password's) do, for Gradio's routes and ours alike.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -26,6 +27,9 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
     "media-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
+
+
+_UPLOADS = re.compile(r"/upload(_progress)?/?$")
 
 
 def is_loopback(host: str) -> bool:
@@ -164,6 +168,19 @@ class BodyLimit:
             return message if received <= self.LARGEST_BYTES else {"type": "http.disconnect"}
 
         await self.app(scope, counted, send)
+
+
+class NoUploads:
+    """Refuses Gradio's own uploads: no field of the page takes a file that way, and their number has no bound."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _UPLOADS.search(scope["path"]):
+            await refuse(scope, receive, send, 403, "This page takes no files this way.")
+            return
+        await self.app(scope, receive, send)
 
 
 class Hardening:

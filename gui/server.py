@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    password = given.password or os.environ.pop(PASSWORD_VARIABLE, None)
+    # Taken out of the environment in any case: what the page starts must not inherit it.
+    from_environment = os.environ.pop(PASSWORD_VARIABLE, None)
+    password = given.password or from_environment
     remote = not is_loopback(given.host)
     if remote and not password:
         say(

@@ -77,7 +77,7 @@ export const drawStatus = (ui, s, last, facts) => {
     ui.folder.dataset.path = s.path;
     fill(ui.folder, pathLine(s.path));
   }
-  const error = s.error;
+  const error = s.error || s.hang;
   ui.trouble.hidden = !error;
   const shown = error ? JSON.stringify(error) : "";
   if (error && ui.trouble.dataset.shown !== shown) {

@@ -12,6 +12,7 @@ import { pollRuns } from "./run_list.js";
 import { LIVE, STATES } from "./run_states.js";
 import { drawStatus } from "./run_status.js";
 import { drawSamples } from "./sample_panel.js";
+import { joinSeries } from "./series.js";
 import { on, pageState } from "./state.js";
 import { currentTab, keptTab, onTabOpened, openTab } from "./tabs.js";
 import { showError, toast } from "./toasts.js";
@@ -119,11 +120,13 @@ const poll = async (now) => {
   const run = view.run;
   try {
     const width = Math.max(120, Math.min(1200, Math.round(ui.loss.clientWidth || 600)));
-    const query = { run, width, key: view.key, seen: view.seen };
+    const query = { run, width, key: view.key, seen: view.seen, log_offset: view.logOffset };
     if (view.zoom) Object.assign(query, { since: Math.floor(view.zoom.since), until: Math.ceil(view.zoom.until) });
     const answer = await getJson("/live", query);
-    if (run === view.run) draw(answer);
-    await pollLog(run);
+    if (run === view.run) {
+      draw(answer);
+      drawLog(answer.log);
+    }
   } catch (error) {
     if (/no run/i.test(error.message)) view.run = null;
   }
@@ -133,9 +136,7 @@ const poll = async (now) => {
     poll(true);
   }
 };
-const pollLog = async (run) => {
-  const answer = await getJson("/log", { run, offset: view.logOffset });
-  if (run !== view.run) return;
+const drawLog = (answer) => {
   if (answer.reset) ui.log.textContent = "";
   view.logOffset = answer.offset;
   if (!answer.text) return;
@@ -157,7 +158,7 @@ const draw = (answer) => {
   view.last = answer.last;
   if (answer.series) {
     view.key = answer.key;
-    view.series = answer.series;
+    view.series = joinSeries(view.series, answer.series);
     charts.loss.draw(view.series);
     charts.memory.draw(view.series);
     charts.norms(view.series, view.last || {});

@@ -134,6 +134,7 @@ export interface RunStatus {
   resumable: boolean;
   text?: string;
   error: { text: string; cause?: string; remedy?: string; exception?: string } | null;
+  hang?: { text: string; cause?: string; remedy?: string; exception?: string } | null;
 }
 // A row of the run's metrics: a number, or null where nothing was measured.
 export interface MetricsRow {
@@ -167,11 +168,13 @@ export interface MetricColumn {
   max?: (number | null)[];
 }
 export interface Series {
+  from?: number;
+  first: number[];
   step: number[];
   loss: MetricColumn;
   norm_max?: MetricColumn;
   vram_allocated?: MetricColumn;
-  [column: string]: MetricColumn | number[] | undefined;
+  [column: string]: MetricColumn | number[] | number | undefined;
 }
 export interface CompiledGraph {
   graph: number;
@@ -319,6 +322,7 @@ export interface Answers {
     seen: string;
     series?: Series;
     facts?: RunFacts;
+    log?: { text: string; offset: number; reset: boolean };
   };
   "/log": { text: string; offset: number; reset: boolean };
   "/payback": { text: string };

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -117,6 +118,22 @@ def in_words(error: Exception, path: str | Path) -> Exception:
     if isinstance(error, WriteFailed):
         return error
     return _explain(error, Path(path), None, free_bytes(Path(path).parent)) or error
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a plain file for reading; a pipe, a device or a folder of that name is refused at once, never waited for.
+
+    Raises:
+        OSError: it is missing, can't be read, or is no plain file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 BUILTIN_PRESETS = PROJECT_ROOT / "presets"
 USER_PRESETS = BUILTIN_PRESETS / "user"
+_OF_A_PERSON = frozenset({"desktop", "documents", "downloads", "pictures", "videos", "bin", ".config", ".local"})
 
 
 def is_on_network(path: str, windows: bool = os.name == "nt") -> bool:
@@ -34,3 +35,12 @@ def resolve(path: str | Path) -> Path:
             # There is no such user: the folder may really be called so.
             expanded = Path(path)
     return expanded if expanded.is_absolute() else PROJECT_ROOT / expanded
+
+
+def is_broad(path: str | Path) -> bool:
+    """True for a folder in which a person or the system keeps all kinds of things: home, a drive, Documents."""
+    place = Path(os.path.normpath(resolve(path)))
+    home = Path.home()
+    if place in (PROJECT_ROOT, home, *home.parents) or place == Path(place.anchor):
+        return True
+    return place.parent == home and place.name.lower() in _OF_A_PERSON

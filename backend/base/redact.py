@@ -6,13 +6,17 @@ of the services around training have. What matches becomes ``[hidden]``.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 from collections.abc import Mapping
 
 HIDDEN = "[hidden]"
 
-_SECRET_NAME = re.compile(r"(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:^|_|PG)PASS|_PWD)(_|$)", re.IGNORECASE
+)
 # A shorter value would hide ordinary words ("1", "true", "none") in every line.
 _SHORTEST_VALUE = 8
 
@@ -41,6 +45,19 @@ _NAMED = re.compile(
     """
 )
 _PASSWORD = re.compile(r"""(?i)((?<![a-z])(?:password|passwd)["']?(?:\s*[:=]\s*|\s+(?=\S*\d))["']?)([^\s"',;&]+)""")
+# What follows such a flag is a secret whatever it looks like; a token has eight letters at least.
+_SECRET_FLAG = r"--?(?:[a-z0-9]+[_-])*(?:password|passwd|passphrase|secret)"
+_TOKEN_FLAG = r"--?(?:[a-z0-9]+[_-])*(?:token|api[_-]?key)"
+_FLAG = re.compile(
+    rf"""(?i)(?<![\w-])((?:{_SECRET_FLAG}(?:\s*=\s*|\s+)["']?(?=[^\s"'-])|{_TOKEN_FLAG}(?:\s*=\s*|\s+)["']?"""
+    rf"""(?=[^\s"'-][^\s"']{{7}})))[^\s"']+"""
+)
+_ONLY_FLAG = re.compile(rf"(?i){_SECRET_FLAG}|{_TOKEN_FLAG}")
+# As an environment file or a shell says it: PGPASS=word, MYSQL_PWD=word.
+_ASSIGNED = re.compile(
+    r"""\b((?:[A-Z][A-Z0-9]*_)*(?:PG)?(?:PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|SECRET)=["']?)(?=\S)[^\s"']+"""
+)
+_BASIC = re.compile(r"(?i)\b(basic\s+)([A-Za-z0-9+/]{4,}={0,2})(?![A-Za-z0-9+/=])")
 _BEARER = re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9_+/=.~-]{16,}")
 # A legacy Weights & Biases key looks like any SHA-1; only beside the service's name is it taken for a key.
 _WANDB = re.compile(r"(?i)(\bwandb\b.{0,60}?)\b[0-9a-f]{40}\b")
@@ -62,6 +79,9 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         text = form.sub(HIDDEN, text)
     text = _NAMED.sub(rf"\g<name>\g<between>{HIDDEN}", text)
     text = _PASSWORD.sub(rf"\1{HIDDEN}", text)
+    text = _FLAG.sub(rf"\1{HIDDEN}", text)
+    text = _ASSIGNED.sub(_hide_assigned, text)
+    text = _BASIC.sub(_hide_basic, text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
     text = _WANDB.sub(rf"\1{HIDDEN}", text)
     text = _IN_URL.sub(rf"\1{HIDDEN}\2", text)
@@ -75,8 +95,29 @@ def redact_value(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: redact_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [redact_value(item) for item in value]
+        # A command line has flag and word apart.
+        after_flag = [False, *(isinstance(item, str) and bool(_ONLY_FLAG.fullmatch(item)) for item in value)]
+        pairs = zip(value, after_flag, strict=False)
+        return [HIDDEN if hidden and _is_word(item) else redact_value(item) for item, hidden in pairs]
     return value
+
+
+def _is_word(item: object) -> bool:
+    return isinstance(item, str) and not item.startswith("-")
+
+
+def _hide_assigned(match: re.Match) -> str:
+    # PWD alone is the folder that a shell is in.
+    return match[0] if match[1].startswith("PWD=") else match[1] + HIDDEN
+
+
+def _hide_basic(match: re.Match) -> str:
+    """HTTP's Basic scheme, known by what it encodes: a name, a colon and a password."""
+    try:
+        plain = base64.b64decode(match[2] + "=" * (-len(match[2]) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return match[0]
+    return match[1] + HIDDEN if b":" in plain else match[0]
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from backend.base.errors import WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import sentences
 from backend.runs.errors import RunError
@@ -40,7 +41,7 @@ def main(arguments: list[str], console: Console | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.command(options, console)
-    except RunError as error:
+    except (RunError, WriteFailed) as error:
         console.print(escape(str(error)), style="red", highlight=False)
         return 2
     except KeyboardInterrupt:

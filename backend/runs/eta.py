@@ -8,6 +8,8 @@ from statistics import median
 # The first steps of a process warm up caches, kernels and the data loader, compiled or not.
 FIRST_STEPS = 3
 RECENT = 60
+# What `step_seconds` looks at.
+TIMING = ("step", "generation", "s_per_step", "compile_seconds", "graphs", "recompiles")
 
 
 def step_seconds(rows: Sequence[Mapping], start_step: int = 0) -> float | None:

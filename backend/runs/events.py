@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backend.base.files import open_file
 from backend.base.jsonable import dumps, jsonable
 from backend.base.redact import redact_value
 
@@ -106,13 +107,13 @@ def read_events(path: str | Path, offset: int = 0, until: int | None = None) -> 
         whole line that is no event, or of a later version than this code knows, is skipped.
     """
     try:
-        with open(path, "rb") as stream:
+        with open_file(path) as stream:
             size = stream.seek(0, os.SEEK_END)
             if size < offset:  # the file was replaced by a shorter one
                 offset = 0
             stream.seek(offset)
             data = stream.read(-1 if until is None else max(0, until - offset))
-    except FileNotFoundError:
+    except OSError:  # missing, not to be read, or no plain file
         return [], 0
     end = data.rfind(b"\n") + 1
     events = []
@@ -128,11 +129,13 @@ def _parse(line: bytes) -> dict | None:
         return None
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         log.debug("skipped a torn event line of %d bytes", len(line))
         return None
     expected = {"v": int, "t": int | float, "kind": str}
     if not isinstance(event, dict) or not all(isinstance(event.get(name), kind) for name, kind in expected.items()):
+        return None
+    if isinstance(event["t"], bool) or not abs(event["t"]) < 1e15:
         return None
     return event if event["v"] <= VERSION else None
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -22,7 +25,9 @@ from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import read_events
-from backend.runs.process import MARKER, ProcessId
+from backend.runs.place import is_being_started, is_fresh, is_here, place
+from backend.runs.process import MARKER, START, ProcessId
+from backend.runs.states import newest_state
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -71,6 +76,7 @@ class Run:
         self.checkpoints_dir = self.path / "checkpoints"
         self.samples_dir = self.path / "samples"
         self.control_dir = self.path / "control"
+        self.alive_path = self.path / "alive"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -122,15 +128,19 @@ class Run:
                     path = Path(root) / f"{stem}-{number}"
                     number += 1
             run = cls(path)
-            for folder in (run.state_dir, run.checkpoints_dir, run.samples_dir, run.control_dir):
-                folder.mkdir()
+            run.make_folders()
+            record.update(run.record_path, lambda _: {"name": name, "created": time.time()})
         except OSError as error:
+            why = getattr(error, "text", "") or f"{error.strerror or error}."
             raise RunError(
-                f"The run's folder {path} can't be made: {error.strerror or error}.",
-                "Choose another output_dir, or free some space there.",
+                f"The run's folder {path} can't be made: {why}", "Choose another output_dir, or free some space there."
             ) from error
-        record.update(run.record_path, lambda _: {"name": name, "created": time.time()})
         return run
+
+    def make_folders(self) -> None:
+        """Make the folders inside of it, and itself, where they are missing."""
+        for folder in (self.state_dir, self.checkpoints_dir, self.samples_dir, self.control_dir):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def record(self) -> dict:
         """What ``run.json`` holds; empty when it is missing."""
@@ -140,25 +150,46 @@ class Run:
         """The identity of the run's newest trainer process, alive or not; None when it never had one."""
         return ProcessId.from_record(self.record())
 
-    def is_alive(self) -> bool:
-        """True while the trainer process runs."""
-        process = self.process()
-        return process is not None and process.is_alive()
+    def is_alive(self, current: dict | None = None) -> bool:
+        """True while the trainer process runs, here or elsewhere. current: its record, where that was just read."""
+        current = self.record() if current is None else current
+        process = ProcessId.from_record(current)
+        if process is None:
+            return False
+        return process.is_alive() if is_here(current) else is_fresh(self.alive_path)
 
-    def prepare_start(self, command: list[str]) -> None:
+    def is_at_work(self) -> bool:
+        """True while a trainer works on it, or was just started and has not said so yet."""
+        current = self.record()
+        return current.get("state") not in FINAL and (self.is_alive(current) or is_being_started(current))
+
+    def is_spawned(self) -> bool:
+        """True in a trainer that `supervise.start` made for this run; False in one that was started by hand."""
+        return os.environ.get(MARKER) == str(self.path) and START in os.environ
+
+    def prepare_start(self, command: list[str]) -> str:
         """Forget the process before: for whoever is about to start a trainer. Old requests are taken back.
 
         Args:
             command: what will be run, kept for people to read; secrets in it are hidden.
 
+        Returns:
+            The word of this start, which its processes carry in `process.START`.
+
         Raises:
-            RunBusy: a trainer is already at work on this run.
+            RunBusy: a trainer is already at work on this run, or being started.
             RunNotFound: the folder was deleted.
         """
+        word = secrets.token_hex(8)
 
         def change(current: dict) -> dict:
             self.refuse_second(current)
+            # under the record's lock: a request that comes later is for the new process
+            Control(self).clear_all()
             return record.without_process(current) | {
+                "start": word,
+                "starter": ProcessId.of(os.getpid()).to_record(),
+                **place(),
                 "started": time.time(),
                 "command": redact_value(command),
                 "events_offset": _size(self.events_path),
@@ -169,28 +200,29 @@ class Run:
             raise RunNotFound(f"The run's folder {self.path} is gone.", "Start a new run from its settings.")
         self.control_dir.mkdir(exist_ok=True)
         record.update(self.record_path, change)
-        Control(self).clear_all()
+        return word
 
     def attach(self) -> None:
-        """For the trainer itself, first thing: make this process the run's process.
-
-        Works for one that `supervise.start` spawned and for one that was started by hand.
+        """For the trainer itself, first thing, whoever started it: make this process the run's process.
 
         Raises:
-            RunBusy: another live process already works on this run.
+            RunBusy: another live process already works on this run, or was started after this one.
         """
-        if os.environ.get(MARKER) != str(self.path):
-            self.prepare_start(sys.orig_argv)
+        if not self.is_spawned():
+            os.environ[START] = self.prepare_start(sys.orig_argv)
             os.environ[MARKER] = str(self.path)
         if sys.platform == "win32":
             from backend.runs.windows import contain_descendants
 
             contain_descendants()
-        own = ProcessId.of(os.getpid())
+        word = os.environ[START]
+        own = ProcessId.of(os.getpid()).to_record() | place() | {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
         def change(current: dict) -> dict:
-            self.refuse_second(current)
-            return current | own.to_record()
+            self.refuse_second(current, word)
+            if current.get("start", word) != word:
+                raise RunBusy(f"The run {self.name} was started once more, by another process.", "Leave it that one.")
+            return current | own | {"start": word}
 
         record.update(self.record_path, change)
 
@@ -206,25 +238,31 @@ class Run:
         )
         return changed["generation"]
 
-    def finish(self, state: FinalState, ended: float | None = None, **fields: object) -> None:
+    def finish(self, state: FinalState, ended: float | None = None, start: str | None = None, **fields: object) -> None:
         """Write how the run ended; a second call changes fields but never an end that is already written.
+
+        Only ``dead``, which others concluded from afar, gives way to what the trainer itself says.
 
         Args:
             state: ``done``, ``stopped``, ``failed`` or ``dead``.
             ended: unix seconds; now when None.
+            start: the word of the start that has ended: nothing is written about a newer one. None: whichever it is.
             fields: the result (``step``, ``lora``, ``seconds`` ...), or ``error`` with text, cause and remedy.
         """
         if state not in FINAL:
             raise ValueError(f"{state!r} is no end of a run; known: {', '.join(sorted(FINAL))}")
 
-        def change(current: dict) -> dict:
+        def change(current: dict) -> dict | None:
+            if start is not None and current.get("start") != start:
+                return None
             extra = redact_value(jsonable(fields))
             error = extra.pop("error", None)
-            merged = current | {
-                "state": current.get("state") or state,
-                "ended": current.get("ended") or ended or time.time(),
-            }
-            merged["result"] = (current.get("result") or {}) | extra
+            known = current.get("state") if current.get("state") in FINAL else None
+            if known == "dead" and state != "dead":
+                known, current = None, {key: value for key, value in current.items() if key not in ("ended", "error")}
+            before = current.get("result")
+            merged = current | {"state": known or state, "ended": current.get("ended") or ended or time.time()}
+            merged["result"] = (before if isinstance(before, dict) else {}) | extra
             return merged | ({"error": error} if error else {})
 
         record.update(self.record_path, change)
@@ -235,9 +273,9 @@ class Run:
 
         return StatusReader(self).read()
 
-    def samples(self) -> list[Sample]:
-        """The sample pictures that exist, in the order they were drawn."""
-        told = self._told("sample")
+    def samples(self, told: Mapping[str, dict] | None = None) -> list[Sample]:
+        """The sample pictures that exist, in the order they were drawn. told: their events by name, where known."""
+        told = self._told("sample") if told is None else told
         found = [
             Sample(path, *(told.get(path.name, {}).get(key) for key in ("step", "prompt_index", "prompt")), _time(path))
             for path in _files(self.samples_dir)
@@ -245,9 +283,9 @@ class Run:
         ]
         return sorted(found, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """The LoRA files that exist, oldest step first."""
-        told = self._told("checkpoint")
+    def checkpoints(self, told: Mapping[str, dict] | None = None) -> list[Checkpoint]:
+        """The LoRA files that exist, oldest step first. told: their events by name, where known."""
+        told = self._told("checkpoint") if told is None else told
         found = [
             Checkpoint(path, told.get(path.name, {}).get("step"), _size(path), _time(path))
             for path in _files(self.checkpoints_dir)
@@ -256,34 +294,40 @@ class Run:
         return sorted(found, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
 
     def has_state(self) -> bool:
-        """True when there is something to resume from."""
-        return any(_files(self.state_dir)) or any(p.is_dir() for p in _entries(self.state_dir))
+        """True when there is something to resume from: a whole state, not one whose writing was cut off."""
+        return newest_state(self.state_dir) is not None
 
     def _told(self, kind: str) -> dict[str, dict]:
         events, _ = read_events(self.events_path)
         return {Path(str(event.get("file"))).name: event for event in events if event["kind"] == kind}
 
-    def refuse_second(self, current: dict) -> None:
-        """RunBusy when another process than this one works on the run, by its record `current`."""
+    def refuse_second(self, current: dict, start: str | None = None) -> None:
+        """RunBusy when another process than this one works on the run, or is about to, by its record `current`.
+
+        start: the word of the start that asks, which its own reservation does not stop.
+        """
         process = ProcessId.from_record(current)
-        if process is not None and process.pid != os.getpid() and process.is_alive():
+        if process is not None and not is_here(current) and is_fresh(self.alive_path):
+            raise RunBusy(f"The run {self.name} is at work on {current['host']}.", "Stop it there first, or wait.")
+        if process is not None and is_here(current) and process.pid != os.getpid() and process.is_alive():
             raise RunBusy(
                 f"The run {self.name} is already being trained by process {process.pid}.", "Stop it first, or wait."
             )
+        if (start is None or current.get("start") != start) and is_being_started(current):
+            raise RunBusy(f"The run {self.name} is already being started.", "Wait a moment, then look at it again.")
 
 
 def list_runs(root: str | Path) -> list[Run]:
     """All run folders in ``root``, newest first; a missing folder has none."""
-    runs = [Run(path) for path in _entries(Path(root)) if path.is_dir() and is_run(path)]
+    runs = [Run(path) for path in _entries(Path(root)) if os.path.isdir(path) and is_run(path)]
     return sorted(runs, key=lambda run: (_created(run), run.name), reverse=True)
 
 
 def is_run(path: str | Path) -> bool:
     """True for a folder that holds a run's record or its configuration and events."""
-    folder = Path(path)
-    return (folder / "run.json").is_file() or (
-        (folder / "config.toml").is_file() and (folder / "events.jsonl").is_file()
-    )
+    # os.path answers False where a folder may not be looked into; Path raises.
+    have = [os.path.isfile(os.path.join(path, name)) for name in ("run.json", "config.toml", "events.jsonl")]
+    return have[0] or (have[1] and have[2])
 
 
 def find(root: str | Path, name: str, paths: bool = False) -> Run:
@@ -323,8 +367,7 @@ def safe_name(name: str) -> str:
 
 
 def _created(run: Run) -> float:
-    created = run.record().get("created")
-    return float(created) if isinstance(created, int | float) else _time(run.path)
+    return record.number(run.record(), "created") or _time(run.path)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -336,18 +379,20 @@ def _entries(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     # Names that begin with a dot are files still being written.
-    return [path for path in _entries(folder) if not path.name.startswith(".") and path.is_file()]
+    with suppress(PermissionError):
+        return [path for path in _entries(folder) if not path.name.startswith(".") and os.path.isfile(path)]
+    return []
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 
 def _time(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -110,6 +111,25 @@ def configure_logging(run: Run, level: str = "info") -> None:
             redacting = RedactingStream(stream)
             atexit.register(redacting.close)
             setattr(sys, name, redacting)
+
+
+def log_to_path_again(run: Run, before: os.stat_result) -> None:
+    """Send this process's lines to the file that now lies at the run's ``log.txt``, where it was deleted or moved.
+
+    before: what the old file was. Its descriptors themselves are turned to the new one, so that the crash handler and
+    what libraries write by themselves follow too. OSError when the file can't be opened.
+    """
+    streams = [handler.stream for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)]
+    descriptor = os.open(run.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        for stream in [*streams, sys.__stdout__, sys.__stderr__]:
+            with suppress(OSError, ValueError, AttributeError):
+                own = stream.fileno()  # type: ignore[union-attr]
+                if os.path.samestat(os.fstat(own), before):
+                    stream.flush()  # type: ignore[union-attr]
+                    os.dup2(descriptor, own)
+    finally:
+        os.close(descriptor)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

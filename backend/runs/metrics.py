@@ -18,56 +18,19 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+
+from backend.runs import metrics_file
+from backend.runs.metrics_file import ALL_COLUMNS, COLUMNS, Tell
 
 if TYPE_CHECKING:
     from backend.runs.folder import Run
 
 log = logging.getLogger(__name__)
 
-# Counters (graphs to limit_hits) are totals since the process began, sizes are bytes, times are seconds.
-# syncs is the newest count of a step's device-to-host waits: taken every hundredth step, None on a CPU.
-# swap_wait is what the device waited in a step for the weights of swapped blocks, None where none are swapped.
-# layers_scaled to norm_max are what scale_weight_norms did and left in a step, None where it is not set.
-# s_per_step is one optimizer step's own time: waiting for data counts, saving, sampling and validation do not.
-COLUMNS = (
-    "loss",
-    "loss_smooth",
-    "lr",
-    "grad_norm",
-    "s_per_step",
-    "loader_wait",
-    "vram_allocated",
-    "vram_reserved",
-    "vram_peak",
-    "vram_total",
-    "vram_free",
-    "vram_others",
-    "ram",
-    "ram_available",
-    "ram_total",
-    "graphs",
-    "recompiles",
-    "breaks",
-    "compile_seconds",
-    "cache_hits",
-    "cache_misses",
-    "limit_hits",
-    "syncs",
-    "swap_wait",
-    "epoch",
-    "layers_scaled",
-    "norm_mean",
-    "norm_max",
-)
 _KNOWN = frozenset(COLUMNS)
-_WHOLE = frozenset(
-    name
-    for name in COLUMNS
-    if name.startswith(("vram", "ram", "cache"))
-    or name in ("graphs", "recompiles", "breaks", "limit_hits", "syncs", "epoch", "layers_scaled")
-)
-_ALL = ("step", "generation", "t", *COLUMNS)
+QUERY_S = 5.0
+"""Seconds that reading may take; a run's own file takes milliseconds."""
+_REST_S = 60.0
 # Rows kept in memory while the disk refuses them; a day of steps, some tens of megabytes.
 _MOST_WAITING = 100_000
 
@@ -80,7 +43,13 @@ class MetricsWriter:
     """
 
     def __init__(
-        self, run: Run | str | Path, generation: int = 0, start_step: int = 0, commit_every_s: float = 0.5
+        self,
+        run: Run | str | Path,
+        generation: int = 0,
+        start_step: int = 0,
+        commit_every_s: float = 0.5,
+        tell: Tell = metrics_file.say,
+        wait_s: float = 30.0,
     ) -> None:
         """Open or make the file, and begin a generation.
 
@@ -89,9 +58,11 @@ class MetricsWriter:
             generation: 0 for a first start, one more at each resume.
             start_step: the last step that stands; rows of later steps are set aside.
             commit_every_s: seconds that rows are gathered before they are committed.
+            tell: is told, with a remedy, when the file is held, damaged or removed by others.
+            wait_s: how long another program may hold the file at the beginning.
 
         Raises:
-            sqlite3.Error: the file can neither be used nor replaced.
+            WriteFailed: the file can neither be used nor replaced.
         """
         self.path = _metrics_path(run)
         self.generation = generation
@@ -99,7 +70,9 @@ class MetricsWriter:
         self._queue: queue.SimpleQueue[tuple | threading.Event | None] = queue.SimpleQueue()
         self._waiting: deque[tuple] = deque(maxlen=_MOST_WAITING)
         self._complained = False
-        _prepare(self.path, generation, start_step)
+        self._tell = tell
+        self._repaired = False
+        metrics_file.prepare(self.path, generation, start_step, tell, wait_s)
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -138,13 +111,19 @@ class MetricsWriter:
         self.close()
 
     def _work(self) -> None:
-        connection = _connect(self.path)
+        connection = metrics_file.connect(self.path)
+        mark = _identity(self.path)
         barriers: list[threading.Event] = []
         closing = False
         while not closing:
             closing = self._gather(barriers)
             # At close: a few tries for a file that is only busy; a disk that stays full must not hold up the end.
             for _ in range(3 if closing else 1):
+                if _identity(self.path) != mark:
+                    new = self._made_again(connection)
+                    # while its folder is missing too, it is tried again at each commit
+                    mark = mark if new is connection else _identity(self.path)
+                    connection = new
                 if self._commit(connection):
                     for barrier in barriers:
                         barrier.set()
@@ -176,14 +155,17 @@ class MetricsWriter:
     def _commit(self, connection: sqlite3.Connection) -> bool:
         if not self._waiting:
             return True
-        marks = ", ".join("?" * len(_ALL))
+        marks = ", ".join("?" * len(ALL_COLUMNS))
         try:
             with connection:
                 connection.execute("BEGIN")
                 connection.executemany(
-                    f"INSERT OR REPLACE INTO steps ({', '.join(_ALL)}) VALUES ({marks})", self._waiting
+                    f"INSERT OR REPLACE INTO steps ({', '.join(ALL_COLUMNS)}) VALUES ({marks})", self._waiting
                 )
         except sqlite3.Error as error:
+            if type(error) is sqlite3.DatabaseError:
+                self._repair(error)
+                return False
             if not self._complained:
                 log.warning("Metrics can't be written to %s for now: %s", self.path, error)
             self._complained = True
@@ -191,19 +173,46 @@ class MetricsWriter:
         self._waiting.clear()
         return True
 
+    def _made_again(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection to the file in place of one that somebody removed; the old one while that can't be done."""
+        try:
+            if _identity(self.path) is not None and self._repaired:
+                self._repaired = False
+            elif not metrics_file.make_again(self.path, connection, self._tell):
+                return connection
+            new = metrics_file.connect(self.path)
+        except (sqlite3.Error, OSError) as error:
+            log.warning("%s was removed and can't be written again yet: %s", self.path, error)
+            return connection
+        connection.close()
+        return new
+
+    def _repair(self, error: sqlite3.Error) -> None:
+        """A file that turned out to be damaged gives way to one with what can be read; the next try goes there."""
+        try:
+            metrics_file.repair(self.path, str(error), self._tell)
+            metrics_file.prepare(self.path, self.generation, 2**62, self._tell, wait_s=0.0)
+            self._repaired = True
+        except (sqlite3.Error, OSError) as failed:
+            log.warning("%s is damaged and can't be replaced: %s", self.path, failed)
+
 
 class MetricsReader:
     """Reads a run's metrics while they are written; holds no connection between calls.
 
-    A file that is missing, still empty or broken reads as a run without rows.
+    A file that is missing or still empty reads as a run without rows; of a damaged one what can be read is given. A
+    query that takes longer than `QUERY_S` is given up, and none is tried for a while.
     """
 
     def __init__(self, run: Run | str | Path) -> None:
         self.path = _metrics_path(run)
+        self._rest_until = 0.0
+        self._whole: tuple[int, int] | None = None
+        self._said: str | None = None
 
     def count(self) -> int:
         """Number of steps recorded."""
-        rows = self._query("SELECT COUNT(*) FROM steps")
+        rows = self.query("SELECT COUNT(*) FROM steps")
         return rows[0][0] if rows else 0
 
     def last(self) -> dict[str, float | int | None] | None:
@@ -211,18 +220,18 @@ class MetricsReader:
         rows = self.tail(1)
         return rows[0] if rows else None
 
-    def tail(self, count: int) -> list[dict[str, float | int | None]]:
-        """The newest ``count`` rows, oldest first, each with the keys that `last` has."""
-        present = self._present()
+    def tail(self, count: int, columns: Sequence[str] = ALL_COLUMNS) -> list[dict[str, float | int | None]]:
+        """The newest ``count`` rows, oldest first, each with the keys that `last` has, or those of them asked for."""
+        present = [name for name in self._present() if name in columns]
         if not present:
             return []
-        rows = self._query(f"SELECT {', '.join(present)} FROM steps ORDER BY step DESC LIMIT ?", (count,))
-        empty = dict.fromkeys(_ALL)
-        return [empty | {name: _finite(v) for name, v in zip(present, row, strict=True)} for row in reversed(rows)]
+        rows = self.query(f"SELECT {', '.join(present)} FROM steps ORDER BY step DESC LIMIT ?", (count,))
+        empty = dict.fromkeys(columns)
+        return [empty | {name: finite(v) for name, v in zip(present, row, strict=True)} for row in reversed(rows)]
 
     def generations(self) -> list[dict[str, float | int]]:
         """Every start of this run: ``generation``, ``start_step`` (the last step kept), ``t`` (unix seconds)."""
-        rows = self._query("SELECT generation, start_step, t FROM generations ORDER BY generation")
+        rows = self.query("SELECT generation, start_step, t FROM generations ORDER BY generation")
         return [{"generation": generation, "start_step": step, "t": t} for generation, step, t in rows]
 
     def range(
@@ -257,18 +266,18 @@ class MetricsReader:
         result: dict = {"step": [], "first": [], "generation": [], "size": 1}
         result |= {name: {"min": [], "max": [], "mean": []} for name in columns}
         present = self._present()
-        bounds = self._query(
+        bounds = self.query(
             "SELECT MIN(step), MAX(step) FROM steps WHERE step >= ? AND step <= ?",
             (since, until if until is not None else 2**62),
         )
         if not present or not bounds or bounds[0][0] is None:
             return result
         low, high = bounds[0]
-        size = _bucket_size(low, high, width)
+        size = self.bucket_size(low, high, width)
         result["size"] = size
         wanted = [name for name in columns if name in present]
         parts = "".join(f", MIN({name}), MAX({name}), AVG({name})" for name in wanted)
-        rows = self._query(
+        rows = self.query(
             f"SELECT MIN(step), MAX(step), MAX(generation){parts} FROM steps WHERE step >= ? AND step <= ? "
             "GROUP BY step / ? ORDER BY step / ?",
             (low, high, size, size),
@@ -279,107 +288,108 @@ class MetricsReader:
             result["generation"].append(generation)
             for position, name in enumerate(wanted):
                 for kind, value in zip(("min", "max", "mean"), values[3 * position : 3 * position + 3], strict=True):
-                    result[name][kind].append(_finite(value))
+                    result[name][kind].append(finite(value))
         for name in set(columns) - set(wanted):
             result[name] = {kind: [None] * len(rows) for kind in ("min", "max", "mean")}
         return result
 
+    def buckets(self, low: int, high: int, size: int, columns: Sequence[str]) -> list[tuple]:
+        """Rows (first step, last step, generation, then minimum, maximum, sum and number of each column) a bucket.
+
+        low, high: first and last step. size: steps a bucket, which begins at a multiple of it. A column that the file
+        lacks has no values.
+        """
+        present = set(self._present())
+        parts = "".join(
+            f", MIN({name}), MAX({name}), TOTAL({name}), COUNT({name})" if name in present else ", NULL, NULL, 0.0, 0"
+            for name in columns
+        )
+        return self.query(
+            f"SELECT MIN(step), MAX(step), MAX(generation){parts} FROM steps WHERE step >= ? AND step <= ? "
+            "GROUP BY step / ? ORDER BY step / ?",
+            (low, high, size, size),
+        )
+
+    @staticmethod
+    def bucket_size(low: int, high: int, width: int) -> int:
+        """Steps a bucket, a power of two, so that the steps from `low` to `high` fill at most `width` buckets."""
+        size = 1
+        while high // size - low // size + 1 > width:
+            size *= 2
+        return size
+
+    def identity(self) -> str:
+        """A word that is another one when rows may have changed: for another file, and after each start of the run."""
+        return self.news(0)[0]
+
+    def news(self, after: int) -> tuple[str, int | None, int | None]:
+        """`identity`, and the first and last step beyond `after`; None where there is none."""
+        rows = self.query(
+            "SELECT (SELECT COUNT(*) FROM generations), (SELECT MAX(t) FROM generations), "
+            "(SELECT MIN(step) FROM steps WHERE step > ?), (SELECT MAX(step) FROM steps WHERE step > ?)",
+            (after, after),
+        )
+        count, newest, low, high = rows[0] if rows else (0, None, None, None)
+        mark = f"{_identity(self.path)},{count},{newest}".replace(" ", "")
+        return (mark, low, high) if isinstance(low, int) and isinstance(high, int) else (mark, None, None)
+
     def _present(self) -> list[str]:
         """The known columns that this file has; a run of an older version lacks some."""
-        have = {row[1] for row in self._query("PRAGMA table_info(steps)")}
-        return [name for name in _ALL if name in have]
+        mark = _identity(self.path)
+        if mark is not None and mark == self._whole:
+            return list(ALL_COLUMNS)
+        have = {row[1] for row in self.query("PRAGMA table_info(steps)")}
+        self._whole = mark if have.issuperset(ALL_COLUMNS) else None
+        return [name for name in ALL_COLUMNS if name in have]
 
-    def _query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple]:
-        if not self.path.exists():
+    def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple]:
+        """Rows of a query; none where the file is missing, and those before the fault where it is damaged."""
+        if time.monotonic() < self._rest_until or not self.path.is_file():
             return []
         # A finished run on a disk that can only be read has no place for sqlite's helper files: "immutable" needs none.
         for options in ("mode=ro", "mode=ro&immutable=1"):
+            rows: list[tuple] = []
             try:
-                with contextlib.closing(sqlite3.connect(_uri(self.path, options), uri=True, timeout=5)) as connection:
-                    return connection.execute(sql, parameters).fetchall()
+                target = metrics_file.address(self.path, options)
+                with contextlib.closing(sqlite3.connect(target, uri=True, timeout=QUERY_S)) as connection:
+                    deadline = time.monotonic() + QUERY_S
+                    connection.set_progress_handler(lambda end=deadline: time.monotonic() > end, 50_000)
+                    for row in connection.execute(sql, parameters):
+                        rows.append(row)
+                    return rows
             except sqlite3.OperationalError as error:
                 if "unable to open" in str(error) and options == "mode=ro":
                     continue
+                if "interrupted" in str(error):
+                    # Such a file is not the trainer's: asked again at each look, it would hold up the page.
+                    self._rest_until = time.monotonic() + _REST_S
                 # The writer makes the tables in its first moment; until then there is nothing to read.
                 if "no such table" not in str(error):
-                    log.warning("%s can't be read: %s", self.path, error)
+                    self._complain(error)
                 return []
-            except sqlite3.DatabaseError as error:
-                log.warning("%s can't be read: %s", self.path, error)
-                return []
+            except (sqlite3.DatabaseError, UnicodeDecodeError, OverflowError) as error:
+                self._complain(error)
+                return rows
         return []
+
+    def _complain(self, error: Exception) -> None:
+        """Log what is wrong with the file, once: a page asks every second."""
+        if self._said != str(error):
+            self._said = str(error)
+            log.warning("%s can't be read as a whole: %s", self.path, error)
 
 
 def _metrics_path(run: Run | str | Path) -> Path:
     return Path(run) if isinstance(run, str | Path) else run.metrics_path
 
 
-def _uri(path: Path, options: str) -> str:
-    """A sqlite address for any path: '?', '#' and '%' escaped, drive letters after a slash."""
-    text = quote(path.resolve().as_posix(), safe="/:")
-    return f"file://{text if text.startswith('/') else '/' + text}?{options}"
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
-    # Readers never wait for the writer. Where a network disk can't do it, sqlite stays in its slower mode by itself.
-    with contextlib.suppress(sqlite3.OperationalError):
-        connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-    return connection
-
-
-def _prepare(path: Path, generation: int, start_step: int) -> None:
+def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        _begin_generation(path, generation, start_step)
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError as error:
-        # Broken by a power cut or by hand: keep it for whoever wants to look, and go on with a new one.
-        aside = path.with_name(f"{path.stem}-broken-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
-        log.warning("%s is broken (%s); it was renamed to %s and a new one begun.", path, error, aside.name)
-        path.replace(aside)
-        for extra in ("-wal", "-shm"):
-            path.with_name(path.name + extra).unlink(missing_ok=True)
-        _begin_generation(path, generation, start_step)
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
-def _begin_generation(path: Path, generation: int, start_step: int) -> None:
-    with contextlib.closing(_connect(path)) as connection, connection:
-        connection.execute("BEGIN IMMEDIATE")
-        declared = ", ".join(f"{name} {_affinity(name)}" for name in ("t", *COLUMNS))
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS steps (step INTEGER PRIMARY KEY, generation INTEGER, {declared})"
-        )
-        connection.execute(f"CREATE TABLE IF NOT EXISTS discarded (step INTEGER, generation INTEGER, {declared})")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS generations (generation INTEGER PRIMARY KEY, start_step INTEGER, t REAL)"
-        )
-        for table in ("steps", "discarded"):
-            have = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-            for name in COLUMNS:
-                if name not in have:
-                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {_affinity(name)}")
-        names = ", ".join(_ALL)
-        connection.execute(f"INSERT INTO discarded ({names}) SELECT {names} FROM steps WHERE step > ?", (start_step,))
-        connection.execute("DELETE FROM steps WHERE step > ?", (start_step,))
-        connection.execute(
-            "INSERT OR REPLACE INTO generations (generation, start_step, t) VALUES (?, ?, ?)",
-            (generation, start_step, time.time()),
-        )
-
-
-def _affinity(name: str) -> str:
-    """sqlite's preference, not a rule: a whole number comes back as one, half an epoch stays a half."""
-    return "INTEGER" if name in _WHOLE else "REAL"
-
-
-def _bucket_size(low: int, high: int, width: int) -> int:
-    size = 1
-    while high // size - low // size + 1 > width:
-        size *= 2
-    return size
-
-
-def _finite(value: float | int | None) -> float | int | None:
+def finite(value: float | int | None) -> float | int | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value

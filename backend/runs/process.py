@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Every process of a run inherits this variable; it finds those that left the session and whose parents are gone.
 MARKER = "MONOTILE_RUN"
+# And this one, which is another word at each start: what an earlier start left behind is none of the newest one's.
+START = "MONOTILE_START"
 # A clock that was set while the process ran moves psutil's create time a little.
 _CLOCK_SLACK_S = 2.0
 
@@ -45,13 +48,15 @@ class ProcessId:
         Raises:
             psutil.NoSuchProcess: there is none.
         """
-        return cls(pid, psutil.Process(pid).create_time(), _boot_id(), _start_ticks(pid))
+        return cls(pid, psutil.Process(pid).create_time(), boot_id(), _start_ticks(pid))
 
     @classmethod
     def from_record(cls, record: dict) -> ProcessId | None:
         """The identity stored by `to_record`, or None when the record holds none."""
         pid, created = record.get("pid"), record.get("create_time")
-        if not isinstance(pid, int) or not isinstance(created, int | float):
+        if not isinstance(pid, int) or not 0 < pid < 2**31 or not isinstance(created, int | float):
+            return None
+        if not abs(created) < 1e15:
             return None
         return cls(pid, float(created), record.get("boot"), record.get("ticks"))
 
@@ -74,7 +79,7 @@ class ProcessId:
         return self.process() is not None
 
     def _same(self, process: psutil.Process) -> bool:
-        boot, ticks = _boot_id(), _start_ticks(self.pid)
+        boot, ticks = boot_id(), _start_ticks(self.pid)
         if None not in (self.boot, self.ticks, boot, ticks):
             return (self.boot, self.ticks) == (boot, ticks)
         return abs(process.create_time() - self.create_time) <= _CLOCK_SLACK_S
@@ -86,14 +91,16 @@ class Tree:
     It remembers whom it has seen, so that a child is still known when its parent has gone and it hides its environment.
     """
 
-    def __init__(self, leader: ProcessId, marker: str) -> None:
+    def __init__(self, leader: ProcessId, marker: str, start: str | None) -> None:
         """
         Args:
             leader: the trainer, alive or not.
             marker: the run folder, as it stands in the environment variable `MARKER` of its processes.
+            start: the word of the start that made them, as in `START`; None for those of a version without it.
         """
         self.leader = leader
         self.marker = marker
+        self.start = start
         self._known: set[psutil.Process] = set()
 
     def alive(self) -> list[psutil.Process]:
@@ -148,7 +155,8 @@ class Tree:
             if leads and (_group(process.pid) == self.leader.pid or os.getsid(process.pid) == self.leader.pid):
                 return True
             # Reading the environment is the slower way, and the only one that is safe once the trainer is gone.
-            return _same_folder(process.environ().get(MARKER), self.marker)
+            environment = process.environ()
+            return _same_folder(environment.get(MARKER), self.marker) and environment.get(START) == self.start
         except (psutil.Error, OSError):
             return False
 
@@ -186,7 +194,9 @@ def _send_windows(name: str, leader: ProcessId, processes: list[psutil.Process])
             process.kill()
 
 
-def _boot_id() -> str | None:
+@cache
+def boot_id() -> str | None:
+    """Linux: the word that this boot of the system has; None elsewhere."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return None

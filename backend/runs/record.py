@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backend.base.files import locked, write_atomic
+from backend.base.files import locked, open_file, write_atomic
 from backend.base.jsonable import dumps
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
+# A record has some kilobytes; whatever is larger is none.
+_LARGEST = 4_000_000
 
 # Fields that describe one process from its start to its end; a new start forgets them.
 _OF_ONE_PROCESS = (
@@ -20,6 +22,11 @@ _OF_ONE_PROCESS = (
     "create_time",
     "boot",
     "ticks",
+    "host",
+    "pid_namespace",
+    "gpus",
+    "start",
+    "starter",
     "started",
     "command",
     "state",
@@ -35,13 +42,27 @@ _OF_ONE_PROCESS = (
 def read(path: Path) -> dict:
     """The record, or an empty one when the file is missing or broken (a run folder without it can still be shown)."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with open_file(path) as stream:
+            data = json.loads(stream.read(_LARGEST + 1)[:_LARGEST].decode("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log.warning("%s can't be read: %s", path, error)
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def is_ours(record: Mapping) -> bool:
+    """True for a record that this program wrote: only such a run is changed, cleaned up or deleted by itself."""
+    return isinstance(record.get("v"), int) and isinstance(record.get("name"), str) and number(record, "created") > 0
+
+
+def number(record: Mapping, name: str) -> float:
+    """A field as a finite number; 0.0 for one that is missing or is none, as in a record that somebody edited."""
+    value = record.get(name)
+    # beyond this a whole number has no float, and no time has a date
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+    return float(value) if good else 0.0  # type: ignore[arg-type]
 
 
 def update(path: Path, change: Callable[[dict], dict | None]) -> dict:

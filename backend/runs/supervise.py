@@ -1,4 +1,4 @@
-"""Start a trainer that outlives whoever started it, stop it for certain, and put the records right after a crash."""
+"""Starts a trainer that outlives whoever started it, and stops it for certain."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from backend.base.files import remove_abandoned
 from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunError
-from backend.runs.folder import FINAL, Run, list_runs
-from backend.runs.process import MARKER, ProcessId, Tree
-from backend.runs.status import RunStatus
+from backend.runs.folder import FINAL, Run
+from backend.runs.place import is_here
+from backend.runs.process import MARKER, START, ProcessId, Tree
+from backend.runs.recovery import end_tree, settle
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -35,8 +35,6 @@ LADDER: tuple[tuple[Literal["INT", "TERM", "KILL"], float], ...] = (("INT", 10.0
 _AFTERLIFE_S = 5.0
 # A trainer that has told its end still takes its libraries down.
 _LEAVING_S = 60.0
-# A trainer that was just spawned is not in its record yet.
-_START_GRACE_S = 30.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 How = Literal["not running", "asked", "INT", "TERM", "KILL"]
@@ -101,23 +99,24 @@ def start(
         _let_leave(run)
     if command is None:
         command = [sys.executable, "-m", "backend.train", "--run", str(run.path), *(["--resume"] if resume else [])]
-    run.prepare_start(list(command))
+    word = run.prepare_start(list(command))
     try:
         with open(run.log_path, "ab") as output:
-            process = _spawn(command, output, _environment(run, environment or {}))
+            process = _spawn(command, output, _environment(run, word, environment or {}))
     except OSError as error:
         failure = {
             "text": f"The trainer could not be started: {error}.",
             "remedy": "Start launcher.py to repair .venv.",
         }
-        run.finish("failed", error=failure)
+        run.finish("failed", start=word, error=failure)
         raise RunError(failure["text"], failure["remedy"]) from error
     try:
         identity = ProcessId.of(process.pid)
     except psutil.NoSuchProcess:  # gone already; the thread below learns how
         identity = ProcessId(process.pid, time.time())
-    record.set_fields(run.record_path, **identity.to_record())
-    threading.Thread(target=_wait, args=(run, process, identity), name=f"wait {run.name}", daemon=True).start()
+    record.update(run.record_path, lambda current: _if_started(current, word, identity.to_record()))
+    waiting = (run, process, identity, word)
+    threading.Thread(target=_wait, args=waiting, name=f"wait {run.name}", daemon=True).start()
     return run
 
 
@@ -139,16 +138,18 @@ def stop(
         say: takes one line at each rung, for a terminal.
     """
     begun = time.monotonic()
-    leader = run.process()
+    known = run.record()
+    leader, word = ProcessId.from_record(known), known.get("start")
     if leader is None:
         settle(run)
         return StopResult(run, "not running", 0.0)
-    tree = Tree(leader, str(run.path))
+    if not is_here(known):
+        return _stop_elsewhere(run, known, grace_s, say)
+    tree = Tree(leader, str(run.path), word)
     how: How = "not running"
     if leader.is_alive():
         how = "asked"
-        record.set_fields(run.record_path, stop_asked=time.time())
-        Control(run).request("stop")
+        record.update(run.record_path, lambda current: _ask(run, current, word, {"stop_asked": time.time()}))
         say(f"Asked {run.name} to save and stop.")
         tree.alive()
         _wait_leader(leader, grace_s)
@@ -159,7 +160,8 @@ def stop(
             break
         if leader.is_alive():
             # Said before it is done, so that the end which follows is not taken for a crash.
-            record.set_fields(run.record_path, stop_asked=time.time(), stop_rung=rung)
+            fields = {"stop_asked": time.time(), "stop_rung": rung}
+            record.update(run.record_path, lambda current, fields=fields: _if_started(current, word, fields))
             how = rung
         say(f"Sending {rung} to the processes of {run.name}.")
         tree.send(rung)
@@ -185,50 +187,34 @@ _stopping: dict[Run, threading.Thread] = {}
 _stopping_lock = threading.Lock()
 
 
-def reconcile(root: str | Path) -> list[RunStatus]:
-    """Put right what a crash or power cut left in the records; called when the page or the terminal starts.
+def _if_started(current: dict, word: object, fields: Mapping[str, object]) -> dict | None:
+    """The record with these fields, if it is still about the start of this word."""
+    return current | dict(fields) if current.get("start") == word else None
 
-    A run whose process is gone gets its end written down with the likely cause; old requests and half-written files are
-    removed, and processes that a dead trainer left behind are ended. Runs that are alive are left alone.
 
-    Returns:
-        The status of each run that was changed.
+def _ask(run: Run, current: dict, word: object, fields: Mapping[str, object]) -> dict | None:
+    """As `_if_started`, with the request to stop."""
+    if current.get("start") == word:
+        Control(run).request("stop")
+    return _if_started(current, word, fields)
+
+
+def _stop_elsewhere(run: Run, known: dict, grace_s: float, say: Callable[[str], None]) -> StopResult:
+    """Ask a trainer on another machine by the run's folder, which is all that this one can do.
+
+    Raises:
+        RunError: it did not end.
     """
-    changed = []
-    runs = list_runs(root)
-    for run in runs:
-        try:
-            if run.record().get("state") not in FINAL and not run.is_alive():
-                status = settle(run)
-                if status.state in FINAL:
-                    changed.append(status)
-        except OSError as error:
-            # A folder that can't be written must not keep the page from opening.
-            log.warning("The record of %s can't be put right: %s", run.name, error)
-    _end_strays({str(run.path): run for run in runs})
-    return changed
-
-
-def settle(run: Run) -> RunStatus:
-    """Write down how a run ended whose process is gone and did not say so itself; does nothing to one that is alive."""
-    status = run.status()
-    if status.active:
-        return status
-    if run.record().get("state") not in FINAL:
-        error = status.error
-        fields: dict[str, object] = {"step": status.step}
-        if error is not None:
-            fields["error"] = {
-                "text": error.text,
-                "cause": error.cause,
-                "remedy": error.remedy,
-                "exception": error.exception,
-            }
-        # The trainer ended when it last wrote something, which may be days before this is written down.
-        run.finish(status.state, ended=_last_sign(run), **fields)  # type: ignore[arg-type]
-    Control(run).clear_all()
-    remove_abandoned(run.path)
-    return run.status()
+    begun, word = time.monotonic(), known.get("start")
+    if not run.is_at_work():
+        return StopResult(run, "not running", 0.0)
+    record.update(run.record_path, lambda current: _ask(run, current, word, {"stop_asked": time.time()}))
+    say(f"Asked {run.name} on {known['host']} to save and stop.")
+    while run.is_at_work():
+        if time.monotonic() - begun > grace_s:
+            raise RunError(f"{run.name} is trained on {known['host']} and has not ended yet.", "Stop it there.")
+        time.sleep(0.2)
+    return StopResult(run, "asked", time.monotonic() - begun)
 
 
 def _let_leave(run: Run) -> None:
@@ -263,11 +249,14 @@ def _folder(config: Config | str | Path | None, run: Run | None) -> Run:
     return run
 
 
-def _environment(run: Run, extra: Mapping[str, str]) -> dict[str, str]:
-    # What `accelerate config` once stored for this machine must not change a run behind its configuration's back.
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("ACCELERATE_", "FSDP_"))}
+def _environment(run: Run, word: str, extra: Mapping[str, str]) -> dict[str, str]:
+    # What `accelerate config` once stored for this machine must not change a run behind its configuration's back, and
+    # the page's password is nothing that a trainer needs.
+    left_out = ("ACCELERATE_", "FSDP_", "MONOTILE_PASSWORD")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return own | {
         MARKER: str(run.path),
+        START: word,
         "PYTHONUNBUFFERED": "1",
         "PYTHONUTF8": "1",
         # Models come from disk. Nothing asks the net, and nothing tells it.
@@ -295,9 +284,9 @@ def _spawn(command: Sequence[str], output: object, environment: Mapping[str, str
     return subprocess.Popen(list(command), creationflags=flags, **common)
 
 
-def _wait(run: Run, process: subprocess.Popen, identity: ProcessId) -> None:
+def _wait(run: Run, process: subprocess.Popen, identity: ProcessId, word: str) -> None:
     """Learn a trainer's exit code (only its parent can), write it down, and leave nothing of it behind."""
-    tree = Tree(identity, str(run.path))
+    tree = Tree(identity, str(run.path), word)
     code = process.wait()
 
     def change(current: dict) -> dict | None:
@@ -310,44 +299,10 @@ def _wait(run: Run, process: subprocess.Popen, identity: ProcessId) -> None:
     except OSError as error:
         log.warning("The end of %s could not be written down: %s", run.name, error)
     if tree.wait_gone(_AFTERLIFE_S):
-        _end(tree)
-
-
-def _last_sign(run: Run) -> float | None:
-    times = []
-    for path in (run.log_path, run.events_path, run.metrics_path, Path(f"{run.metrics_path}-wal")):
-        with suppress(OSError):
-            times.append(path.stat().st_mtime)
-    begun = run.record().get("started")
-    return max(times) if times and (not begun or max(times) >= begun) else None
+        end_tree(tree)
 
 
 def _wait_leader(leader: ProcessId, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while leader.is_alive() and time.monotonic() < deadline:
         time.sleep(0.05)
-
-
-def _end(tree: Tree) -> None:
-    for rung, patience_s in (("TERM", 5.0), ("KILL", 5.0)):
-        tree.send(rung)
-        if not tree.wait_gone(patience_s):
-            return
-    log.warning("Processes of %s could not be ended.", tree.marker)
-
-
-def _end_strays(runs: Mapping[str, Run]) -> None:
-    """End what the trainers of these runs left behind; one look at the processes serves all runs."""
-    left: set[str] = set()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            marker = process.environ().get(MARKER)
-            if marker in runs and process.pid != os.getpid():
-                left.add(marker)
-    for marker in left:
-        current = runs[marker].record()
-        leader = ProcessId.from_record(current)
-        recent = time.time() - (current.get("started") or 0) < _START_GRACE_S
-        if leader is not None and not leader.is_alive() and not recent:
-            log.warning("Ending processes that %s left behind.", runs[marker].name)
-            _end(Tree(leader, marker))

@@ -106,7 +106,8 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     if state:
         events.write("resumed", step=position.step, generation=generation)
         log.info("Going on at step %d, generation %d", position.step, generation)
-    metrics = stack.enter_context(MetricsWriter(run, generation, position.step))
+    told = partial(_warn, events)
+    metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=told))
     dtype = compute_dtype(cfg, inputs.device, inputs.dtype)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, dtype)
     telemetry, report = compile_blocks(inputs, trained, shapes, cache, stack)
@@ -135,9 +136,9 @@ def _state(run: Run, events: EventWriter) -> Path:
     return found.state
 
 
-def _warn(events: EventWriter, text: str) -> None:
-    events.write("warning", text=text, remedy="")
-    log.warning(text)
+def _warn(events: EventWriter, text: str, remedy: str = "") -> None:
+    events.write("warning", text=text, remedy=remedy)
+    log.warning("%s %s", text, remedy)
 
 
 def _assemble(

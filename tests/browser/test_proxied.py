@@ -27,7 +27,7 @@ def test_the_page_works_below_a_path_with_a_socks_proxy_in_the_environment(tmp_p
             # Scripts, the style sheet, the logo, an event of Gradio's, and a route of ours.
             watched.start_over()
             page.wait_for_function("document.querySelector('#bar-root .brand img').naturalWidth > 0")
-            assert page.evaluate("[...document.styleSheets].some(s => s.href?.includes('/page/css/monotile.css'))")
+            assert page.evaluate("[...document.styleSheets].some(s => s.href?.includes('/page/css/bar.css'))")
             tab(page, "Run")
             expect(page.locator("#run-empty")).to_be_visible()
             dropped_files_are_imported(page)

@@ -12,6 +12,7 @@ from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader, MetricsWriter
+from gui import run_view
 from gui.run_routes import safetensors_metadata
 from tests.gui.conftest import Page, make_run
 
@@ -45,7 +46,7 @@ def test_what_did_not_change_is_not_sent_again(page: Page) -> None:
         metrics.add(21, loss=0.5)
     EventWriter(run).write("recompile", reason="caption length went from 128 to 256", block="double", setting="x")
     later = live(page, run, **marks)
-    assert later["series"]["step"] == list(range(1, 22))
+    assert later["series"]["step"] == list(range(1, 22)) and later["last"]["step"] == 21
     assert later["facts"]["recompiles"][0]["reason"] == "caption length went from 128 to 256"
 
 
@@ -158,3 +159,25 @@ def test_a_broken_lora_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"broken\.safetensors"):
         safetensors_metadata(path)
+
+
+def test_of_a_growing_run_only_what_is_new_is_sent(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_view, "_STANDS_S", 0.0)
+    monkeypatch.setenv("MONOTILE_RUN", "")
+    run = Run.create_empty(page.runs, "fox")
+    run.attach()
+    with MetricsWriter(run) as metrics:
+        for step in range(1, 5001):
+            metrics.add(step, loss=1.0)
+        metrics.flush()
+        first = live(page, run, width=100, log_offset=0)
+        assert "from" not in first["series"] and first["log"] == {"text": "", "offset": 0, "reset": True}
+        metrics.add(5001, loss=9.0)
+        metrics.flush()
+        run.log_path.write_text("a line\n", encoding="utf-8")
+        EventWriter(run).write("phase", phase="train", done=5001)
+        later = live(page, run, width=100, log_offset=0, key=first["key"], seen=first["seen"])
+    assert len(later["series"]["step"]) == 1 and later["series"]["loss"]["max"] == [9.0]
+    assert later["series"]["from"] == 5001 // later["series"]["size"] * later["series"]["size"]
+    assert later["log"]["text"] == "a line\n" and "facts" not in later
+    assert "series" not in live(page, run, width=100, key=later["key"])

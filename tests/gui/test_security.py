@@ -287,12 +287,19 @@ def test_below_a_sub_path_every_address_is_found(tmp_path: Path) -> None:
     other = own | {"origin": "https://evil.example", "x-forwarded-host": "evil.example"}
     for prefix in ("", "/tools/monotile"):  # taken off by the proxy in front, or passed on
         page = client.get(f"{prefix}/").text
-        for address in ("/tools/monotile/page/monotile.js", "/tools/monotile/page/css/monotile.css"):
+        for address in ("/tools/monotile/page/js/main.js", "/tools/monotile/page/css/bar.css"):
             assert address in page
         assert '"root":"https://example.org/tools/monotile"' in page
-        for path in ("/runs", "/page/monotile.js", "/page/css/monotile.css", "/page/logo.svg", "/config"):
+        for path in ("/runs", "/page/js/main.js", "/page/css/bar.css", "/page/logo.svg", "/config"):
             assert client.get(prefix + path).status_code == 200, path
         assert client.get(f"{prefix}/", headers=foreign).status_code == 200
         assert client.get(f"{prefix}/runs", headers=foreign).status_code == 403
         assert client.post(f"{prefix}/look/stop", headers=own).status_code == 200
         assert client.post(f"{prefix}/look/stop", headers=other).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/upload", "/gradio_api/upload/", "/upload"])
+def test_gradios_uploads_are_closed(page: Page, path: str) -> None:
+    """They are bounded in size, but not in number; no field of the page needs them."""
+    answer = page.client.post(path, files={"files": ("a.txt", b"x")}, headers={"origin": ADDRESS})
+    assert answer.status_code == 403 and "takes no files" in answer.text

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from backend.runs import supervise
+from backend.runs.folder import Run
 from gui import server
 from gui.sub_path import read_root
 
@@ -73,3 +79,25 @@ def test_the_root_path_is_a_path_or_an_address(text: str | None, path: str, host
 )
 def test_the_address_can_be_opened_on_this_machine(host: str, address: str) -> None:
     assert server.page_address(host, 7860) == address
+
+
+def test_the_password_never_stays_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the page starts inherits its environment, trainers above all."""
+    monkeypatch.setenv(server.PASSWORD_VARIABLE, "from-the-environment")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(server, "_PORTS_TRIED", 1)
+        taken.listen()
+        said: list[str] = []
+        given = ["--password", "given", "--port", str(taken.getsockname()[1]), "--no-browser"]
+        assert server.main(given, said.append) == 2
+    assert server.PASSWORD_VARIABLE not in os.environ
+
+    monkeypatch.setenv(server.PASSWORD_VARIABLE, "from-the-environment")
+    run = Run.create_empty(tmp_path, "fox")
+    code = f"import os; print({server.PASSWORD_VARIABLE!r} in os.environ)"
+    supervise.start(None, run, command=[sys.executable, "-c", code])
+    until = time.monotonic() + 30
+    while "exit_code" not in run.record() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert run.log_path.read_text().strip() == "False"

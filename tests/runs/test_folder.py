@@ -199,3 +199,26 @@ def test_requests_are_files_seen_at_once(run):
 
 def test_a_busy_error_is_a_run_error():
     assert issubclass(RunBusy, RunError) and str(RunError("It broke.", "Mend it.")) == "It broke. Mend it."
+
+
+FULL = """
+import resource, sys
+from backend.runs.errors import RunError
+from backend.runs.folder import Run
+from backend.train import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    Run.create_empty(sys.argv[1], "new")
+except RunError as error:
+    print(error)
+sys.exit(main(["--run", sys.argv[2]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are POSIX's")
+def test_a_disk_too_small_for_the_record_is_a_sentence(runs_root, run):
+    command = [sys.executable, "-c", FULL, str(runs_root), str(run.path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "can't be made: " in done.stdout and "Choose another output_dir" in done.stdout
+    assert "run.json" in done.stderr and "can't be written" in done.stderr

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from backend.base.redact import redact
+from backend.base.redact import redact, redact_value
 from backend.runs import supervise
 from backend.runs.folder import Run
 from backend.runs.logs import read_log, tail_log
@@ -189,8 +189,98 @@ def test_a_progress_bar_shows_what_was_drawn_last(tmp_path):
     assert HF not in tail_log(path) and HF not in read_log(path)[0]
 
 
-@pytest.mark.parametrize("piece", ["a_", "a", "ey-", "eyJ", "://a:", "token ", "wandb ", "?key=", "password ", "sk-"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "--a-",
+        "A_",
+        "A",
+        "basic ",
+        "--password ",
+        "a_",
+        "a",
+        "ey-",
+        "eyJ",
+        "://a:",
+        "token ",
+        "wandb ",
+        "?key=",
+        "password ",
+        "sk-",
+    ],
+)
 def test_no_line_is_too_long_to_be_looked_through(piece):
     """A pattern that looks at each letter from each letter would need minutes here (no limit but the suite's own)."""
     for _ in range(4):
         assert redact(piece * 100_000, {})
+
+
+@pytest.mark.parametrize("max_bytes", [4096, 65536])
+def test_a_progress_bar_longer_than_what_is_read_at_once_is_shown(tmp_path, max_bytes):
+    """It draws over one line for hours: half a megabyte without a line's end."""
+    path, shown, offset = tmp_path / "log.txt", "", 0
+    path.write_text("before\n")
+    for percent in range(100):
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write((f"\r{percent:3d} %|" + "█" * 300) * 10)
+        text, offset = read_log(path, offset, max_bytes)
+        shown += text
+    assert any(f"{percent} %|" in shown for percent in range(88, 100)) and offset > 800_000
+    with open(path, "a") as stream:
+        stream.write("\rall done\nafter\n")
+    while (read := read_log(path, offset, max_bytes))[1] != offset:
+        text, offset = read
+        shown += text
+    assert shown.endswith("all done\nafter\n") and offset == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("python -m gui --password zebra", "zebra"),
+        ("python -m gui --password=zebra --port 1", "zebra"),
+        ("curl --proxy-password 'zebra'", "zebra"),
+        ("tool --hf-token abcdefghij", "abcdefghij"),
+        ("PGPASS=word psql", "word"),
+        ("export PGPASSWORD=word", "word"),
+        ("MYSQL_PWD=word", "word"),
+        ("RSYNC_PASSPHRASE='word'", "word"),
+        ("Authorization: Basic dXM6cGE=", "dXM6cGE="),
+        ("authorization: basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("sent header Basic OnB3", "OnB3"),
+    ],
+)
+def test_secrets_are_known_by_what_stands_before_them(text, secret):
+    assert secret not in redact(text, {}) and "[hidden]" in redact(text, {})
+    assert secret not in str(redact_value([text])) and "[hidden]" in str(redact_value([text]))
+
+
+def test_the_word_after_a_flag_is_hidden_in_a_command_line_too():
+    command = ["python", "-m", "gui", "--password", "zebra", "--hf_token", "fox", "--port", "1"]
+    assert redact_value(command) == [
+        "python",
+        "-m",
+        "gui",
+        "--password",
+        "[hidden]",
+        "--hf_token",
+        "[hidden]",
+        "--port",
+        "1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["PWD=/home/fox", "--max_token_length 225", "a basic training run", "pass=1 of 2", "--password --port 7860",
+     "tokens: 4032", "--caption_tag_dropout_rate 0.1", "basic abcd"],
+)  # fmt: skip
+def test_ordinary_words_stay(text):
+    assert redact(text, {}) == text
+    assert redact_value(text.split()) == text.split()
+
+
+def test_short_names_of_secrets_in_the_environment():
+    environment = {"PGPASS": "long-enough-1", "MYSQL_PWD": "long-enough-2", "PWD": "/no/such/folder-3"}
+    text = redact(" ".join(environment.values()), environment)
+    assert text == "[hidden] [hidden] /no/such/folder-3"

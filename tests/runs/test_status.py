@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pytest
@@ -11,9 +12,11 @@ from backend.runs.control import Control
 from backend.runs.eta import spoken, step_seconds
 from backend.runs.events import EventWriter, read_events
 from backend.runs.metrics import MetricsWriter
+from backend.runs.process import ProcessId
 from backend.runs.progress import PhaseProgress
 from backend.runs.record import set_fields
 from backend.runs.status import StatusReader, statuses
+from tests.tiny.runs import save_state
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_training_tells_steps_and_what_is_left_and_so_do_the_pauses_in_it(live):
 def test_warnings_and_the_saved_step_are_kept(live):
     events = EventWriter(live)
     events.write("warning", text="Two images were skipped.", remedy="See the Dataset tab.")
-    events.write("state", step=400)
+    save_state(live, 400)
     status = live.status()
     assert status.warnings == ({"text": "Two images were skipped.", "remedy": "See the Dataset tab."},)
     assert status.state_step == 400 and not status.resumable  # it is still training
@@ -111,7 +114,7 @@ def test_a_reader_kept_for_long_equals_a_fresh_one(live):
 def test_a_new_start_forgets_the_old_but_not_what_was_saved(live):
     reader, events = StatusReader(live), EventWriter(live)
     events.write("step_total", total=50)
-    events.write("state", step=30)
+    save_state(live, 30)
     events.write("error", text="It broke.", cause="", remedy="", exception=None)
     live.finish("failed", error={"text": "It broke."})
     assert reader.read().error.text == "It broke."
@@ -196,3 +199,14 @@ def test_last_words_in_the_log_make_a_failure_of_an_unseen_end(run):
     assert status.state == "failed" and status.error.text == "The machine ran out of memory (RAM)."
     run.log_path.write_text("all is well\n")
     assert run.status().state == "dead"
+
+
+def test_a_process_that_enters_the_record_between_two_looks_is_alive(run, monkeypatch):
+    """Its pid is written a moment after the start; who read the record before must not take it for dead."""
+    monkeypatch.setenv("MONOTILE_RUN", "")
+    run.prepare_start(["x"])
+    early = run.record()
+    set_fields(run.record_path, **ProcessId.of(os.getpid()).to_record())
+    looks = iter([early])
+    monkeypatch.setattr(run, "record", lambda: next(looks, None) or type(run).record(run))
+    assert StatusReader(run).read().state == "starting"

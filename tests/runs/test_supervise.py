@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from backend.runs import supervise
+from backend.runs import recovery, supervise
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.events import read_events
@@ -56,7 +56,7 @@ def test_stop_asks_first_and_the_trainer_saves(run):
     assert (result.how, result.survivors) == ("asked", ()) and result.stopped
     status = ended(run)
     assert status.state == "stopped" and status.resumable
-    assert status.state_step == status.step == int((run.state_dir / "step").read_text())
+    assert status.state_step == status.step and (run.state_dir / f"step-{status.step:08d}").is_dir()
     assert f"It can be resumed from step {status.step}." in status.text
     assert Control(run).pending() == set()
 
@@ -96,7 +96,7 @@ def test_nobody_else_is_ended(run):
     try:
         start("trainer", run, 100_000, 0.005)
         eventually(lambda: run.status().step > 1, "it trains")
-        assert bystander.pid not in {p.pid for p in Tree(run.process(), str(run.path)).alive()}
+        assert bystander.pid not in {p.pid for p in Tree(run.process(), str(run.path), run.record()["start"]).alive()}
         supervise.stop(run, grace_s=0, ladder=QUICK, say=lambda _: None)
         assert bystander.poll() is None
     finally:
@@ -134,12 +134,12 @@ def test_r2_after_a_power_cut_the_records_are_put_right(run, runs_root):
     set_fields(run.record_path, started=time.time() - 5000, pid=dead_pid(), create_time=time.time() - 5000)
     Control(run).request("stop")
     (run.state_dir / f".weights.{dead_pid()}-0123abcd.part").touch()
-    (changed,) = supervise.reconcile(runs_root)
+    (changed,) = recovery.reconcile(runs_root)
     assert (changed.name, changed.state) == (run.name, "dead")
     assert changed.error.text and "switched off" in changed.error.cause and "Resume" in changed.error.remedy
     assert run.record()["state"] == "dead" and Control(run).pending() == set()
     assert list(run.state_dir.iterdir()) == []
-    assert supervise.reconcile(runs_root) == []  # once is enough
+    assert recovery.reconcile(runs_root) == []  # once is enough
 
 
 def test_r2_it_ended_when_it_last_wrote_something(run, runs_root):
@@ -147,7 +147,7 @@ def test_r2_it_ended_when_it_last_wrote_something(run, runs_root):
     set_fields(run.record_path, started=begun, pid=dead_pid(), create_time=begun)
     run.log_path.write_text("step 5\n")
     os.utime(run.log_path, (begun + 60, begun + 60))
-    (changed,) = supervise.reconcile(runs_root)
+    (changed,) = recovery.reconcile(runs_root)
     assert changed.ended == pytest.approx(begun + 60) and changed.elapsed_s == pytest.approx(60)
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_can_not_be_written_keeps_nothing_from_opening(run, runs_root
     lock.mkdir()  # so that the record can't be changed, for root neither
     other = Run.create_empty(runs_root, "other")
     set_fields(other.record_path, started=1.0, pid=dead_pid(), create_time=1.0)
-    assert [status.name for status in supervise.reconcile(runs_root)] == [other.name]
+    assert [status.name for status in recovery.reconcile(runs_root)] == [other.name]
     assert run.name in caplog.text and run.status().state == "dead"
 
 
@@ -179,7 +179,7 @@ def test_r2_a_pid_that_belongs_to_somebody_else_now_is_not_the_trainer(run, runs
         ):
             set_fields(run.record_path, started=1.0, state=None, **{"boot": None, "ticks": None, **earlier})
             assert not run.is_alive()
-        assert [status.state for status in supervise.reconcile(runs_root)] == ["dead"]
+        assert [status.state for status in recovery.reconcile(runs_root)] == ["dead"]
         supervise.stop(run, grace_s=0, ladder=QUICK)
         assert stranger.poll() is None
     finally:
@@ -190,7 +190,7 @@ def test_r2_a_pid_that_belongs_to_somebody_else_now_is_not_the_trainer(run, runs
 def test_r2_living_runs_are_left_alone(run, runs_root):
     start("trainer", run, 100_000, 0.005)
     eventually(lambda: run.status().step > 1, "it trains")
-    assert supervise.reconcile(runs_root) == []
+    assert recovery.reconcile(runs_root) == []
     assert run.status().state == "running"
 
 
@@ -201,7 +201,7 @@ def test_what_a_dead_trainer_left_behind_is_ended_at_the_next_start(run, runs_ro
     set_fields(run.record_path, started=time.time() - 1000)
     os.kill(leader, signal.SIGKILL)
     eventually(lambda: not alive(leader), "the trainer is gone")
-    supervise.reconcile(runs_root)
+    recovery.reconcile(runs_root)
     assert not alive(near) and not alive(far)
 
 
@@ -231,7 +231,7 @@ def test_r3_r4_the_run_outlives_the_page_and_is_found_again(runs_root):
     assert run.name == name
     before = eventually(lambda: run.status().step, "it trains on")
     eventually(lambda: run.status().step > before + 5, "it goes on training without its page")
-    assert run.status().state == "running" and supervise.reconcile(runs_root) == []
+    assert run.status().state == "running" and recovery.reconcile(runs_root) == []
     rows = MetricsReader(run).tail(10**6)
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))  # nothing was lost
     assert supervise.stop(run, say=lambda _: None).how == "asked"
@@ -263,9 +263,10 @@ def test_r8_a_process_a_run(runs_root):
     first, second = (run.process() for run in runs)
     assert first.pid != second.pid
     supervise.stop(runs[0], say=lambda _: None)
-    assert Tree(first, str(runs[0].path)).alive() == [] and runs[1].status().state == "running"
+    words = [run.record()["start"] for run in runs]
+    assert Tree(first, str(runs[0].path), words[0]).alive() == [] and runs[1].status().state == "running"
     supervise.stop(runs[1], say=lambda _: None)
-    assert Tree(second, str(runs[1].path)).alive() == []
+    assert Tree(second, str(runs[1].path), words[1]).alive() == []
 
 
 def test_a_run_that_is_being_trained_is_not_started_twice(run):

@@ -38,6 +38,8 @@ UNPAIRED = {
 
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
+    ({"saving.output_dir": "~"}, "saving.output_dir", "other things than runs"),
+    ({"saving.output_dir": "~/Downloads/"}, "saving.output_dir", "other things than runs"),
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
     ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control pictures"),
     (
@@ -335,6 +337,7 @@ BROKEN: list[tuple[Values, str, str]] = [
 ]
 
 KEPT: list[Values] = [
+    {"saving.output_dir": "~/runs"},
     {"compile.cuda_graphs": "on"},
     {"compile.cuda_graphs": "on", "memory.checkpointing_kind": "block", "compile.compile": False},
     {"compile.cuda_graphs": "on", "network.network_dropout": 0.1, "training.gradient_checkpointing": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,15 @@ def toy(name: str, run: Run, *arguments: object) -> list[str]:
 def start(name: str, run: Run, *arguments: object) -> Run:
     """Start a toy trainer as the page starts a real one."""
     return supervise.start(None, run, command=toy(name, run, *arguments), environment={"PYTHONPATH": str(ROOT)})
+
+
+def save_state(run: Run, step: int) -> Path:
+    """A whole state on the disk, as far as anybody who does not load it looks."""
+    state = run.state_dir / f"step-{step:08d}"
+    state.mkdir()
+    (state / "position.json").write_text(json.dumps({"position": {"step": step}}))
+    (run.state_dir / "latest").write_text(state.name)
+    return state
 
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> object:

@@ -210,6 +210,15 @@ def test_a_stop_while_pictures_are_encoded_ends_at_once(
     assert code == 0 and run.status().state == "stopped" and not run.has_state()
     assert not any(event["phase"] == "load" for event in events(run, "phase"))
 
+    # A resumed run that is stopped before its first step stands where it was saved.
+    state = run.state_dir / "step-00000004"
+    state.mkdir()
+    (state / "position.json").write_text('{"position": {"step": 4}}')
+    (run.state_dir / "latest").write_text(state.name)
+    _, code = train_here(cfg, run, resume=True)
+    assert code == 0 and [event["step"] for event in events(run, "stopped")] == [0, 4]
+    assert (run.status().state_step, run.status().resumable) == (4, True)
+
 
 def test_a_sample_asked_for_without_prompts_is_answered(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from backend.base.paths import resolve
+from backend.base.paths import is_broad, resolve
 from backend.base.problems import Problem
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.rule import Rule, When, longer_than_run, needs_pictures, no_effect
@@ -297,4 +297,11 @@ RULES: tuple[Rule, ...] = (
         column="path",
     ),
     *SAVING_RULES,
+    Rule(
+        ("saving.output_dir",),
+        is_broad,
+        "{output_dir} holds other things than runs",
+        "Choose a folder that is for runs alone, such as {output_dir}/runs",
+        "warning",
+    ),
 )

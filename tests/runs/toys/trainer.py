@@ -2,30 +2,34 @@
 
     python trainer.py RUN STEPS SECONDS [die=KIND]
 
-It saves its step in state/ every ten steps and at a stop, and goes on from there when it finds one.
+It saves a state every ten steps and at a stop, laid out as the real one's, and goes on from there when it finds one.
+It keeps its folder as the real one does.
 """
 
+import json
 import logging
 import os
 import signal
 import sys
 import time
 
-from backend.base.files import unused_path, write_atomic
+from backend.base.errors import WriteFailed
+from backend.base.files import atomic_folder, unused_path, write_atomic
 from backend.runs.control import Control
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
+from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
 from backend.runs.metrics import MetricsWriter
+from backend.runs.states import state_step
 
 log = logging.getLogger("toy")
 
 
 def train(run, steps, seconds, die):
     events, control = EventWriter(run), Control(run)
-    saved = run.state_dir / "step"
-    first = int(saved.read_text()) if saved.exists() else 0
+    first = state_step(run.state_dir) or 0
     generation = run.begin_generation(first)
     if first:
         events.write("resumed", step=first, generation=generation)
@@ -36,11 +40,16 @@ def train(run, steps, seconds, die):
         metrics.flush()
         path = unused_path(run.checkpoints_dir / f"toy-{step:06d}.safetensors")
         write_atomic(path, f"weights of step {step}, generation {generation}")
-        write_atomic(saved, str(step))
+        with atomic_folder(unused_path(run.state_dir / f"step-{step:08d}")) as state:
+            write_atomic(state / "position.json", json.dumps({"position": {"step": step}}))
+        write_atomic(run.state_dir / "latest", f"step-{step:08d}")
         events.write("checkpoint", step=step, file=path.name)
         events.write("state", step=step)
 
-    with MetricsWriter(run, generation, first, commit_every_s=0.05) as metrics:
+    def tell(text, remedy):
+        events.write("warning", text=text, remedy=remedy)
+
+    with MetricsWriter(run, generation, first, commit_every_s=0.05, tell=tell) as metrics:
         for step in range(first + 1, steps + 1):
             time.sleep(seconds)
             metrics.add(step, loss=1 / step, s_per_step=seconds)
@@ -60,7 +69,10 @@ def train(run, steps, seconds, die):
                 save(step)
                 control.clear("save")
             if step % 10 == 0:
-                save(step)
+                try:
+                    save(step)
+                except WriteFailed as error:  # the real one too tries again later
+                    log.warning("step %d could not be saved: %s", step, error)
         events.write("done", step=steps)
         run.finish("done", step=steps, lora=str(run.checkpoints()[-1].path))
 
@@ -70,8 +82,10 @@ if __name__ == "__main__":
     run.attach()
     configure_logging(run)
     log.info("training on cpu")
+    keeper = Keeper(run, EventWriter(run), look_s=0.05, beat_s=0.2)
     try:
-        train(run, int(sys.argv[2]), float(sys.argv[3]), (sys.argv[4:] or ["die=never"])[0].removeprefix("die="))
+        with keeper:
+            train(run, int(sys.argv[2]), float(sys.argv[3]), (sys.argv[4:] or ["die=never"])[0].removeprefix("die="))
     except Exception as error:
         diagnosis = explain(error)
         EventWriter(run).write("error", **diagnosis.as_event())

@@ -1,0 +1,75 @@
+"""Lets one start at a time through: whether the GPU is free is looked up and the trainer started under one lock.
+
+Page and terminal of one checkout share the lock, so that of two starts at the same moment one sees the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from backend.base.errors import WriteFailed
+from backend.base.files import locked
+from backend.runs.errors import RunBusy
+from backend.runs.folder import Run
+
+log = logging.getLogger(__name__)
+
+LOCK = Path(__file__).resolve().parents[2] / "runs" / ".start.lock"
+# A resume waits inside for the process before it to take its libraries down.
+_PATIENCE_S = 90.0
+# For disks without locks; the file is what other processes see.
+_threads = threading.Lock()
+
+
+@contextmanager
+def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iterator[None]:
+    """Hold the lock of starts; what is started within is seen by the next one.
+
+    Args:
+        runs: gives the runs that may be at work on the same GPU; asked once the lock is held.
+        but: a run that does not count, the one that is to be resumed.
+
+    Raises:
+        RunBusy: another run is at work, or another start does not come to its end.
+    """
+    with ExitStack() as stack:
+        if not _threads.acquire(timeout=_PATIENCE_S):
+            raise _stuck()
+        stack.callback(_threads.release)
+        _lock_file(stack)
+        other = next((run for run in runs() if run != but and run.is_at_work() and _shares_gpu(run)), None)
+        if other is not None:
+            raise RunBusy(
+                f"The run {other.name} is still at work, and two at once would share one GPU.",
+                "Stop it first, or wait until it ends. On a machine with several GPUs, give each run its own from a "
+                "terminal: CUDA_VISIBLE_DEVICES=1 before the command.",
+            )
+        yield
+
+
+def _lock_file(stack: ExitStack) -> None:
+    try:
+        LOCK.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(LOCK, _PATIENCE_S))
+    except WriteFailed as error:
+        if error.errno is None:  # held for too long; all else has a number
+            raise _stuck() from error
+        log.debug("starts are not locked against other processes: %s", error)
+    except OSError as error:
+        log.debug("starts are not locked against other processes: %s", error)
+
+
+def _stuck() -> RunBusy:
+    return RunBusy("Another run is being started, and that does not end.", "Look at the runs, then start again.")
+
+
+def _shares_gpu(run: Run) -> bool:
+    theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not isinstance(theirs, str) or own is None:
+        return True
+    return bool({part.strip() for part in theirs.split(",")} & {part.strip() for part in own.split(",")})
