@@ -22,7 +22,7 @@ from backend.config.arguments import split
 from backend.config.load import load, ready
 from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
-from backend.models import family_check
+from backend.plan import base_model_check as family_check
 from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain

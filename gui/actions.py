@@ -18,8 +18,8 @@ from backend.base.problems import Problem
 from backend.config import load, presets
 from backend.config.schema import Config, by_path
 from backend.dataset.images import EXTENSIONS
-from backend.models import family_check
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
+from backend.plan import base_model_check as family_check
 from backend.runs import supervise
 from backend.runs.admission import one_start
 from backend.runs.errors import RunBusy, RunError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from backend.config.schema import Config
-from backend.models import family_check
-from backend.models.files.base_model import BaseModelFiles, Place
-from backend.models.spec import FamilyFacts
-from backend.models.table import FAMILIES, family
+from backend.families.files.base_model import BaseModelFiles, Place
+from backend.families.spec import FamilyFacts
+from backend.families.table import FAMILIES, family
+from backend.plan import base_model_check as family_check
 from backend.plan.texts import text_length_of
 from gui import messages
 

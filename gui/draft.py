@@ -18,7 +18,7 @@ from backend.base.files import write_atomic
 from backend.base.paths import is_on_network
 from backend.config.schema import settings
 from backend.config.sections.sampling import CONTROL_IMAGES
-from backend.models.table import FAMILIES, lacking
+from backend.families.table import FAMILIES, lacking
 from gui import fields, form
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import gradio as gr
 from backend.config.declare import Setting
 from backend.config.schema import settings
 from backend.config.toml_io import dumps_value
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from gui import theme
 
 

@@ -20,7 +20,7 @@ from backend.config import presets
 from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
-from backend.models.table import FAMILIES, family
+from backend.families.table import FAMILIES, family
 from backend.plan.memory.machine import cards
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict

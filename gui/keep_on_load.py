@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend.config.schema import by_path
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from gui import fields, form
 from gui.draft import Snapshot
 

@@ -9,7 +9,7 @@ from html import escape
 from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
-from backend.models.shift import ShiftLine
+from backend.families.shift import ShiftLine
 from backend.plan.noise_levels import diffusion_density, scheduler_config
 
 _WIDTH, _HEIGHT = 720, 190

@@ -19,7 +19,7 @@ from fastapi.responses import FileResponse, Response
 
 from backend.base.errors import WriteFailed
 from backend.base.jsonable import jsonable
-from backend.models.files.headers import Unreadable, read_header
+from backend.families.files.headers import Unreadable, read_header
 from backend.runs import supervise
 from backend.runs.admission import one_start
 from backend.runs.control import Control

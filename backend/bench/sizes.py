@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backend.models.table import family
+from backend.families.table import family
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
 from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
+from backend.families.table import family
 from backend.lora.fused import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
@@ -22,7 +23,6 @@ from backend.memory.swap import Swap, swapped_paths
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching

@@ -261,7 +261,7 @@ class _Meter:
 
 
 def _family(spec: Spec) -> Any:
-    from backend.models.table import family
+    from backend.families.table import family
 
     return family(SIZES[spec.size].family)
 

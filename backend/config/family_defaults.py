@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from backend.models.table import family
+from backend.families.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -14,7 +14,7 @@ from backend.base.errors import Refused
 
 if TYPE_CHECKING:
     from backend.config.sections.network import LayerRow, NetworkSection
-    from backend.models.spec import FamilyFacts
+    from backend.families.spec import FamilyFacts
 
 SETTING = "network.layer_settings"
 

@@ -12,7 +12,7 @@ from backend.config.profiles import PROFILES
 from backend.config.schema import SCHEMA_VERSION
 from backend.config.sections.model import ModelSection
 from backend.config.toml_io import dumps_value
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 
 Data = dict[str, Any]
 

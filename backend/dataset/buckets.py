@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from backend.config.family_defaults import ShapeMode
-from backend.models.spec import Geometry
+from backend.families.spec import Geometry
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import Bucket, Fit, fit_to
 from backend.dataset.items import Item
-from backend.models.spec import Controls, FamilyFacts, Geometry
+from backend.families.spec import Controls, FamilyFacts, Geometry
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

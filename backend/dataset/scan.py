@@ -24,7 +24,7 @@ from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
 from backend.dataset.walk import Walk, named_repeats, walk
-from backend.models.table import family
+from backend.families.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

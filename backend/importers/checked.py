@@ -8,9 +8,9 @@ from backend.base.problems import Problem
 from backend.config import load
 from backend.config.load import Loaded
 from backend.config.schema import by_path
+from backend.families.table import lacking
 from backend.importers.rows import drop_rows
 from backend.importers.work import Work
-from backend.models.table import lacking
 
 _ROUNDS = 4  # a refused value may hide that of another rule
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from backend.base.problems import Problem
 from backend.config.schema import by_path
+from backend.families.table import lacking
 from backend.importers import tables
 from backend.importers.family import Found, family_of
 from backend.importers.network import WHOLE, read_network
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
-from backend.models.table import lacking
 
 _TELLING = (
     "sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox", "hunyuan_image_checkbox", "v2",

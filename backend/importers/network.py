@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.config.layer_patterns import FACTORED
+from backend.families.table import lacking
 from backend.importers import reasons, tables
 from backend.importers.arguments import arguments
 from backend.importers.family import is_lycoris
 from backend.importers.notes import Note, shown
 from backend.importers.source import Source
 from backend.importers.values import READERS, Left, is_off, number
-from backend.models.table import lacking
 
 _RATIO, _TEXT_RATIO = "network.loraplus_lr_ratio", "network.loraplus_text_encoder_lr_ratio"
 _RATIOS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio", "loraplus_text_encoder_lr_ratio")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.families.table import FAMILIES
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off
 from backend.importers.work import Work
-from backend.models.table import FAMILIES
 
 
 def read_folder(work: Work) -> None:

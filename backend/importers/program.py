@@ -9,11 +9,11 @@ from typing import Any
 
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS
+from backend.families.table import lacking
 from backend.importers.names import read_value
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
-from backend.models.table import lacking
 
 _INDEX = re.compile(r"\[\d+\]")
 _UNKNOWN = "no name of this program that is known here"

@@ -13,11 +13,11 @@ from statistics import NormalDist
 from typing import Any
 
 from backend.config.schema import by_path
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.shift import ShiftLine
+from backend.families.table import FAMILIES
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.shift import ShiftLine
-from backend.models.table import FAMILIES
 
 _SAMPLING, _SHIFT = "timesteps.timestep_sampling", "timesteps.discrete_flow_shift"
 _MEAN, _STD, _SCALE = "timesteps.logit_mean", "timesteps.logit_std", "timesteps.sigmoid_scale"

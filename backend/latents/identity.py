@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.paths import resolve
+from backend.families.files.base_model import BaseModelFiles, header_of
+from backend.families.files.headers import Unreadable, read_header
+from backend.families.files.parts import Part
+from backend.families.table import family
 from backend.lora.keys import is_of_text
-from backend.models.files.base_model import BaseModelFiles, header_of
-from backend.models.files.headers import Unreadable, read_header
-from backend.models.files.parts import Part
-from backend.models.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

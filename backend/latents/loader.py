@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from backend.latents.store import CacheLost, LatentCache, TextCache
-from backend.models.conditioning import CAPTION, Told, with_controls
+from backend.models.common.conditioning import CAPTION, Told, with_controls
 
 if TYPE_CHECKING:
     from backend.dataset.buckets import Fit

@@ -13,6 +13,8 @@ from backend.base.errors import Refused
 from backend.base.tensor_names import clean_key
 from backend.config.layer_patterns import MAGNITUDE, Kind
 from backend.dataset.items import count_of
+from backend.families.files.headers import Unreadable, read_header
+from backend.families.files.kinds import kind_of
 from backend.lora.keys import (
     Names,
     bundled_embedding,
@@ -24,8 +26,6 @@ from backend.lora.keys import (
     split_key,
 )
 from backend.lora.native import Native
-from backend.models.files.headers import Unreadable, read_header
-from backend.models.files.kinds import kind_of
 
 SETTING = "network.network_weights"
 _OTHERS = {

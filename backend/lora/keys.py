@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from backend.config.layer_patterns import MAGNITUDE
+from backend.families.spec import FamilyFacts
 from backend.lora.native import Native, native_names
-from backend.models.spec import FamilyFacts
 
 Format = Literal["kohya", "diffusers"]
 

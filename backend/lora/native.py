@@ -1,4 +1,4 @@
-"""What a project of its own names calls a layer: a single file's layout (`models.files.layouts`), read backwards."""
+"""What a project of its own names calls a layer: a single file's layout (`families.files.layouts`), read backwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from backend.models.files.layouts.rules import Layout, Rule, Turn, highest_numbers
+from backend.families.files.layouts.rules import Layout, Rule, Turn, highest_numbers
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from backend.families.table import family, family_of_denoiser
 from backend.models.family import Family
-from backend.models.table import family, family_of_denoiser
 
 
 @cache

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Protocol, Self
 
 from torch import Tensor, nn
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import BaseModel, FamilyFacts
 from backend.models.common import load
 from backend.models.common.guidance import guided
 from backend.models.common.loading import Loading
 from backend.models.common.tokens import flow_sigmas
 from backend.models.common.vae import VaeStack
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import BaseModel, FamilyFacts
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
 

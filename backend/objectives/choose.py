@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from backend.base.errors import Refused
 from backend.config.schema import Config
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.shift import ShiftLine
+from backend.families.spec import FamilyFacts
 from backend.models.family import Family
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.shift import ShiftLine
-from backend.models.spec import FamilyFacts
 from backend.objectives.base import Distance, Objective
 from backend.objectives.flow import TimestepDraw
 from backend.objectives.flow_matching import FlowMatching

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from backend.models.shift import ShiftLine
+from backend.families.shift import ShiftLine
 
 TIMESTEPS = 1000
 """Sigma 1 is called timestep 1000 by the field; only ``min_timestep`` and ``max_timestep`` use this scale."""

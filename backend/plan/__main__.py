@@ -24,7 +24,7 @@ from backend.config import load
 from backend.config.arguments import split
 from backend.dataset.items import DatasetScan
 from backend.dataset.scan import scan_dataset
-from backend.models import family_check
+from backend.plan import base_model_check as family_check
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import memory_dict

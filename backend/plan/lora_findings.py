@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import included
 from backend.dataset.items import Finding, count_of
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
 from backend.plan.memory.parts import read_parts, trained_layers
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from backend.config.family_defaults import SHAPE_MODES, shape_mode_of
 from backend.dataset.items import DatasetScan, Finding
 from backend.dataset.references import References
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts, Geometry, PictureTokens
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts, Geometry, PictureTokens
+from backend.families.table import family
 from backend.plan.findings import plan_findings, recommend
 from backend.plan.lora_findings import findings_of_base
 from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch

@@ -13,7 +13,7 @@ from backend.dataset.captions import is_dropped
 from backend.dataset.controls import sample_sizes
 from backend.dataset.items import DatasetScan, Item
 from backend.dataset.references import References, Size, sizes_of
-from backend.models.spec import FamilyFacts, Geometry
+from backend.families.spec import FamilyFacts, Geometry
 from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
 from backend.plan.steps import StepPlan, plan_steps

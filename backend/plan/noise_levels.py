@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -13,7 +13,7 @@ from backend.dataset.buckets import BucketTable, Fit
 from backend.dataset.captions import is_dropped
 from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
-from backend.models.spec import Geometry
+from backend.families.spec import Geometry
 from backend.plan.graphs import GraphPlan
 from backend.plan.report import plan_dict, plan_lines
 from backend.plan.steps import StepPlan

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.files.headers import read_json
-from backend.models.spec import FamilyFacts, PictureTokens
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.headers import read_json
+from backend.families.spec import FamilyFacts, PictureTokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

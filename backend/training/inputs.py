@@ -20,25 +20,25 @@ from backend.dataset.buckets import Fit
 from backend.dataset.controls import sample_items
 from backend.dataset.items import DatasetScan, Item, count_of
 from backend.dataset.scan import cache_folder, scan_dataset
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts, Geometry
+from backend.families.table import family as family_named
 from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
 from backend.latents.identity import text_identity, vae_identity
-from backend.lora.base_weights import BaseWeights
 from backend.lora.inject import find_targets, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
 from backend.memory import support
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.memory.swap import swapped_paths
-from backend.models import family_check
+from backend.models.common.base_weights import BaseWeights
 from backend.models.common.loading import Loading
 from backend.models.families import family_named as family_code
 from backend.models.family import Family
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts, Geometry
-from backend.models.table import family as family_named
 from backend.objectives.base import Objective
 from backend.objectives.choose import objective_of
 from backend.optimizers.build import make_optimizer, make_scheduler
+from backend.plan import base_model_check as family_check
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.weight_bytes import stored_as

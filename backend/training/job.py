@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from backend.config.schema import Config
 from backend.dataset.items import count_of
+from backend.families.spec import Geometry
 from backend.latents.loader import Batch, Loader
 from backend.lora.inject import Lora
 from backend.lora.norms import NormLimit
 from backend.memory.devices import to_device, to_host
 from backend.memory.seeds import generator
-from backend.models.conditioning import Teller
-from backend.models.spec import Geometry
+from backend.models.common.conditioning import Teller
 from backend.objectives.base import Objective
 from backend.optimizers.ema import Ema
 from backend.optimizers.state import rate

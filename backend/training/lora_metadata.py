@@ -12,8 +12,8 @@ from pathlib import Path
 from backend.config.layer_patterns import of_convolutions
 from backend.config.schema import Config
 from backend.dataset.items import Item
+from backend.families.table import family
 from backend.lora.loraplus import ratios
-from backend.models.table import family
 from backend.optimizers.build import warmup_steps
 from backend.plan.memory.work import trains_text
 from backend.plan.steps import StepPlan

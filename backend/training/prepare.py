@@ -24,14 +24,14 @@ from backend.base.paths import resolve
 from backend.config.layer_patterns import layers_digest
 from backend.config.schema import Config
 from backend.dataset.controls import sample_items
+from backend.families.files.hashes import ModelHashes
 from backend.latents.identity import base_weights_identity
 from backend.latents.loader import Loader
 from backend.lora import loraplus
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
-from backend.models.conditioning import Teller
-from backend.models.hashes import ModelHashes
+from backend.models.common.conditioning import Teller
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run

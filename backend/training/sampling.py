@@ -17,11 +17,11 @@ from torch import Tensor
 from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
+from backend.families.spec import Geometry
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
+from backend.models.common.conditioning import Teller, Told
 from backend.models.common.guidance import guided
-from backend.models.conditioning import Teller, Told
-from backend.models.spec import Geometry
 from backend.objectives import flow
 from backend.objectives.base import Steps
 from backend.plan.mode_plan import fitting_size

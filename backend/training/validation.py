@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.memory.devices import to_device
 from backend.memory.seeds import generator
-from backend.models.conditioning import Teller, Told
+from backend.models.common.conditioning import Teller, Told
 from backend.objectives import flow
 from backend.objectives.base import Objective
 

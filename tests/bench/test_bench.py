@@ -25,11 +25,11 @@ from backend.bench.worker import _notes, measure
 from backend.compile.cuda_graphs.recording import record
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
+from backend.families.table import FAMILIES
 from backend.lora.fused import is_fused
 from backend.memory.activation_offload import Offload
 from backend.memory.heap import let_segments_grow
 from backend.models.common.loading import Loading
-from backend.models.table import FAMILIES
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.bench_rows import answer, made_up
 from tests.tiny.blocks import Counting, Stack, lists

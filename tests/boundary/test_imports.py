@@ -18,12 +18,12 @@ HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft")
 # What a family is, as data: below the settings, which are made of it.
 MODELS = (
     "backend.models.files",
-    "backend.models.activations",
-    "backend.models.shift",
-    "backend.models.spec",
+    "backend.families.activations",
+    "backend.families.shift",
+    "backend.families.spec",
     "backend.models.*facts",
     "backend.models.*.layout",
-    "backend.models.table",
+    "backend.families.table",
 )
 
 # The page and the terminal's quick commands live on these alone. A name stands for the module or the whole package;
@@ -39,7 +39,7 @@ TORCH_FREE = (
     "backend.dataset.buckets",
     "backend.dataset.batches",
     *MODELS,
-    "backend.models.family_check",
+    "backend.plan.base_model_check",
     "backend.config.layer_patterns",
     "backend.lora.keys",
     "backend.lora.native",
@@ -141,7 +141,7 @@ def test_families_are_reached_only_through_the_table() -> None:
     wrong = [
         f"{name}:{line} imports {target}"
         for name, path in modules().items()
-        if name not in ("backend.models.table", "backend.models.families")
+        if name not in ("backend.families.table", "backend.models.families")
         and not any(within(name, f"backend.models.{own}") for own in families())
         for line, target in imports(name, path)
         if any(within(target, f"backend.models.{own}") for own in families())

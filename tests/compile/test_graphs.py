@@ -7,8 +7,8 @@ from backend.compile.helper import compile_model
 from backend.compile.selection import Choice
 from backend.compile.telemetry import CompileStats, Telemetry
 from backend.config.schema import Config
+from backend.families.table import family
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.mode_plan import compiled_classes
 from backend.shapes.runtime import ShapeRuntime

@@ -14,10 +14,10 @@ import toml
 import torch
 
 from backend.config.schema import get
+from backend.families.table import family
 from backend.importers.convert import Converted, convert
 from backend.importers.source import read_raw
 from backend.lora.inject import find_targets
-from backend.models.table import family
 from tests.tiny.flux import make_tiny_denoiser
 
 FLUX = {"network_module": "networks.lora_flux", "pretrained_model_name_or_path": "flux1-dev.safetensors"}

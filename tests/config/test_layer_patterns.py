@@ -11,8 +11,8 @@ from backend.base.errors import Refused
 from backend.config.layer_patterns import Size, by_rate, sizes
 from backend.config.load import parse
 from backend.config.schema import Config
+from backend.families.flux.facts import FACTS
 from backend.lora.inject import find_targets, inject
-from backend.models.flux.facts import FACTS
 from backend.plan.memory.stages import _lora_shapes, _ranks
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here

@@ -14,7 +14,7 @@ from backend.compile.report import CompileReport
 from backend.config.family_defaults import shape_mode_of
 from backend.config.rules.rows import RULES
 from backend.config.schema import Config, by_name, by_path, get, with_values
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from backend.plan.make_plan import make_plan
 from backend.runs.diagnose_rules import RULES as FAILURES
 from backend.runs.exit_codes import EXIT_CODES

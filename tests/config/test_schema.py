@@ -17,7 +17,7 @@ from backend.config.schema import (
     settings,
     with_values,
 )
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from tests.tiny.values import other_value
 
 ALL = settings()

@@ -9,7 +9,7 @@ import pytest
 
 from backend.config.schema import by_path, settings
 from backend.dataset.images import BACKING
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 
 
 def choices(path: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from backend.dataset.buckets import (
     table_for,
     token_buckets,
 )
-from backend.models.spec import Geometry
+from backend.families.spec import Geometry
 
 FLUX = Geometry(downscale=8, patch=2, latent_channels=16)
 TINY = Geometry(downscale=4, patch=2, latent_channels=4)

@@ -18,12 +18,12 @@ from backend.dataset.buckets import Fit, bucket_table
 from backend.dataset.images import open_image
 from backend.dataset.items import Item
 from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.families.flux.facts import FACTS
 from backend.latents import cache as caching
 from backend.latents import store
 from backend.latents.cache import LatentCache, TextCache, build_latents, build_text, pixels_of, wanted_text
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS
 from backend.plan.make_plan import make_plan
 from tests.tiny.pictures import BLUE, RED, picture, with_caption
 

@@ -9,10 +9,10 @@ import torch
 
 from backend.config.schema import Config
 from backend.dataset.scan import scan_dataset
+from backend.families.flux.facts import FACTS
+from backend.families.spec import Geometry
 from backend.latents.cache import LatentCache, TextCache, wanted_latents, wanted_text
 from backend.latents.loader import Batch, Loader
-from backend.models.flux.facts import FACTS
-from backend.models.spec import Geometry
 from backend.plan.make_plan import make_plan
 from backend.plan.plan import Plan
 from tests.tiny.pictures import picture, with_caption

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from backend.models.flux.facts import FACTS
+from backend.families.flux.facts import FACTS
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
 BASE = DEMO / "base"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.families.spec import FamilyFacts
+from backend.families.table import FAMILIES, family
 from backend.lora.inject import find_targets
 from backend.lora.keys import linear_layers, names_of, not_loadable
 from backend.models.common.loading import Loading
 from backend.models.families import family_for, family_named
 from backend.models.family import Family
-from backend.models.spec import FamilyFacts
-from backend.models.table import FAMILIES, family
 from backend.plan.memory.parts import place_of
 from backend.shapes.runtime import ShapeRuntime
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from tests.tiny import families_page
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
-from backend.models import family_check as chosen_model
+from backend.plan import base_model_check as chosen_model
 from backend.plan.memory.machine import Card, cards
 from gui import base_model, form, form_routes
 from gui.dataset_scan import Look

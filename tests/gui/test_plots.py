@@ -11,8 +11,8 @@ from backend.config.load import parse
 from backend.config.schema import Config, with_values
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TimestepsSection
+from backend.families.shift import ShiftLine
 from backend.memory.seeds import generator
-from backend.models.shift import ShiftLine
 from backend.plan import noise_levels
 from gui import plots
 

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from backend.base.errors import Refused
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.latents.identity import text_identity
-from backend.lora.base_weights import BaseWeights
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.save import file_tensors
 from backend.memory.formats import dequantize
+from backend.models.common.base_weights import BaseWeights
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
 from tests.lora.test_dora import moved
 from tests.lora.test_factors import change
 from tests.models.sdxl.test_runs import pipeline_of

@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
+from backend.families.table import family
 from backend.lora.keys import Names, linear_layers, names_of, not_loadable
-from backend.models.table import family
 from tests.lora.golden.make_comfyui import GOLDEN
 from tests.models.sdxl.test_runs import comfy_map
 from tests.models.test_single_files import tiny_unet

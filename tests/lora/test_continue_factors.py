@@ -13,10 +13,10 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
+from backend.families.flux.facts import FACTS
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.flux.facts import FACTS
 from tests.lora.golden.make_lycoris import ALPHA, GOLDEN, RANK, filled
 from tests.lora.test_factors import change
 from tests.tiny import originals

@@ -10,12 +10,12 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 
 from backend.config.schema import Config
+from backend.families.flux.facts import FACTS
 from backend.lora.dora import changed_lengths, row_lengths
 from backend.lora.fused import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
 from backend.memory.formats import dequantize
 from backend.memory.quantized import quantize_layer
-from backend.models.flux.facts import FACTS
 from backend.plan.memory.parts import denoiser_of
 from backend.plan.memory.stages import _lora_shapes, _ranks
 from backend.shapes.runtime import ShapeRuntime

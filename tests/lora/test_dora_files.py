@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
+from backend.families.flux.facts import FACTS
+from backend.families.table import family
 from backend.lora.dora import lengths_beside
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.flux.facts import FACTS
-from backend.models.table import family
 from tests.lora.test_dora import moved
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from backend.base.errors import Refused
 from backend.config.layer_patterns import FACTORED
 from backend.config.load import parse
-from backend.lora.base_weights import difference
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import FAMILIES, family
 from backend.lora.dora import lengths_beside
 from backend.lora.inject import Lora, find_targets, inject, is_large
 from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import Trained, check_savable, file_tensors, in_format, write_lora
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import FAMILIES, family
+from backend.models.common.base_weights import difference
 from backend.plan.lora_findings import lora_findings
 from tests.tiny import anima, flux, qwen_image, sd3, sdxl
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from backend.config.layer_patterns import factor_shapes
 from backend.config.load import parse
+from backend.families.flux.facts import FACTS
 from backend.lora.factors import Factored
 from backend.lora.inject import find_targets, inject
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.save import file_tensors
-from backend.models.flux.facts import FACTS
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
+from backend.families.table import family
 from backend.lora.contents import inspect_lora
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import check_continue, continue_from, read_lora
-from backend.models.table import family
 from tests.tiny import anima
 from tests.tiny.lora import names, trained
 

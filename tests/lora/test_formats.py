@@ -16,14 +16,14 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.flux.facts import FACTS
 from backend.lora.contents import inspect_lora
 from backend.lora.inject import Lora
 from backend.lora.keys import Names, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import Trained, file_tensors, in_format, write_lora
 from backend.models.common.sources import open_part
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.flux.facts import FACTS
 from tests.models.test_layouts import golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from backend.compile.helper import compile_model
+from backend.families.flux.facts import FACTS
+from backend.families.sdxl.facts import FACTS as SDXL
 from backend.lora.fused import fuse, is_fused, together
 from backend.lora.inject import Lora, find_targets, inject
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS
-from backend.models.sdxl.facts import FACTS as SDXL
 from backend.models.unet.blocks import block_lists as unet_blocks
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from backend.base.errors import Refused
+from backend.families.flux.facts import FACTS
 from backend.lora.dropout import TrainingDropout
 from backend.lora.inject import find_targets, inject
-from backend.models.flux.facts import FACTS
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs, trained
 

@@ -10,12 +10,12 @@ import torch
 from diffusers import UNet2DConditionModel
 
 from backend.config.layer_patterns import Size
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
 from tests.lora import name_rules
 from tests.models.test_layouts import golden
 from tests.tiny.sdxl import make_tiny_unet

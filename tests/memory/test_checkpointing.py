@@ -15,11 +15,11 @@ from backend.compile.helper import compile_model, set_recompile_limit
 from backend.compile.selection import Choice
 from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
+from backend.families.flux.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.memory.activation_offload import Offload
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS
 from backend.plan.graphs import Shape, count_graphs
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting

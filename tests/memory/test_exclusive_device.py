@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from backend.families.files.base_model import BaseModelFiles
 from backend.memory import decoder
 from backend.memory.decoder import Decoder, tile
 from backend.memory.exclusive_device import away
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
 from tests.tiny.training import config, events, rows, train_here
 
 code = family_named("flux")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from backend.families.flux.facts import FACTS, MEMORY
 from backend.memory.exclusive_device import away
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS, MEMORY
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.plan.memory.stages import WORKSPACE

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.models.files.headers import read_header
-from backend.models.files.kinds import kind_of
-from backend.models.spec import Geometry
-from backend.models.table import FAMILIES, family, family_of_denoiser
+from backend.families.files.headers import read_header
+from backend.families.files.kinds import kind_of
+from backend.families.spec import Geometry
+from backend.families.table import FAMILIES, family, family_of_denoiser
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_table() -> None:
 
 def test_facts_are_torch_free() -> None:
     code = (
-        "import sys, backend.models.table as t; t.family('flux'); "
+        "import sys, backend.families.table as t; t.family('flux'); "
         "bad = {'torch','diffusers','transformers'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

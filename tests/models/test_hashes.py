@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from backend.models.hashes import ModelHashes, legacy_hash
+from backend.families.files.hashes import ModelHashes, legacy_hash
 
 
 def test_both_hashes_are_those_that_sd_scripts_writes(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backend.base.errors import Refused
+from backend.families.files.headers import Unreadable, read_header
+from backend.families.table import family
 from backend.latents.identity import file_identity
 from backend.lora.contents import inspect_lora
 from backend.lora.keys import Names
-from backend.models.files.headers import Unreadable, read_header
-from backend.models.table import family
 from gui.run_routes import safetensors_metadata
 
 DEEP = b'{"a":' * 200_000

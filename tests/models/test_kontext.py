@@ -20,11 +20,11 @@ from backend.dataset.controls import sample_items
 from backend.dataset.items import Item
 from backend.dataset.references import References
 from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.families.spec import Controls
+from backend.families.table import family
 from backend.latents.cache import pixels_of
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.spec import Controls
-from backend.models.table import family
 from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime

@@ -13,12 +13,12 @@ import torch
 from diffusers.loaders import single_file_utils as theirs
 from torch import Tensor, nn
 
+from backend.families.files import measures
+from backend.families.files.base_model import SHIPPED, BaseModelFiles
+from backend.families.files.layouts.rules import UnknownNames
+from backend.families.files.parts import Part
+from backend.families.table import LAYOUTS, family
 from backend.models.common.sources import open_part
-from backend.models.files import measures
-from backend.models.files.base_model import SHIPPED, BaseModelFiles
-from backend.models.files.layouts.rules import UnknownNames
-from backend.models.files.parts import Part
-from backend.models.table import LAYOUTS, family
 from tests.tiny import originals
 
 # the families' own parts; CLIP as all that read it together have it

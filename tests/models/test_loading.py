@@ -17,12 +17,12 @@ from torch import nn
 from transformers import CLIPTextModel, T5EncoderModel
 
 from backend.base.errors import Refused
+from backend.families.flux.facts import FACTS
 from backend.memory.formats import quantize
 from backend.memory.quantized import QuantizedLinear
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 from backend.models.common.sources import file_tensors
-from backend.models.flux.facts import FACTS
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -145,7 +145,7 @@ _PEAK = """
 import sys, resource, torch
 from pathlib import Path
 from diffusers import FluxTransformer2DModel
-from backend.models.flux.facts import FACTS
+from backend.families.flux.facts import FACTS
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 base, dtype, quantize = Path(sys.argv[1]), getattr(torch, sys.argv[2]), sys.argv[3] or None

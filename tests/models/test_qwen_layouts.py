@@ -10,7 +10,7 @@ from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
 from diffusers.loaders import single_file_utils as theirs
 from torch import Tensor
 
-from backend.models.table import LAYOUTS
+from backend.families.table import LAYOUTS
 from tests.tiny import originals
 
 

@@ -12,10 +12,10 @@ import torch
 from diffusers import FluxTransformer2DModel, UNet2DConditionModel
 
 from backend.config.schema import Config
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
 from backend.runs.folder import Run
 from tests.tiny import originals
 from tests.tiny.training import config, events, lora_of, start

@@ -14,10 +14,10 @@ import safetensors.torch
 import torch
 
 from backend.config.schema import Config
-from backend.models.family_check import check
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.files.headers import Unreadable, read_header
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.headers import Unreadable, read_header
+from backend.families.table import family
+from backend.plan.base_model_check import check
 from tests.models.test_layouts import golden
 from tests.tiny import originals
 

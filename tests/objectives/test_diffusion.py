@@ -13,11 +13,11 @@ from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from diffusers.training_utils import compute_snr
 
 from backend.config.schema import Config
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.shift import ShiftLine
+from backend.families.table import family
 from backend.memory.seeds import generator
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.shift import ShiftLine
-from backend.models.table import family
 from backend.objectives import flow
 from backend.objectives.base import Distance
 from backend.objectives.choose import objective_of

@@ -9,10 +9,10 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.shift import ShiftLine
+from backend.families.table import FAMILIES
 from backend.memory.seeds import generator
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.shift import ShiftLine
-from backend.models.table import FAMILIES
 from backend.objectives import flow
 
 KINDS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift")

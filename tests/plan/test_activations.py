@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.models.flux.facts import FACTS, MEMORY
+from backend.families.flux.facts import FACTS, MEMORY
 from backend.plan.memory.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
 from backend.plan.memory.parts import Denoiser, denoiser_of, trained_layers
 from backend.plan.memory.stages import WORKSPACE

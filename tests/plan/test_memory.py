@@ -10,9 +10,9 @@ import pytest
 
 from backend.config.load import parse
 from backend.config.schema import Config
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.flux.facts import FACTS
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.flux.facts import FACTS
+from backend.families.table import family
 from backend.plan.memory.activations import Held, Work
 from backend.plan.memory.machine import named_card
 from backend.plan.memory.nearest import Search

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.plan.memory.activations import Work
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_card

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
+from backend.families.flux.facts import FACTS
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS
 from backend.plan.make_plan import fitting_size, plan_for
 from backend.plan.report import bucket_rows, render
 from backend.plan.texts import token_counter
@@ -210,7 +210,7 @@ def test_geometry_and_tokens_come_from_the_base_model(tiny_flux: Path, tmp_path:
 
 
 def code_geometry(base: Path) -> object:
-    from backend.models.flux.facts import FACTS
+    from backend.families.flux.facts import FACTS
 
     return FACTS.geometry(base)
 

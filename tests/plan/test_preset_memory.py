@@ -10,7 +10,7 @@ import pytest
 from backend.base.paths import BUILTIN_PRESETS
 from backend.config import presets
 from backend.config.schema import with_values
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from backend.plan.memory.plan import memory_plan
 from tests.tiny.full_size import full_size
 

@@ -7,7 +7,7 @@ import pytest
 from backend.config.family_defaults import shape_mode_of
 from backend.config.load import loads, ready
 from backend.config.reference import reference
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 from backend.plan.make_plan import make_plan
 from tests.tiny.plan_items import TEN_SIZES, scan_of
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from backend.config.load import parse
+from backend.families.sd15.facts import FACTS as SD15
+from backend.families.sdxl.facts import FACTS as SDXL
+from backend.families.table import family
 from backend.memory.swap import swapped_paths
 from backend.models.families import family_named
-from backend.models.sd15.facts import FACTS as SD15
-from backend.models.sdxl.facts import FACTS as SDXL
-from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_card

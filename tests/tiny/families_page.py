@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 from backend.base.files import write_atomic
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "families.md"

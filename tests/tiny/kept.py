@@ -22,12 +22,12 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from backend.config.layer_patterns import Kind
+from backend.families.table import family
 from backend.lora import dora
 from backend.lora.inject import find_targets, inject
 from backend.memory.checkpointing import Recompute
-from backend.models.conditioning import CONTROLS
+from backend.models.common.conditioning import CONTROLS
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.shapes.attention import Route
 from backend.shapes.runtime import ShapeRuntime
 

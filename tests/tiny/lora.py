@@ -7,9 +7,9 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
 from backend.config.layer_patterns import Size
+from backend.families.flux.facts import FACTS
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import Names, linear_layers, names_of
-from backend.models.flux.facts import FACTS
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
 

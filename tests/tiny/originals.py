@@ -1,7 +1,7 @@
 """Tiny random models written as their makers publish them: single files in the projects' own layouts.
 
 The way back from diffusers' names is written here by itself, from the projects' sources, and shares nothing with the
-rules of `backend.models.files.layouts`; that it is right is shown by diffusers' own converters (test_layouts.py).
+rules of `backend.families.files.layouts`; that it is right is shown by diffusers' own converters (test_layouts.py).
 """
 
 from __future__ import annotations

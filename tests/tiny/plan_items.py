@@ -9,8 +9,8 @@ from typing import Any
 
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Item, Scan
-from backend.models.flux.facts import FACTS
-from backend.models.spec import Geometry
+from backend.families.flux.facts import FACTS
+from backend.families.spec import Geometry
 from backend.plan.make_plan import make_plan
 from backend.plan.plan import Plan
 

@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from backend.models.qwen_image.edit_facts import ASKED as EDIT_ASKED
-from backend.models.qwen_image.edit_facts import LABEL
-from backend.models.qwen_image.facts import TEMPLATE
+from backend.families.qwen_image.edit_facts import ASKED as EDIT_ASKED
+from backend.families.qwen_image.edit_facts import LABEL
+from backend.families.qwen_image.facts import TEMPLATE
 from tests.tiny.anima import _tiny, autoencoder
 from tests.tiny.flux import _WORDS, _byte_alphabet
 

@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 
+from backend.families.flux.facts import FACTS
 from backend.models.families import family_named
-from backend.models.flux.facts import FACTS
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 

@@ -17,10 +17,10 @@ from torch import nn
 from backend.compile.cuda_graphs import capture
 from backend.config.profiles import apply_profile
 from backend.config.schema import Config, with_values
+from backend.families.files.base_model import BaseModelFiles
 from backend.latents.identity import text_identity, vae_identity
 from backend.memory import swap_run
 from backend.memory.devices import mixed_precision, weight_dtype
-from backend.models.files.base_model import BaseModelFiles
 from backend.objectives.choose import objective_of
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.settings import chosen

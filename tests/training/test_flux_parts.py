@@ -15,10 +15,10 @@ from PIL import Image
 
 from backend.base.errors import Refused
 from backend.config.schema import SamplePrompt
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.flux import facts
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.flux import facts
 from backend.objectives.flow_matching import EulerSteps
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture

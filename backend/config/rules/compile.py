@@ -10,7 +10,7 @@ from backend.base.paths import resolve
 from backend.config.family_defaults import usual_shape_mode
 from backend.config.graph_choice import RECORDING_MODES, mode_records
 from backend.config.rules.rule import Rule, no_effect
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 
 _RECORDING_PATHS = ("compile.compile_mode", "compile.compile", "compile.compile_backend", "compile.cuda_graphs")
 _OFF_MODES = " or ".join(dict.fromkeys(RECORDING_MODES.values()))

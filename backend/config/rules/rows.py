@@ -18,7 +18,7 @@ from backend.config.rules_packages import PACKAGE_RULES
 from backend.config.rules_saving import SAVING_RULES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
-from backend.models.table import FAMILIES
+from backend.families.table import FAMILIES
 
 
 def check(cfg: Config, when: When = "always", without: Collection[str] = ()) -> list[Problem]:

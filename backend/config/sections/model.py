@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from backend.config.declare import Section, setting
 from backend.config.sections.values import clean_path, not_blank, one_of
-from backend.models import table
+from backend.families import table
 
 FAMILIES = tuple(table.FAMILIES)
 

@@ -11,10 +11,10 @@ from diffusers import AnimaTextConditioner
 from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen3Model, T5TokenizerFast
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
 from backend.models.common import load
 from backend.models.common.loading import Loading
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts
 
 
 @dataclass

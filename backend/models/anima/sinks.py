@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.models.anima.facts import PADDED_TO
+from backend.families.anima.facts import PADDED_TO
 from backend.shapes import segments
 from backend.shapes.attention import Route, Sink, plain_attention
 from backend.shapes.runtime import ShapeRuntime

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from backend.base.errors import Refused
+from backend.families.files import headers
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.parts import Part
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 from backend.models.common.sources import open_part, tokenizer_folder
-from backend.models.files import headers
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.files.parts import Part
 
 
 def denoiser(cls: type[nn.Module], base: BaseModelFiles | Path, loading: Loading, part: Part) -> Any:

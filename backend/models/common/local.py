@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from backend.base.errors import Refused
 from backend.compile.memory_shortage import is_full, is_short_of_ram
+from backend.families.files import headers
+from backend.families.files.parts import Part
 from backend.memory.quantized import quantize_layer, quantized_layers
 from backend.models.common import skeleton
 from backend.models.common.loading import Loading
 from backend.models.common.sources import FolderSource, LazyTensor, PartSource
-from backend.models.files import headers
-from backend.models.files.parts import Part
 
 # The run has a progress of its own; theirs would fill its log with control characters.
 diffusers.utils.logging.disable_progress_bar()

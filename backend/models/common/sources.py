@@ -2,7 +2,7 @@
 
 What `open_part(base, part)` gives goes to `backend.models.common.local.load_part`. A source has the names that
 diffusers and transformers use, whatever the files call them: `FolderSource` reads a folder in diffusers layout,
-`FileSource` a single file through the rules of its layout (`backend.models.files.layouts`).
+`FileSource` a single file through the rules of its layout (`backend.families.files.layouts`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from backend.base.errors import Refused
-from backend.models.files import headers
-from backend.models.files.base_model import BaseModelFiles, header_of
-from backend.models.files.check import check_part
-from backend.models.files.layouts.rules import Piece
-from backend.models.files.parts import Part
+from backend.families.files import headers
+from backend.families.files.base_model import BaseModelFiles, header_of
+from backend.families.files.check import check_part
+from backend.families.files.layouts.rules import Piece
+from backend.families.files.parts import Part
 
 DTYPES = {
     "F64": torch.float64,

@@ -9,7 +9,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
-from backend.models.shift import ShiftLine
+from backend.families.shift import ShiftLine
 
 PATCH = 2
 """Side of a token in latent cells."""

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from backend.compile.cuda_graphs.recording import recorded
 from backend.models.common.attention import JointAttention, Rotate
+from backend.models.common.conditioning import controls_in
 from backend.models.common.rotary import Sizes
 from backend.models.common.tokens import PATCH, pack_latent, unpack_latent
-from backend.models.conditioning import controls_in
 from backend.models.family import Family
 from backend.shapes.attention import Route
 from backend.shapes.rotary import rotate_neighbours

@@ -10,11 +10,11 @@ import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.parts import Part
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 from backend.models.common.sources import open_part
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.files.parts import Part
 
 
 @dataclass

@@ -12,11 +12,11 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import Tensor, nn
 
+from backend.families.flux.facts import PATCH
 from backend.lora.fused import is_fused, together
 from backend.models.common.rotary import Sizes, kept_tables, look_up, picture_places
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.flux.encoders import TextStack
-from backend.models.flux.facts import PATCH
 from backend.shapes.graph_identity import with_grad
 from backend.shapes.rotary import Rope
 from backend.shapes.runtime import Packed, ShapeRuntime

@@ -17,13 +17,13 @@ import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import Tensor, nn
 
+from backend.families.qwen_image.facts import PATCH
+from backend.families.spec import BaseModel
 from backend.models.common.qwen_vae import QwenVaeStack
 from backend.models.common.rotary import Sizes, kept_tables, look_up, picture_places
 from backend.models.common.tokens import pack_latent, unpack_latent
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.qwen_image.encoders import TextStack
-from backend.models.qwen_image.facts import PATCH
-from backend.models.spec import BaseModel
 from backend.shapes.graph_identity import with_grad
 from backend.shapes.rotary import Rope
 from backend.shapes.runtime import Packed, ShapeRuntime

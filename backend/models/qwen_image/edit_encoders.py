@@ -16,10 +16,8 @@ from torch import Tensor
 from transformers import Qwen2VLImageProcessorPil
 
 from backend.base.errors import Refused
-from backend.models.common.loading import Loading
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.qwen_image.denoiser import QwenImage
-from backend.models.qwen_image.edit_facts import (
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.qwen_image.edit_facts import (
     ASKED,
     IMAGE_TOKEN,
     LABEL,
@@ -28,8 +26,10 @@ from backend.models.qwen_image.edit_facts import (
     TEMPLATE_TOKENS,
     EditFacts,
 )
+from backend.families.spec import BaseModel
+from backend.models.common.loading import Loading
+from backend.models.qwen_image.denoiser import QwenImage
 from backend.models.qwen_image.encoders import TextStack
-from backend.models.spec import BaseModel
 
 log = logging.getLogger(__name__)
 

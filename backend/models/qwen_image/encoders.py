@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.qwen_image.facts import MOST_TOKENS, TEMPLATE, TEMPLATE_TOKENS
+from backend.families.spec import FamilyFacts
 from backend.models.common import load
 from backend.models.common.loading import Loading
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.qwen_image.facts import MOST_TOKENS, TEMPLATE, TEMPLATE_TOKENS
-from backend.models.spec import FamilyFacts
 
 
 @dataclass

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTokenizer
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
 from backend.models.common import load
 from backend.models.common.loading import Loading
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts
 from backend.models.unet.texts import as_in_files, joined, token_ids
 
 

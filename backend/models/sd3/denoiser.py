@@ -21,11 +21,11 @@ import torch
 from diffusers import SD3Transformer2DModel
 from torch import Tensor, nn
 
+from backend.families.sd3.facts import PATCH
+from backend.families.spec import BaseModel
 from backend.models.common.tokens import flow_sigmas, unpack_channels_last
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.sd3.encoders import TextStack
-from backend.models.sd3.facts import PATCH
-from backend.models.spec import BaseModel
 from backend.shapes.graph_identity import own_code, with_grad
 from backend.shapes.runtime import Packed, ShapeRuntime
 

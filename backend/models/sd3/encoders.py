@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer, T5EncoderModel, T5TokenizerFast
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.sd3.facts import CLIP_TOKENS
+from backend.families.spec import FamilyFacts
 from backend.models.common import load
 from backend.models.common.loading import Loading
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.sd3.facts import CLIP_TOKENS
-from backend.models.spec import FamilyFacts
 
 Clip = CLIPTextModel | CLIPTextModelWithProjection
 

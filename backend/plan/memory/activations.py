@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from backend.models.activations import BlockActivations, FamilyMemory, Stream
+from backend.families.activations import BlockActivations, FamilyMemory, Stream
 from backend.plan.memory.parts import Block, Denoiser
 
 COMPILED = 0.81
@@ -229,7 +229,7 @@ def _any(patterns: Collection[str], path: str) -> bool:
 
 def _usual(block: Block) -> BlockActivations:
     """What a block of attention and feed-forward usually keeps, for a family that says nothing of its own."""
-    from backend.models.activations import Kept
+    from backend.families.activations import Kept
 
     widest = max((outer for _, outer in block.linears.values()), default=0)
     grown = tuple(f"^{re.escape(path)}$" for path, (_, outer) in block.linears.items() if outer == widest)

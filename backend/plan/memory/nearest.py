@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from backend.base.problems import errors
 from backend.config.rules.rows import check
 from backend.config.schema import with_values
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
 from backend.plan.memory.estimate import TIGHT, Estimate
 from backend.plan.memory.machine import Card

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.files.parts import Part
-from backend.models.spec import FamilyFacts
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.parts import Part
+from backend.families.spec import FamilyFacts
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor name -> shape."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts
-from backend.models.table import family
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
+from backend.families.table import family
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import cards, named_card, ram
 from backend.plan.memory.nearest import Nearest, Search

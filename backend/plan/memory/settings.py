@@ -10,8 +10,8 @@ from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_
 from backend.config.graph_choice import recording_of
 from backend.config.rules.rows import check
 from backend.config.schema import with_values
-from backend.models.activations import VaeActivations
-from backend.models.table import family as family_named
+from backend.families.activations import VaeActivations
+from backend.families.table import family as family_named
 from backend.plan.memory.activations import Format, Way
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.swap import device_bytes, swapped_blocks

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import factor_shapes, included, sizes
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import FamilyFacts
-from backend.models.table import family as family_named
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
+from backend.families.table import family as family_named
 from backend.plan.memory import ram as memory_ram
 from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
 from backend.plan.memory.estimate import TIGHT, Estimate, Stage, room_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import factor_shapes
-from backend.models.spec import FamilyFacts
+from backend.families.spec import FamilyFacts
 from backend.plan.memory.activations import Work
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import Chosen

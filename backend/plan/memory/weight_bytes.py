@@ -68,6 +68,6 @@ def tensor_bytes(name: str, shape: tuple[int, ...], quantization: str | None, wi
 def total_bytes(
     shapes: Mapping[str, tuple[int, ...]] | Iterable[tuple[str, tuple[int, ...]]], quantization: str | None, width: int
 ) -> int:
-    """Bytes of all tensors of a part, from names and shapes as `models.files.headers.folder_tensors` reads them."""
+    """Bytes of all tensors of a part, from names and shapes as `families.files.headers.folder_tensors` reads them."""
     pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
     return sum(tensor_bytes(name, shape, quantization, width) for name, shape in pairs)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import tokens_of
 from backend.dataset.references import References, sizes_of
-from backend.models.spec import FamilyFacts, Geometry
-from backend.models.table import family
+from backend.families.spec import FamilyFacts, Geometry
+from backend.families.table import family
 from backend.plan.graphs import Shape
 from backend.plan.memory.activations import Work
 from backend.plan.mode_plan import fitting_size, prompt_tokens, sampling_is_on, validation_batch, validation_is_on

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from backend.families.anima.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.anima import sinks
-from backend.models.anima.facts import FACTS
 from backend.models.families import family_named
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime

@@ -7,11 +7,11 @@ import torch
 from diffusers import CosmosTransformer3DModel
 from torch import Tensor
 
+from backend.families.anima.facts import FACTS
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.lora.inject import find_targets, inject
-from backend.models.anima.facts import FACTS
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, place_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime

@@ -11,10 +11,10 @@ import torch
 from diffusers.modular_pipelines.anima.before_denoise import AnimaTextConditioningStep
 from diffusers.modular_pipelines.anima.encoders import AnimaTextEncoderStep, encode_vae_image
 
-from backend.models.anima.facts import FACTS
+from backend.families.anima.facts import FACTS
+from backend.families.table import family
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.plan.texts import token_counter
 from tests.models.anima.cosmos import pipeline_of
 

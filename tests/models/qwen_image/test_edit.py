@@ -19,15 +19,15 @@ from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProces
 
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.qwen_image.edit_facts import ASKED, PICTURE, TEMPLATE_TOKENS
+from backend.families.qwen_image.edit_facts import EDIT as FACTS
+from backend.families.table import PIPELINES, family
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
+from backend.models.common.conditioning import controls_in
 from backend.models.common.loading import Loading
-from backend.models.conditioning import controls_in
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.qwen_image.edit_facts import ASKED, PICTURE, TEMPLATE_TOKENS
-from backend.models.qwen_image.edit_facts import EDIT as FACTS
-from backend.models.table import PIPELINES, family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import work_of

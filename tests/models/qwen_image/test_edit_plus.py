@@ -18,14 +18,14 @@ from backend.config.sections.model import ModelSection
 from backend.dataset.items import DatasetScan, Item, Scan
 from backend.dataset.references import References
 from backend.dataset.scan import FolderSpec, scan
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
+from backend.families.qwen_image.edit_facts import EDIT_PLUS as FACTS
+from backend.families.table import family
 from backend.latents.identity import text_identity
 from backend.lora.keys import split_key
 from backend.memory import checkpointing
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
-from backend.models.qwen_image.edit_facts import EDIT_PLUS as FACTS
-from backend.models.table import family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import make_plan, plan_for
 from backend.plan.memory.work import work_of

@@ -10,6 +10,8 @@ from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
 from torch import nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.qwen_image.facts import FACTS
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
@@ -17,8 +19,6 @@ from backend.lora.save import file_tensors, write_lora
 from backend.models.common.loading import Loading
 from backend.models.common.local import load_part
 from backend.models.common.sources import open_part
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.qwen_image.facts import FACTS
 from tests.models.qwen_image.test_forward import EVERY_LAYER
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny

@@ -11,11 +11,11 @@ import torch
 from diffusers import QwenImagePipeline
 from torch import Tensor, nn
 
+from backend.families.qwen_image.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.families import family_named
 from backend.models.qwen_image.denoiser import positions, rope_of
-from backend.models.qwen_image.facts import FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser

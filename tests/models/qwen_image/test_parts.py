@@ -12,10 +12,10 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift, retrieve_timesteps
 
+from backend.families.qwen_image.facts import FACTS, TEMPLATE, TEMPLATE_TOKENS
+from backend.families.table import family
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.qwen_image.facts import FACTS, TEMPLATE, TEMPLATE_TOKENS
-from backend.models.table import family
 from backend.plan.texts import token_counter
 
 ROW, CPU = family("qwen_image"), Loading(torch.float32, torch.device("cpu"))

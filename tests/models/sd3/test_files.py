@@ -11,15 +11,15 @@ from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
 from diffusers.loaders import single_file_utils
 from torch import Tensor, nn
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.sd3.facts import FACTS
+from backend.families.table import LAYOUTS, family
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.sources import open_part
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.sd3.facts import FACTS
-from backend.models.table import LAYOUTS, family
 from backend.plan.memory.parts import place_of
 from tests.models.sd3.test_forward import EVERY_LAYER
 from tests.models.test_layouts import DIFFERS, golden

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from backend.families.sd3.facts import CLIP_TOKENS, FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.families import family_named
 from backend.models.sd3.denoiser import places
-from backend.models.sd3.facts import CLIP_TOKENS, FACTS
 from backend.shapes import attention
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser

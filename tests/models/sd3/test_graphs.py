@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from backend.families.sd3.facts import FACTS
 from backend.models.families import family_named
-from backend.models.sd3.facts import FACTS
 from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
     BUCKETS,

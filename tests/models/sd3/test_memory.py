@@ -9,11 +9,11 @@ import torch
 from diffusers import SD3Transformer2DModel
 from torch import Tensor
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.sd3.facts import CLIP_TOKENS, FACTS, block_classes
+from backend.families.table import family
 from backend.lora.inject import find_targets, inject
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.sd3.facts import CLIP_TOKENS, FACTS, block_classes
-from backend.models.table import family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.shapes.runtime import ShapeRuntime

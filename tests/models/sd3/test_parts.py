@@ -12,10 +12,10 @@ from diffusers import FlowMatchEulerDiscreteScheduler, StableDiffusion3Pipeline
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
 from backend.config.load import parse
+from backend.families.sd3.facts import CLIP_TOKENS, FACTS
+from backend.families.table import family
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.sd3.facts import CLIP_TOKENS, FACTS
-from backend.models.table import family
 from backend.objectives import flow
 from backend.plan.make_plan import plan_for
 from backend.plan.texts import token_counter

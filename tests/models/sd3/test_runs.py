@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 
 from backend.config.schema import Config
+from backend.families.sd3.facts import FACTS
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.sd3.facts import FACTS
 from backend.runs.folder import Run
 from tests.models.sd3.test_files import trained
 from tests.models.test_single_files import words

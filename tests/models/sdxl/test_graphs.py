@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from backend.compile.helper import compile_model
 from backend.compile.telemetry import Telemetry
+from backend.families.table import family
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.models.unet.blocks import block_lists, levels_of, running_order
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.make_plan import make_plan

@@ -12,11 +12,11 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 
 from backend.config.schema import Config, SamplePrompt
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import Geometry
+from backend.families.table import family
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.files.base_model import BaseModelFiles
-from backend.models.spec import Geometry
-from backend.models.table import family
 from backend.objectives.choose import objective_of
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture

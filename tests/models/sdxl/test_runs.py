@@ -15,13 +15,13 @@ from PIL import Image
 from backend.config.layer_patterns import included, sizes
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
+from backend.families.table import family
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.table import family
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
 from tests.tiny import comfy_maps

@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 
 from backend.config.load import parse
+from backend.families.table import FAMILIES, family
 from backend.lora.inject import find_targets, inject
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import Trained, in_format
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
-from backend.models.table import FAMILIES, family
 from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures

@@ -1,0 +1,245 @@
+"""Describes a model family as torch-free data: what it must give, and what it may give with its default.
+
+A family is a folder with a `facts.py`, whose facts are an object of the class below, and a row of
+`backend.families.table`. Its code, which needs torch, is a class of its own (`backend.models.family`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from backend.base.problems import Problem
+from backend.families.activations import FamilyMemory
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.check import Families, check_files
+from backend.families.files.fit import Pair, config_of, differing, vae_cells, whole
+from backend.families.files.layouts.rules import Layout
+from backend.families.files.parts import Part
+
+BaseModel = BaseModelFiles | Path
+"""A base model's files, or the folder or file that holds all of them."""
+
+FLOW_OPTIONS = frozenset(
+    {"timestep_sampling", "sigmoid_scale", "discrete_flow_shift", "logit_mean", "logit_std", "mode_scale"}
+    | {"weighting_scheme"}
+)
+"""Settings of families that are trained by flow matching."""
+
+DIFFUSION_OPTIONS = frozenset(
+    {"prediction_type", "min_snr_gamma", "debiased_estimation", "scale_v_pred_loss_like_noise_pred", "noise_offset"}
+    | {"multires_noise_iterations", "multires_noise_discount", "ip_noise_gamma", "zero_terminal_snr"}
+)
+"""Settings of families that are trained over a diffusion schedule."""
+
+TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr", "loraplus_text_encoder_lr_ratio"})
+"""Settings of families whose text encoders can be trained."""
+
+CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})
+"""Settings of families with convolutions that can have a LoRA."""
+
+PictureTokens = Callable[[int, int], int]
+"""Width and height in px of a control picture as it is read -> tokens that the text encoder makes of it."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each.
+
+    most_side: tokens that a side may have, of a model whose positions end there; None where they go on.
+    """
+
+    downscale: int
+    patch: int
+    latent_channels: int
+    most_side: int | None = None
+
+    @property
+    def pixels_per_token(self) -> int:
+        """Side in pixels of the square that one token stands for (16 for FLUX)."""
+        return self.downscale * self.patch
+
+    def image_tokens(self, width: int, height: int) -> int:
+        """Tokens of an image of `width` x `height` pixels; both must be multiples of `pixels_per_token`.
+
+        Raises ValueError when they are not: rounding here would hide a wrong bucket.
+        """
+        step = self.pixels_per_token
+        if width % step or height % step:
+            raise ValueError(f"{width}x{height} px is not a multiple of {step} px")
+        return (width // step) * (height // step)
+
+    def latent_size(self, width: int, height: int) -> tuple[int, int]:
+        """Rows and columns (h, w) of the latent of an image of `width` x `height` pixels."""
+        return height // self.downscale, width // self.downscale
+
+
+@dataclass(frozen=True)
+class Controls:
+    """How a family that edits takes its control pictures.
+
+    most: pictures that a row may have. needed: it can't do without one, as its text encoder reads the caption together
+    with it. area: side in px of the square whose area each is brought to, in its own proportions and to sides in
+    multiples of `step` px; None where each is cut to the size of its result. read_area: the same for the text encoder,
+    which then reads pictures of another size; None where it reads the same.
+    """
+
+    most: int = 1
+    needed: bool = False
+    area: int | None = None
+    read_area: int | None = None
+    step: int = 32
+
+
+@dataclass(frozen=True)
+class BlockClass:
+    """A stack of equal blocks: each class is one graph a shape and gradient mode.
+
+    `attribute` is the ModuleList's name on the denoiser, or, where it holds a backslash, a regular expression for the
+    paths of several lists of such blocks; `class_name` the class of its blocks. `joint`: they see text and image as one
+    sequence, of whose length alone a graph knows.
+    """
+
+    name: str
+    attribute: str
+    class_name: str
+    joint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyFacts(ABC):
+    """The torch-free facts of a family. A family that differs in more than data is a subclass.
+
+    `pipeline_class` is what model_index.json names, `same_pipelines` others that hold the same parts.
+    `text_rule` says what trimming a caption means: "attended" (padding is attended: not trimmed unless asked), "masked"
+    (padding is masked: trimmed freely) or "sink" (zero padding serves as attention sink).
+    `default_targets` are LoRA targets: a module path's suffix, or, where it holds a backslash, a regular expression
+    that must match the whole path. `options` names settings that only some families have. `objective` is what it is
+    trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
+    `controls`: it edits, starting from control pictures; None for one that takes none.
+    `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
+    `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
+    caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
+    tokens that the denoiser sees before those that `text_length` counts, of a caption's states by another encoder.
+    `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained. `conv_targets`:
+    as `default_targets`, the layers that `conv_dim` adds. `diffusers_layers`: module paths (regular expressions for the
+    whole path) that diffusers takes from a LoRA file in kohya's layout; None: all of them, empty: none.
+    `lora_layers`: paths of the layers whose LoRA other programs load, each a regular expression for the whole path.
+    `lora_version`: ``ss_base_model_version`` of LoRA files. `lora_prefix`: diffusers' name of the trained part in them;
+    `kohya_native`: kohya files go by the names of `lora_layout` and not by diffusers'. `lora_also`: a layout that other
+    programs' LoRA files of the family have besides. `memory`: what its
+    blocks keep for the backward pass; None for one that is not measured yet, whose estimate is rough.
+    """
+
+    name: str
+    title: str
+    pipeline_class: str
+    denoiser_class: str
+    text_length: int
+    text_rule: str
+    block_classes: tuple[BlockClass, ...]
+    parts: tuple[Part, ...]
+    default_targets: tuple[str, ...]
+    default_geometry: Geometry
+    lora_layers: tuple[str, ...]
+    lora_version: str
+    lora_prefix: str = "transformer"
+    memory: FamilyMemory | None = None
+    same_pipelines: tuple[str, ...] = ()
+    options: frozenset[str] = field(default_factory=frozenset)
+    objective: str = "flow"
+    lacks_modes: Mapping[str, str] = field(default_factory=dict)
+    fixed_text_length: bool = False
+    one_size_batches: bool = False
+    controls: Controls | None = None
+    caption_template: str = "{}"
+    template_tokens: int = 0
+    text_before: int = 0
+    text_targets: tuple[str, ...] = ()
+    conv_targets: tuple[str, ...] = ()
+    diffusers_layers: tuple[str, ...] | None = None
+    kohya_native: bool = True
+    lora_also: Layout | None = None
+
+    @classmethod
+    def based_on(cls, other: FamilyFacts, **changes: Any) -> Self:
+        """The facts of a variant: those of `other`, but for `changes`."""
+        return cls(**{each.name: getattr(other, each.name) for each in fields(other)} | changes)
+
+    @abstractmethod
+    def lora_architecture(self, base: BaseModel) -> str:
+        """``modelspec.architecture`` of a LoRA for the model, as the program writes it that began to."""
+
+    def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
+        """Numbers that must agree for the parts to belong together, from their configs."""
+        return ()
+
+    def fit(self, base: BaseModelFiles) -> list[Problem]:
+        """What is wrong with parts that are each whole: of different models, or of a relative that works otherwise."""
+        return differing(self.pairs(base), self.title)
+
+    def check_base_model(
+        self, base: BaseModel, variant: str | None = None, families: Families = MappingProxyType({})
+    ) -> list[Problem]:
+        """Every problem of the base model; no error when it can be loaded. Reads configs and safetensors headers only.
+
+        variant: of its weight files ("fp16"), where `base` is a path. families: what other pipelines belong to.
+        """
+        base = BaseModelFiles.at(base, variant)
+        problems, wrong = check_files(base, self, self.same_pipelines, families)
+        return problems if wrong else problems + self.fit(base)
+
+    def geometry(self, base: BaseModel) -> Geometry:
+        """Geometry read from the base model's own configs; ValueError when they can't be read or don't agree."""
+        downscale, channels = vae_cells(BaseModelFiles.at(base), self.part("vae"))
+        return replace(self.default_geometry, downscale=downscale, latent_channels=channels)
+
+    def scheduler_config(self, base: BaseModel) -> dict[str, Any]:
+        """The config of the base model's scheduler; ValueError when it can't be read."""
+        return BaseModelFiles.at(base).config(self.part("scheduler"))
+
+    def narrowed(self, base: BaseModel) -> FamilyFacts:
+        """The facts with the block classes that this base model has; the family's own where it can't be read."""
+        return self
+
+    def picture_tokens(self, base: BaseModel) -> PictureTokens | None:
+        """Counts the tokens of a control picture that the text encoder reads; None where it reads none."""
+        return None
+
+    def part(self, name: str) -> Part:
+        """The part called `name`; KeyError when the family has none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(f"{self.title} has no part {name!r}")
+
+    @property
+    def denoiser(self) -> Part:
+        """The part that is trained."""
+        return next(part for part in self.parts if self.denoiser_class in part.class_names)
+
+    @property
+    def native_layout(self) -> Layout | None:
+        """The denoiser's layout in its project's own files; None where it comes in diffusers' alone."""
+        return next(iter(self.denoiser.layouts), None)
+
+    def lora_layout(self, paths: Iterable[str]) -> Layout | None:
+        """The project's own names of a denoiser with layers at `paths`, for LoRA files; None where it has none."""
+        return self.native_layout
+
+    def sizes(self, base: BaseModel, variant: str | None = None) -> dict[str, int]:
+        """Bytes on disk of each part's weights, by part name (parts without weights are left out)."""
+        files = BaseModelFiles.at(base, variant)
+        return {part.name: files.bytes(part) for part in self.parts if part.weights}
+
+    def config(self, base: BaseModel, part: str) -> dict[str, Any]:
+        """Config of the part called `part`, or {} where it is missing or can't be read."""
+        return config_of(BaseModelFiles.at(base), self.part(part))
+
+    def number(self, base: BaseModel, part: str, key: str) -> int | None:
+        """A whole number of a part's config; None where there is none."""
+        return whole(self.config(base, part), key)

@@ -1,0 +1,51 @@
+"""Lists the model families, torch-free: a family is a folder, a row here, and a row of `backend.models.families`."""
+
+from __future__ import annotations
+
+from backend.families.anima.facts import FACTS as ANIMA
+from backend.families.files.layouts.rules import Layout
+from backend.families.flux.facts import FACTS as FLUX
+from backend.families.flux.facts import KONTEXT
+from backend.families.qwen_image.edit_facts import EDIT, EDIT_PLUS
+from backend.families.qwen_image.facts import FACTS as QWEN_IMAGE
+from backend.families.sd3.facts import FACTS as SD3
+from backend.families.sd15.facts import FACTS as SD15
+from backend.families.sdxl.facts import FACTS as SDXL
+from backend.families.spec import FamilyFacts
+
+_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3)
+FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
+
+# the first of a pipeline's families comes last, and stays
+PIPELINES: dict[str, str] = {facts.pipeline_class: facts.name for facts in reversed(_ROWS)}
+"""Pipeline class of model_index.json -> the family that it belongs to."""
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for facts in _ROWS for part in facts.parts for layout in part.layouts}
+"""The layouts of single files that any family reads, by name."""
+
+
+def family(name: str) -> FamilyFacts:
+    """The facts of the family called `name`; ValueError that lists the known ones."""
+    try:
+        return FAMILIES[name]
+    except KeyError:
+        known = ", ".join(FAMILIES)
+        raise ValueError(f"unknown model family {name!r}; known families: {known}") from None
+
+
+def lacking(name: str) -> frozenset[str]:
+    """Settings, by their names, that other families have and the family `name` lacks; none for an unknown family."""
+    if name not in FAMILIES:
+        return frozenset()
+    return frozenset().union(*(facts.options for facts in FAMILIES.values())) - FAMILIES[name].options
+
+
+def family_of_denoiser(class_name: str) -> FamilyFacts:
+    """The first family whose denoiser is of class `class_name`; ValueError when none is.
+
+    Families that share a class share its forward too.
+    """
+    for facts in FAMILIES.values():
+        if facts.denoiser_class == class_name:
+            return facts
+    raise ValueError(f"no model family has a denoiser of class {class_name!r}")

@@ -1,0 +1,142 @@
+"""LoRA files that are merged into the base model while it loads, before it is quantised (sd-scripts' ``base_weights``).
+
+One after the other, in the order given: ``W + t s B A`` of a LoRA with multiplier t, likewise the product of a LoKr or
+LoHa; of a DoRA ``W + t (W' - W)``, as ComfyUI has it, W' being `backend.lora.dora`'s. Sums are made in float32.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem
+from backend.config.sections.network import NetworkSection
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
+from backend.lora.contents import TITLES, inspect_lora
+from backend.lora.dora import lengths_of
+from backend.lora.factor_files import own_rows
+from backend.lora.keys import Names
+from backend.lora.load import LoraFile, read_lora
+from backend.models.common.sources import LazyTensor
+
+log = logging.getLogger(__name__)
+
+SETTING = "network.base_weights"
+
+_CLIP_LAYER = re.compile(r"(?:text_model\.)?(encoder\.layers\.\d+\.(?:self_attn\.\w+_proj|mlp\.fc[12]))\.weight")
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """What is merged. names: of all layers that a file may change. encoders: text encoder (part) -> its word there."""
+
+    files: Sequence[tuple[Path, float]]
+    names: Names
+    encoders: Mapping[str, str]
+
+    @classmethod
+    def of(cls, network: NetworkSection, base: BaseModelFiles, facts: FamilyFacts, names: Names) -> BaseWeights | None:
+        """Those of the settings, of a denoiser with `names`; None where nothing is merged."""
+        if not network.base_weights:
+            return None
+        encoders = _encoders(facts)
+        layers = {}
+        for part, word in encoders.items():
+            for name, (_, shape) in base.tensors(facts.part(part)).items():
+                if found := _CLIP_LAYER.fullmatch(name):
+                    layers[f"{word}.text_model.{found[1]}"] = shape[1], shape[0]
+        return cls([(resolve(path), times) for path, times in network.merged], names.joined(layers), encoders)
+
+    def check(self) -> list[Problem]:
+        """Refused, before anything loads, for a file that is none or of another model; warnings of what is left out."""
+        said = []
+        for path, multiplier in self.files:
+            try:
+                found = inspect_lora(path, self.names)
+            except Refused as error:
+                raise Refused(error.text, error.remedy, SETTING) from error
+            log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[found.kind], multiplier)
+            said += [
+                Problem(SETTING, None, f"Of {path.name} is not merged: {what}", "", "warning")
+                for what in found.left_out
+            ]
+        return said
+
+    def merged(self, part: str, tensors: Mapping[str, LazyTensor], device: torch.device) -> dict[str, LazyTensor]:
+        """`tensors` of a part of the model, by its own names, with what the files change, worked out on `device`."""
+        files = [(read_lora(path, self.names), multiplier) for path, multiplier in self.files]
+        found = {}
+        for name, lazy in tensors.items():
+            layer = self._layer(part, name)
+            changes = tuple((file, times) for file, times in files if layer in file.scales)
+            found[name] = _Merged(lazy, layer, changes, device) if changes else lazy
+        return found
+
+    def _layer(self, part: str, name: str) -> str:
+        """What the layer of a tensor is called in `names`; "" for what no file changes."""
+        if part not in self.encoders:
+            return name.removesuffix(".weight") if name.endswith(".weight") else ""
+        clip = _CLIP_LAYER.fullmatch(name)
+        return f"{self.encoders[part]}.text_model.{clip[1]}" if clip else ""
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """A weight of the base with what the files change in it; read as float32, on `device`."""
+
+    base: LazyTensor
+    layer: str
+    changes: tuple[tuple[LoraFile, float], ...]
+    device: torch.device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.base.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        weight = self.base.read().to(self.device, torch.float32).flatten(1)
+        for file, times in self.changes:
+            added = file.scales[self.layer] * difference(file, self.layer, weight)
+            if self.layer in file.lengths:
+                whole = weight + added
+                lengths = lengths_of(whole.square().sum(1, keepdim=True))
+                added = file.lengths[self.layer].to(weight) * whole / lengths - weight
+            weight = weight + times * added
+        return weight.reshape(self.shape)
+
+
+def difference(file: LoraFile, layer: str, like: Tensor) -> Tensor:
+    """The change of `layer` before alpha / rank, (out, in features), on the device and in the format of `like`."""
+    if layer in file.pairs:
+        a, b = (half.flatten(1).to(like) for half in file.pairs[layer])
+        return b @ a
+    parts = {name: part.to(like) for name, part in file.factors[layer].items()}
+    if "hada_w1_a" in parts:
+        return (parts["hada_w1_a"] @ parts["hada_w1_b"]) * (parts["hada_w2_a"] @ parts["hada_w2_b"])
+    large = parts["lokr_w2"] if "lokr_w2" in parts else parts["lokr_w2_a"] @ parts["lokr_w2_b"]
+    whole = torch.kron(parts["lokr_w1"], large)
+    native = file.joined.get(layer)
+    return whole if native is None else own_rows(whole, native, like.shape[0])
+
+
+def _encoders(facts: FamilyFacts) -> dict[str, str]:
+    """CLIP text encoders of a family -> what sd-scripts calls them: ``te`` where there is one, else by number."""
+    texts = [part for part in facts.parts if part.name.startswith("text_encoder")]
+    clips = [part.name for part in texts if part.class_names[0].startswith("CLIPText")]
+    if len(texts) == 1:
+        return dict.fromkeys(clips, "te")
+    return {name: f"te{name.removeprefix('text_encoder').removeprefix('_') or 1}" for name in clips}
