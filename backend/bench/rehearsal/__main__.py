@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.base.errors import Refused, WriteFailed
 from backend.base.output import stdout_writer
 from backend.base.paths import PROJECT_ROOT
 from backend.bench.record import commit_of
@@ -29,27 +28,26 @@ from backend.bench.rehearsal.report import RESULTS, add_row, table
 from backend.bench.rehearsal.row import figures
 from backend.bench.rehearsal.sizes import SIZES, RehearsalSize
 from backend.bench.rehearsal.trial import rehearse, write_settings
+from backend.bench.rehearsal.workspace import claim, clear, environment, holds
 
 # Not docs/rehearsals: what is measured by the way is not published with the next commit.
 OUT = PROJECT_ROOT / "bench" / "rehearsals"
-DONE, FAILED, WRONG_INPUT = 0, 1, 2
-_NEW_EACH_TIME = ("pictures", "cache", "compiled", "runs")
+DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 Write = Callable[[str], object]
 
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Rehearse and record; 1 when the run failed, 2 when it can't begin."""
-    parser = _parser()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(argv)
     write = write or stdout_writer()
     size, work = SIZES[options.size], options.work.absolute()
     resolution = options.resolution or size.resolution
     try:
         overrides = _overrides(options.setting)
+        claim(work)
         model, written_s = _base_model(options.size, size, options.blocks, work, write)
-        _clear(work)
+        clear(work)
         draw_pictures(work / "pictures", options.pictures, resolution)
         settings = write_settings(size, work, model, resolution, options.steps, overrides)
         write(f"training {options.steps} steps, then resuming; the trainer's output is in {work}\n")
@@ -63,12 +61,15 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
             "torch": importlib.metadata.version("torch"),
             "commit": options.commit or commit_of(),
             "date": time.strftime("%Y-%m-%d"),
-            "command": shlex.join(["python", "-m", "backend.bench.rehearsal", *arguments]),
+            "command": _command(options),
             "base_model_s": written_s,
             **figures(trial),
         }
         add_row(options.out, row)
-    except (Refused, ValueError, WriteFailed, OSError) as error:
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; nothing is recorded.\n")
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_INPUT
     _tell(row, options.out, write)
@@ -119,23 +120,39 @@ def _base_model(
     # before anything is written: a wrong number of blocks
     size.config(size.denoiser(), blocks)
     folder = work / (f"{name}-{blocks}-blocks" if blocks else name)
-    if (folder / "model_index.json").is_file():
+    if holds(folder, size, blocks):
         write(f"base model: {folder}, from before\n")
         return folder, None
+    shutil.rmtree(folder, ignore_errors=True)
     write(f"writing the base model to {folder}\n")
     began = time.monotonic()
     command = [sys.executable, "-m", "backend.bench.rehearsal.base_model", "--size", name, "--folder", str(folder)]
     command += ["--blocks", str(blocks)] if blocks else []
-    done = subprocess.run(command, cwd=PROJECT_ROOT, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        command,
+        cwd=PROJECT_ROOT,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
         raise ValueError(f"the base model could not be written: {done.stderr.strip()[-2000:]}")
     return folder, round(time.monotonic() - began, 1)
 
 
-def _clear(work: Path) -> None:
-    """Take away what the rehearsal before left, but for base models."""
-    for name in _NEW_EACH_TIME:
-        shutil.rmtree(work / name, ignore_errors=True)
+def _command(options: argparse.Namespace) -> str:
+    """What makes this row again; the folders are left out, since they are another machine's."""
+    line = ["python", "launcher.py", "bench", "--rehearse", options.size]
+    usual = _parser()
+    for name in ("blocks", "resolution", "steps", "pictures"):
+        value = getattr(options, name)
+        if value != usual.get_default(name):
+            line += [f"--{name}", str(value)]
+    for setting in options.setting:
+        line += ["--setting", setting]
+    return shlex.join([*line, "--work", "WORK"])
 
 
 def _tell(row: dict[str, Any], out: Path, write: Write) -> None:

@@ -1,6 +1,6 @@
 """Makes docs/rehearsals.md from the rows in docs/rehearsals/results.jsonl and from nothing else.
 
-    python -m backend.bench.rehearsal.report [--check]
+python -m backend.bench.rehearsal.report [--check]
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ encoded, the model is loaded and compiled, and some steps, a save and a sample p
 and resumed. Only the base model's weights are random, since speed and memory don't depend on them.
 
     python launcher.py bench --rehearse sdxl --work /tmp/rehearsal --out docs/rehearsals
-    python launcher.py bench --rehearse flux --work /tmp/rehearsal --out docs/rehearsals --setting network.network_dim=32
+    python launcher.py bench --rehearse flux --work /tmp/rehearsal --out docs/rehearsals --setting network_dim=32
 
-`--work` needs room for the model: 7 GB for SDXL, 34 GB for FLUX.1, 58 GB for Qwen-Image, less with `--blocks`. The
-model stays there for the next rehearsal. All options: `python launcher.py bench --rehearse sdxl --help`.
+`--work` is a new folder, or that of an earlier rehearsal, on a disk with room for the model: 7 GB for SDXL, 34 GB for
+FLUX.1, 58 GB for Qwen-Image, less with `--blocks`. The model stays there for the next rehearsal.
+All options: `python launcher.py bench --rehearse sdxl --help`.
 
 """
 _COLUMNS_ABOUT = """
 s/step is the median of the steps behind the last compile. Graphs are those that the run made and those that it had
 planned. Peak and reserved are the most that PyTorch's allocator held; estimate is the run's own, made before it began,
 and is compared with the peak without what recorded passes keep. Resume is the time from the start of the second
-process to the end of its first step. GB are 1e9 bytes.
+process to the end of its first step. A GB has 2**30 bytes, as in the names of GPUs.
 """
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from backend.bench.rehearsal.trial import Process, Row, Trial
 
 _LEAST_ROWS = 5
-_GB = 1e9
+_GB = 2**30
 
 
 def figures(trial: Trial) -> dict[str, Any]:
     """What the run's events and step rows say: phases, steps, graphs, memory, resume.
 
-    Seconds unless a name says GB (1e9 bytes) or percent; None for what the run did not tell (memory of a GPU on a CPU).
+    Seconds unless a name says GB (2**30 bytes) or percent; None for what the run did not tell (on a CPU
+    the memory of a GPU).
     """
     first, resumed = trial.first, trial.resumed
     found: dict[str, Any] = {

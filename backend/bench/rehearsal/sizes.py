@@ -1,4 +1,4 @@
-"""Defines the base models that a rehearsal writes: a family, and what differs from its published configs. Torch-free."""
+"""Defines the base models that a rehearsal writes: a family, and what differs from its published configs."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ class RehearsalSize:
         if not counts:
             raise ValueError(f"--blocks can't be used with {self.facts.title}: its depth is fixed; leave it out")
         if not len(counts) <= blocks <= sum(counts):
-            raise ValueError(
-                f"--blocks is {blocks}; {self.facts.title} has {sum(counts)} blocks, so give {len(counts)} to {sum(counts)}"
-            )
+            span = f"give {len(counts)} to {sum(counts)}"
+            raise ValueError(f"--blocks is {blocks}; {self.facts.title} has {sum(counts)} blocks: {span}")
         left, cut = blocks, []
         for at, count in enumerate(counts):
             behind = len(counts) - at - 1

@@ -22,7 +22,7 @@ def byte_alphabet() -> list[str]:
 
 
 def clip_tokenizer(folder: Path, pad: str | None = None) -> None:
-    """Byte-level BPE with `</w>` endings: vocab.json and merges.txt as CLIP has them. pad: another token to pad with."""
+    """Byte-level BPE with `</w>` endings: vocab.json and merges.txt as CLIP has them. pad: its padding, if another."""
     from transformers import CLIPTokenizer
 
     alphabet = byte_alphabet()

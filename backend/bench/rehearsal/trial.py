@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from backend.base.errors import Refused
 from backend.base.paths import PROJECT_ROOT
 from backend.bench.rehearsal.sizes import RehearsalSize
+from backend.bench.rehearsal.workspace import environment
 from backend.config.load import load, parse
 from backend.config.toml_io import dump
 from backend.runs.control import Control
@@ -87,12 +87,15 @@ def write_settings(
             "save_state": True,
         },
     }
+    for name, value in size.settings.items():
+        section, _, setting = name.partition(".")
+        data[section][setting] = value
     path = work / "rehearsal.toml"
     parsed = parse(data)
     if parsed.config is None:
         raise Refused.of(parsed.errors)
     dump(parsed.config, path)
-    loaded = load(path, dict(size.settings) | dict(overrides))
+    loaded = load(path, overrides)
     if loaded.config is None:
         raise Refused.of(loaded.errors)
     dump(loaded.config, path)
@@ -121,14 +124,12 @@ def _train(arguments: Sequence[str], runs: Path, steps: int, log: Path) -> Proce
     """Run the trainer and ask it to stop once the run's step `steps` is recorded."""
     run = next(iter(list_runs(runs)), None)
     seen = 0 if run is None else read_events(run.events_path)[1]
-    paths = [str(PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     began = time.time()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "backend.train", *arguments],
             cwd=PROJECT_ROOT,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
