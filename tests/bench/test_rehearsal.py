@@ -13,7 +13,7 @@ from backend.bench import __main__ as bench
 from backend.bench.random_part import RandomTensor
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.rehearsal import report
-from backend.bench.rehearsal.base_model import write_base_model, write_shards
+from backend.bench.rehearsal.base_model import names_in_files, write_base_model, write_shards
 from backend.bench.rehearsal.row import figures, phases, warm_from
 from backend.bench.rehearsal.sizes import SIZES
 from backend.bench.rehearsal.trial import Process, Trial
@@ -21,14 +21,14 @@ from backend.bench.rehearsal.workspace import claim, holds
 from backend.models import files
 from backend.models.sources import file_tensors
 from backend.models.table import family
+from tests.tiny.qwen_image import text_encoder
 
 
 def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> None:
     """One real run through the launcher's command, on a model that an earlier rehearsal left."""
     work, out, said = tmp_path / "work", tmp_path / "out", []
     claim(work)
-    write_base_model(SIZES["tiny-flux"], work / "tiny-flux", 3)
-    (work / "tiny-flux").rename(work / "tiny-flux-3-blocks")
+    write_base_model(SIZES["tiny-flux"], work / "tiny-flux-3-blocks", 3)
     line = ["--rehearse", "tiny-flux", "--blocks", "3", "--steps", "4", "--pictures", "3", "--commit", "abc"]
     line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
     assert bench.main(line, said.append) == 0, said
@@ -67,6 +67,13 @@ def test_the_models_are_what_their_families_accept(tmp_path: Path) -> None:
     write_base_model(size, tmp_path / "model")
     assert family("sdxl").check_base_model(tmp_path / "model") == []
     assert holds(tmp_path / "model", size, None) and not holds(tmp_path / "model", SIZES["sdxl"], None)
+
+
+def test_tensors_have_the_names_of_published_files() -> None:
+    names = names_in_files(text_encoder(600))
+    assert names["model.language_model.layers.0.mlp.up_proj.weight"] == "model.layers.0.mlp.up_proj.weight"
+    assert names["model.visual.patch_embed.proj.weight"] == "visual.patch_embed.proj.weight"
+    assert len(set(names.values())) == len(names)
 
 
 def test_shards_hold_every_tensor_once_and_their_index_says_where(tmp_path: Path) -> None:

@@ -99,7 +99,20 @@ def _tensors(cls: type[nn.Module], config: Mapping[str, Any], device: torch.devi
     part = RandomPart(cls, config, DTYPE, device, _SEED)
     tied = skeleton.ties(part.empty)
     whole = {name for name, value in part.empty.state_dict().items() if not value.dtype.is_floating_point}
-    return {name: tensor for name, tensor in part.tensors().items() if name not in tied and name not in whole}
+    stored = names_in_files(part.empty)
+    return {stored[name]: tensor for name, tensor in part.tensors().items() if name not in tied and name not in whole}
+
+
+def names_in_files(model: nn.Module) -> dict[str, str]:
+    """Name of each tensor in the model -> its name in published files, which transformers renames when it loads."""
+    names = list(model.state_dict())
+    if not skeleton.of_transformers(type(model)):
+        return dict(zip(names, names, strict=True))
+    from transformers.core_model_loading import revert_weight_conversion
+
+    # numbers in place of the weights, so that each new name tells which one it is
+    reverted = revert_weight_conversion(model, {name: torch.tensor(number) for number, name in enumerate(names)})
+    return {names[int(number)]: name for name, number in reverted.items()}
 
 
 def _bytes(tensor: RandomTensor) -> int:
