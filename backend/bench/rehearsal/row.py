@@ -70,7 +70,6 @@ def _steps(rows: Sequence[Row]) -> dict[str, Any]:
         "steps": len(rows),
         "warm_up_steps": warm,
         "s_per_step": round(median(times), 4) if times else None,
-        "first_step_s": round(rows[0]["s_per_step"], 1) if rows and rows[0]["s_per_step"] is not None else None,
         "compile_s": round(rows[-1]["compile_seconds"] or 0.0, 1) if rows else None,
         "loss": rows[-1]["loss_smooth"] if rows else None,
     }

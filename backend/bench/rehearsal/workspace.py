@@ -49,5 +49,6 @@ def holds(folder: Path, size: RehearsalSize, blocks: int | None) -> bool:
 
 def environment() -> dict[str, str]:
     """The environment of a process that imports this checkout, whatever else its PYTHONPATH names."""
-    paths = [str(PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
+    # whole paths, since the processes run in the project's folder
+    paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT), *paths])}
