@@ -16,11 +16,12 @@ from backend.bench.rehearsal import report
 from backend.bench.rehearsal.base_model import names_in_files, write_base_model, write_shards
 from backend.bench.rehearsal.row import figures, phases, warm_from
 from backend.bench.rehearsal.sizes import SIZES
-from backend.bench.rehearsal.trial import Process, Trial
+from backend.bench.rehearsal.trial import Process, Trial, failure
 from backend.bench.rehearsal.workspace import claim, holds
 from backend.models import files
 from backend.models.sources import file_tensors
 from backend.models.table import family
+from backend.runs.folder import Run
 from tests.tiny.qwen_image import text_encoder
 
 
@@ -131,6 +132,16 @@ def test_figures_are_those_that_the_run_told() -> None:
     # what recorded passes keep is no part of the estimate, nor of what it is compared with
     assert told["peak_allocated_gb"] == 12.0 and told["recordings_gb"] == 2.0 and told["estimate_percent"] == 110.0
     assert told["resumed_from"] == 10 and told["resume_first_step_s"] == 12.5 and told["total_s"] == 300.0
+
+
+def test_a_failure_is_told_in_the_runs_words_or_else_in_the_trainers(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("one\nerror: no base model\n")
+    assert failure(None, log) == "one error: no base model"
+    run = Run.create_empty(tmp_path, "r")
+    assert failure(run, log).endswith("no base model")
+    run.finish("failed", error={"text": "It has 2 blocks", "cause": None, "remedy": "Set 2 or less."})
+    assert failure(run, log) == "It has 2 blocks. Set 2 or less."
 
 
 def test_too_few_steps_behind_the_last_compile_count_from_the_middle() -> None:

@@ -113,11 +113,11 @@ def rehearse(settings: Path, runs: Path, steps: int) -> Trial:
     run = next(iter(list_runs(runs)), None)
     last = int(first.rows[-1]["step"]) if first.rows else 0
     if first.exit_code or run is None or not last:
-        return Trial(run=run, first=first, resumed=None, error=_error(run, log))
+        return Trial(run=run, first=first, resumed=None, error=failure(run, log))
     log = settings.with_name("resume.log")
     resumed = _train(["--resume", str(run.path)], runs, last + RESUMED_STEPS, log)
     going = resumed.exit_code == 0 and bool(resumed.rows)
-    return Trial(run=run, first=first, resumed=resumed, error="" if going else _error(run, log))
+    return Trial(run=run, first=first, resumed=resumed, error="" if going else failure(run, log))
 
 
 def _train(arguments: Sequence[str], runs: Path, steps: int, log: Path) -> Process:
@@ -170,10 +170,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _error(run: Run | None, log: Path) -> str:
+def failure(run: Run | None, log: Path) -> str:
     """What went wrong, as the run tells it, else the end of what the trainer wrote."""
     told = {} if run is None else run.record().get("error") or {}
     if told:
-        return " ".join(filter(None, [told.get("text"), told.get("cause"), told.get("remedy")]))
+        sentences = filter(None, (told.get(name) for name in ("text", "cause", "remedy")))
+        return " ".join(sentence if sentence.endswith((".", "?", "!")) else f"{sentence}." for sentence in sentences)
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return " ".join(lines[-5:]) or "The trainer ended before its first step and said nothing."
