@@ -3,6 +3,7 @@
     python -m backend.bench --size flux --layers 4,8 --variants eager,auto,static:sdpa,exact --checkpointing on,off
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
+    python -m backend.bench --rehearse sdxl --work DIR
 
 Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and meta.json; from those with `--out
 docs/benchmarks`, `python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a
@@ -35,6 +36,7 @@ from typing import Any
 from backend.bench import seed000
 from backend.bench.processes import LONGEST_SECONDS, ROOT, Answer, run_together, run_worker
 from backend.bench.record import Record, read_losses
+from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
 from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, Spec, variant
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=OUT, help="folder of the records: bench; those that are published, docs/benchmarks")
     add("--name", help="name of this record; the size and the kind when left out")
     add("--commit", help="commit to record, where git can't be asked")
+    add("--rehearse", metavar="SIZE", help="train a whole run on random weights instead: --rehearse SIZE --help")
     add("--keep-going", action="store_true", help="measure again what the record already holds")
     return parser
 
@@ -162,10 +165,19 @@ class _Clock:
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
+    """Measure, record and write the table, or rehearse a whole run; 1 when nothing could be measured."""
+    first = argparse.ArgumentParser(prog="launcher.py bench", add_help=False, allow_abbrev=False)
+    first.add_argument("--rehearse")
+    known, arguments = first.parse_known_args(argv)
+    if known.rehearse is not None:
+        return rehearsal.main(["--size", known.rehearse, *arguments], write)
+    return _measure(arguments, write or _to_stdout)
+
+
+def _measure(arguments: Sequence[str], write: Callable[[str], object]) -> int:
     """Measure, record and write the table; 1 when nothing could be measured."""
     parser = _parser()
-    given = parser.parse_args(argv)
-    write = write or _to_stdout
+    given = parser.parse_args(arguments)
     try:
         specs = specs_of(given)
     except (ValueError, KeyError) as error:
@@ -176,7 +188,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
     if given.fill:
         return _fill(specs, caches, given.at_once, _Clock(given.budget_s), write)
-    record = Record.open(given.out / name, kind, argv if argv is not None else sys.argv[1:], given.commit)
+    record = Record.open(given.out / name, kind, arguments, given.commit)
     before = len(record.rows)
     repeats = 1 if given.exactness or given.protocol else given.repeats
     clock = _Clock(given.budget_s)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.tiny.flux import _WORDS, _byte_alphabet, _t5_tokenizer
+from backend.bench.rehearsal.tokenizers import WORDS, byte_alphabet, t5_tokenizer
 
 TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 16, 2, 16, 4
 
@@ -107,8 +107,8 @@ def qwen_tokenizer(folder: Path) -> int:
     """Byte-level BPE as Qwen has it, without any token at the start or end; returns the vocabulary's size."""
     from transformers import Qwen2Tokenizer
 
-    tokens, merges = list(_byte_alphabet()), []
-    for word in _WORDS:
+    tokens, merges = list(byte_alphabet()), []
+    for word in WORDS:
         parts = ["Ġ", *word]
         while len(parts) > 1:
             left, right = parts[0], parts[1]
@@ -127,7 +127,7 @@ def _write(path: Path) -> None:
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     words = qwen_tokenizer(path / "tokenizer")
-    pieces = _t5_tokenizer(path / "t5_tokenizer")
+    pieces = t5_tokenizer(path / "t5_tokenizer")
     parts = {
         "text_encoder": ("transformers", qwen(words)),
         "text_conditioner": ("diffusers", conditioner(pieces)),

@@ -6,58 +6,12 @@ Dimensions are small, structure is FLUX.1-dev's (guidance embedding, dynamic shi
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from backend.bench.rehearsal.tokenizers import clip_tokenizer, t5_tokenizer
 
 TEXT_WIDTH, POOLED_WIDTH, HEADS, HEAD_DIM = 32, 24, 2, 16
 LATENT_CHANNELS = 4
-
-# A handful of words so that captions take fewer tokens than letters, as in a real vocabulary.
-_WORDS = ["a", "the", "of", "on", "in", "with", "photo", "red", "green", "blue", "circle", "square", "star", "cat"]
-_WORDS += ["dog", "house", "tree", "and", "white", "black", "small", "large"]
-
-
-def _clip_tokenizer(folder: Path) -> None:
-    """Byte-level BPE with `</w>` endings: vocab.json and merges.txt as CLIP has them."""
-    from transformers import CLIPTokenizer
-
-    alphabet = _byte_alphabet()
-    tokens = alphabet + [letter + "</w>" for letter in alphabet]
-    merges: list[str] = []
-    for word in _WORDS:
-        parts = [*word[:-1], word[-1] + "</w>"]
-        while len(parts) > 1:
-            left, right = parts[0], parts[1]
-            if left + right not in tokens:
-                tokens.append(left + right)
-                merges.append(f"{left} {right}")
-            parts = [left + right, *parts[2:]]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    folder.mkdir(parents=True)
-    vocab = {token: number for number, token in enumerate(tokens)}
-    (folder / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    CLIPTokenizer(vocab=vocab, merges=pairs, model_max_length=77).save_pretrained(folder)
-
-
-def _byte_alphabet() -> list[str]:
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    return sorted(ByteLevel.alphabet())
-
-
-def _t5_tokenizer(folder: Path) -> int:
-    """Unigram over letters and words: tokenizer.json; returns the vocabulary's size."""
-    from transformers import T5Tokenizer
-
-    letters = [chr(code) for code in range(33, 127)]
-    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
-    vocab += [(f"▁{word}", -3.0) for word in _WORDS]
-    vocab += [(letter, -6.0) for letter in letters]
-    tokenizer = T5Tokenizer(vocab=vocab, extra_ids=4, model_max_length=512)
-    tokenizer.save_pretrained(folder)
-    return len(tokenizer)
 
 
 def _denoiser(double: int, single: int):
@@ -101,21 +55,21 @@ def _write(path: Path, double: int, single: int) -> None:
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, T5Config, T5EncoderModel, T5Tokenizer
 
     path.mkdir(parents=True, exist_ok=True)
-    _clip_tokenizer(path / "tokenizer")
-    t5_vocab = _t5_tokenizer(path / "tokenizer_2")
-    clip_tokenizer = CLIPTokenizer.from_pretrained(path / "tokenizer")
+    clip_tokenizer(path / "tokenizer")
+    t5_vocab = t5_tokenizer(path / "tokenizer_2")
+    clip_words = CLIPTokenizer.from_pretrained(path / "tokenizer")
     clip = CLIPTextModel(
         CLIPTextConfig(
-            vocab_size=len(clip_tokenizer),
+            vocab_size=len(clip_words),
             hidden_size=POOLED_WIDTH,
             intermediate_size=2 * POOLED_WIDTH,
             projection_dim=POOLED_WIDTH,
             num_hidden_layers=2,
             num_attention_heads=2,
             max_position_embeddings=77,
-            bos_token_id=clip_tokenizer.bos_token_id,
-            eos_token_id=clip_tokenizer.eos_token_id,
-            pad_token_id=clip_tokenizer.pad_token_id,
+            bos_token_id=clip_words.bos_token_id,
+            eos_token_id=clip_words.eos_token_id,
+            pad_token_id=clip_words.pad_token_id,
         )
     )
     t5 = T5EncoderModel(
@@ -155,7 +109,7 @@ def _write(path: Path, double: int, single: int) -> None:
         scheduler=scheduler,
         vae=vae,
         text_encoder=clip,
-        tokenizer=clip_tokenizer,
+        tokenizer=clip_words,
         text_encoder_2=t5,
         tokenizer_2=T5Tokenizer.from_pretrained(path / "tokenizer_2"),
         transformer=_denoiser(double, single),

@@ -8,20 +8,17 @@ shifting).
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from backend.bench.rehearsal.tokenizers import qwen_tokenizer
 from backend.families.qwen_image.edit_facts import ASKED as EDIT_ASKED
 from backend.families.qwen_image.edit_facts import LABEL
 from backend.families.qwen_image.facts import TEMPLATE
 from tests.tiny.anima import _tiny, autoencoder
-from tests.tiny.flux import _WORDS, _byte_alphabet
 
 TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 32, 2, 16, 4
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-SPECIAL += ("<|video_pad|>",)
 
 
 def make_tiny_denoiser(layers: int = 3, seed: int = 0, **config: Any):
@@ -111,24 +108,7 @@ def text_encoder(vocabulary: int, width: int = TEXT_WIDTH, heads: int = 2, eyes:
 
 def tokenizer(folder: Path) -> int:
     """Byte-level BPE as Qwen has it, with a token for each word of the template; returns the vocabulary's size."""
-    from transformers import Qwen2Tokenizer
-
-    asked = re.sub(r"<\|.*?\|>", "\n", TEMPLATE + EDIT_ASKED + LABEL)
-    words = [" user", " (", "),", "'s"] + [f" {word}" for word in _WORDS] + re.findall(r" ?[A-Za-z]+", asked)
-    tokens, merges = list(_byte_alphabet()), []
-    for word in dict.fromkeys(words):
-        parts = list(word.replace(" ", "Ġ"))
-        while len(parts) > 1:
-            joined = parts[0] + parts[1]
-            if joined not in tokens:
-                tokens.append(joined)
-                merges.append((parts[0], parts[1]))
-            parts = [joined, *parts[2:]]
-    folder.mkdir(parents=True)
-    vocab = {token: number for number, token in enumerate([*tokens, *SPECIAL])}
-    made = Qwen2Tokenizer(vocab=vocab, merges=merges, extra_special_tokens=list(SPECIAL[1:]))
-    made.save_pretrained(folder)
-    return len(made)
+    return qwen_tokenizer(folder, TEMPLATE + EDIT_ASKED + LABEL, (" user", " (", "),", "'s"))
 
 
 def scheduler() -> Any:

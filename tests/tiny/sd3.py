@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from backend.bench.rehearsal.tokenizers import clip_tokenizer, t5_tokenizer
 from tests.tiny.anima import _tiny
-from tests.tiny.flux import _clip_tokenizer, _t5_tokenizer
 
 HEADS, HEAD_DIM, LATENT_CHANNELS, MOST_SIDE = 2, 16, 4, 16
 FIRST_WIDTH, SECOND_WIDTH, TEXT_WIDTH = 16, 24, 48
@@ -114,8 +114,8 @@ def _write(path: Path) -> None:
 
     path.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer", "tokenizer_2"):
-        _clip_tokenizer(path / name)
-    words = _t5_tokenizer(path / "tokenizer_3")
+        clip_tokenizer(path / name)
+    words = t5_tokenizer(path / "tokenizer_3")
     tokenizers = [CLIPTokenizer.from_pretrained(path / name) for name in ("tokenizer", "tokenizer_2")]
     StableDiffusion3Pipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000, shift=3.0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.tiny.flux import _clip_tokenizer
+from backend.bench.rehearsal.tokenizers import clip_tokenizer
 
 FIRST_WIDTH, SECOND_WIDTH, POOLED_WIDTH, TIME_WIDTH = 16, 24, 24, 8
 LATENT_CHANNELS = 4
@@ -120,7 +120,7 @@ def _write_sdxl(path: Path, prediction: str) -> None:
 
     path.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer", "tokenizer_2"):
-        _clip_tokenizer(path / name)
+        clip_tokenizer(path / name)
     first, second = (CLIPTokenizer.from_pretrained(path / name) for name in ("tokenizer", "tokenizer_2"))
     second.pad_token = "!"  # as SDXL's second tokenizer has it
     StableDiffusionXLPipeline(
@@ -139,7 +139,7 @@ def _write_sd15(path: Path, prediction: str) -> None:
     from transformers import CLIPTextModel, CLIPTokenizer
 
     path.mkdir(parents=True, exist_ok=True)
-    _clip_tokenizer(path / "tokenizer")
+    clip_tokenizer(path / "tokenizer")
     tokenizer = CLIPTokenizer.from_pretrained(path / "tokenizer")
     StableDiffusionPipeline(
         vae=_vae(0.18215),

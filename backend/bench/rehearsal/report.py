@@ -1,0 +1,139 @@
+"""Makes docs/rehearsals.md from the rows in docs/rehearsals/results.jsonl and from nothing else.
+
+python -m backend.bench.rehearsal.report [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.base.files import write_atomic
+from backend.base.output import stdout_writer
+
+DOCS = Path(__file__).parents[3] / "docs"
+RESULTS = "results.jsonl"
+
+_COLUMNS = ("Model", "Settings", "s/step", "Compile s", "Graphs / planned", "Recompiles", "Peak GB", "Reserved GB",
+            "Estimate GB", "Estimate / peak", "Resume s", "GPU", "torch", "Commit")  # fmt: skip
+
+_ABOUT = """# Dress rehearsals
+
+<!-- Made by `python -m backend.bench.rehearsal.report` from docs/rehearsals/results.jsonl; do not edit by hand. -->
+
+A rehearsal is a whole run at the size of a published model: the pictures are scanned, pictures and captions are
+encoded, the model is loaded and compiled, and some steps, a save and a sample picture follow. Then the run is stopped
+and resumed. Only the base model's weights are random, since speed and memory don't depend on them.
+
+    python launcher.py bench --rehearse sdxl --work /tmp/rehearsal --out docs/rehearsals
+    python launcher.py bench --rehearse flux --work /tmp/rehearsal --out docs/rehearsals --setting network_dim=32
+
+`--work` is a new folder, or that of an earlier rehearsal, on a disk with room for the model: 7 GB for SDXL, 34 GB for
+FLUX.1, 58 GB for Qwen-Image, less with `--blocks`. The model stays there for the next rehearsal.
+All options: `python launcher.py bench --rehearse sdxl --help`.
+
+"""
+_COLUMNS_ABOUT = """
+s/step is the median of the steps behind the last compile. Graphs are those that the run made and those that it had
+planned. Peak and reserved are the most that PyTorch's allocator held; estimate is the run's own, made before it began,
+and is compared with the peak without what recorded passes keep. Resume is the time from the start of the second
+process to the end of its first step. A GB has 2**30 bytes, as in the names of GPUs.
+"""
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of the rehearsals recorded in `folder`, oldest first; ValueError that names a line which can't be read."""
+    path = folder / RESULTS
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is broken JSON: {error}. Delete this line.") from error
+    return rows
+
+
+def add_row(folder: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the record in `folder`, which is made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [*read_rows(folder), row]
+    write_atomic(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in rows))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a Markdown table."""
+    lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
+    return "\n".join([*lines, *(table_row(row) for row in rows)]) + "\n"
+
+
+def table_row(row: Mapping[str, Any]) -> str:
+    """One line of the table; a rehearsal that failed says so in place of its time a step."""
+    depth = f", {row['blocks']} blocks" if row.get("blocks") else ""
+    settings = ", ".join(row.get("settings") or []) or "defaults"
+    percent = row.get("estimate_percent")
+    return _line(
+        [
+            f"{row['size']}{depth}, {row['resolution']} px",
+            settings,
+            f"failed: {row['error']}" if row.get("error") else _text(row.get("s_per_step")),
+            _text(row.get("compile_s")),
+            f"{_text(row.get('graphs'))} / {_text(row.get('planned_graphs'))}",
+            _text(row.get("recompiles")),
+            _text(row.get("peak_allocated_gb")),
+            _text(row.get("peak_reserved_gb")),
+            _text(row.get("estimated_gb")),
+            "-" if percent is None else f"{percent:g} %",
+            _text(row.get("resume_first_step_s")),
+            _text(row.get("device")),
+            _text(row.get("torch")),
+            _text(row.get("commit")),
+        ]
+    )
+
+
+def page(folder: Path) -> str:
+    """The whole docs/rehearsals.md for the record in `folder`."""
+    rows = read_rows(folder)
+    if not rows:
+        return f"{_ABOUT}No rehearsal is recorded yet.\n"
+    commands = "\n".join(dict.fromkeys(f"    {row['command']}" for row in rows))
+    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}\nThe rows were made by:\n\n{commands}\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None, docs: Path = DOCS) -> int:
+    """Write the page, or with --check say whether it differs; 1 when it does."""
+    parser = argparse.ArgumentParser(
+        prog="python -m backend.bench.rehearsal.report", description="Make docs/rehearsals.md."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, say whether the page differs")
+    options = parser.parse_args(argv)
+    write = write or stdout_writer()
+    path, text = docs / "rehearsals.md", page(docs / "rehearsals")
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return 0
+    if options.check:
+        write(f"{path} is not what the rows give; run: python -m backend.bench.rehearsal.report\n")
+        return 1
+    write_atomic(path, text)
+    write(f"wrote {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Computes the figures of a rehearsal from what its run wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from backend.bench.rehearsal.trial import Process, Row, Trial
+
+_LEAST_ROWS = 5
+_GB = 2**30
+
+
+def figures(trial: Trial) -> dict[str, Any]:
+    """What the run's events and step rows say: phases, steps, graphs, memory, resume.
+
+    Seconds unless a name says GB (2**30 bytes) or percent; None for what the run did not tell (on a CPU
+    the memory of a GPU).
+    """
+    first, resumed = trial.first, trial.resumed
+    found: dict[str, Any] = {
+        "device": _device(first),
+        "total_s": round((resumed or first).ended - first.began, 1),
+        "phases_s": phases(first),
+        **_steps(first.rows),
+        **_graphs(first),
+        **_memory(first),
+        "resumed_from": None,
+        "resume_first_step_s": None,
+        "resume_cache_misses": None,
+    }
+    if resumed is not None and resumed.rows:
+        found |= {
+            "resumed_from": int(resumed.rows[0]["step"]) - 1,
+            "resume_first_step_s": round(resumed.rows[0]["t"] - resumed.began, 1),
+            "resume_cache_misses": resumed.rows[-1]["cache_misses"],
+        }
+    return found | {"error": trial.error}
+
+
+def phases(process: Process) -> dict[str, float]:
+    """Seconds that each phase took, in the order in which they began; "start" is what comes before the first."""
+    seconds: dict[str, float] = {}
+    name, since = "start", process.began
+    for event in process.events:
+        if event["kind"] == "phase":
+            seconds[name] = seconds.get(name, 0.0) + event["t"] - since
+            name, since = str(event["phase"]), event["t"]
+    seconds[name] = seconds.get(name, 0.0) + process.ended - since
+    return {name: round(took, 1) for name, took in seconds.items()}
+
+
+def warm_from(rows: Sequence[Row]) -> int:
+    """Index of the first row behind the last compile or recording; the middle where too few rows are behind it."""
+    settled, before = 0, 0.0
+    for index, row in enumerate(rows):
+        seconds = row["compile_seconds"] or 0.0
+        if seconds > before:
+            settled, before = index + 1, seconds
+    # the first step loads kernels even where nothing is compiled
+    settled = max(settled, 1)
+    return settled if len(rows) - settled >= _LEAST_ROWS else len(rows) // 2
+
+
+def _steps(rows: Sequence[Row]) -> dict[str, Any]:
+    warm = warm_from(rows)
+    times = [row["s_per_step"] for row in rows[warm:] if row["s_per_step"] is not None]
+    return {
+        "steps": len(rows),
+        "warm_up_steps": warm,
+        "s_per_step": round(median(times), 4) if times else None,
+        "compile_s": round(rows[-1]["compile_seconds"] or 0.0, 1) if rows else None,
+        "loss": rows[-1]["loss_smooth"] if rows else None,
+    }
+
+
+def _graphs(process: Process) -> dict[str, Any]:
+    """Graphs as planned and as made, and what became of the recorded passes."""
+    last = process.rows[-1] if process.rows else {}
+    compiled = [event for event in process.events if event["kind"] == "compile" and "planned" in event]
+    recorded = _last(process, "cuda_graphs")
+    state = " ".join(filter(None, [recorded.get("state"), recorded.get("reason")]))
+    return {
+        "compile_state": compiled[-1].get("state") if compiled else None,
+        "planned_graphs": compiled[-1]["planned"] if compiled else None,
+        "graphs": last.get("graphs"),
+        "recompiles": last.get("recompiles"),
+        "breaks": last.get("breaks"),
+        "cache_misses": last.get("cache_misses"),
+        "recorded": state or None,
+    }
+
+
+def _memory(process: Process) -> dict[str, Any]:
+    """The peak and the estimate that the run compares at its end; the comparison leaves out what recordings keep."""
+    told, recorded = _last(process, "memory_peak"), _last(process, "cuda_graphs")
+    peak, estimated = told.get("vram_peak"), told.get("vram_estimated")
+    compared = None if peak is None else peak - (recorded.get("kept") or 0)
+    percent = round(100 * estimated / compared, 1) if compared and estimated else None
+    return {
+        "peak_allocated_gb": _gb(peak),
+        "peak_reserved_gb": _gb(told.get("vram_reserved_peak")),
+        "recordings_gb": _gb(recorded.get("kept")),
+        "estimated_gb": _gb(estimated),
+        "estimate_percent": percent,
+        "memory_words": told.get("words"),
+        "ram_peak_gb": _gb(told.get("ram_peak")),
+        "ram_estimated_gb": _gb(told.get("ram_estimated")),
+    }
+
+
+def _device(process: Process) -> str:
+    card = _last(process, "memory_estimate").get("card")
+    return str(card["name"]) if card else "CPU"
+
+
+def _last(process: Process, kind: str) -> Row:
+    return next((event for event in reversed(process.events) if event["kind"] == kind), {})
+
+
+def _gb(size: float | None) -> float | None:
+    return None if size is None else round(size / _GB, 2)

@@ -1,0 +1,166 @@
+"""A dress rehearsal: the base model that it writes, the run that it makes, and the figures and page made of that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.bench import __main__ as bench
+from backend.bench.random_part import RandomTensor
+from backend.bench.rehearsal import __main__ as rehearsal
+from backend.bench.rehearsal import report
+from backend.bench.rehearsal.base_model import names_in_files, write_base_model, write_shards
+from backend.bench.rehearsal.row import figures, phases, warm_from
+from backend.bench.rehearsal.sizes import SIZES
+from backend.bench.rehearsal.trial import Process, Trial, failure
+from backend.bench.rehearsal.workspace import claim, holds
+from backend.families.files import headers
+from backend.families.table import family
+from backend.models.common.sources import file_tensors
+from backend.runs.folder import Run
+from tests.tiny.qwen_image import text_encoder
+
+
+def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> None:
+    """One real run through the launcher's command, on a model that an earlier rehearsal left."""
+    work, out, said = tmp_path / "work", tmp_path / "out", []
+    claim(work)
+    write_base_model(SIZES["tiny-flux"], work / "tiny-flux-3-blocks", 3)
+    line = ["--rehearse", "tiny-flux", "--blocks", "3", "--steps", "4", "--pictures", "3", "--commit", "abc"]
+    line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
+    assert bench.main(line, said.append) == 0, said
+    (row,) = report.read_rows(out)
+    assert row["base_model_s"] is None and "from before" in "".join(said)
+    assert row["error"] == "" and row["blocks"] == 3 and row["device"] == "CPU" and row["commit"] == "abc"
+    assert {"start", "scan", "cache_latents", "cache_text", "load", "train", "save", "sample"} <= row["phases_s"].keys()
+    assert row["steps"] >= 4 and row["resumed_from"] == row["steps"] and row["resume_first_step_s"] > 0
+    assert row["s_per_step"] > 0 and row["graphs"] == row["planned_graphs"] == 0 and row["ram_estimated_gb"] > 0
+    assert row["command"] == (
+        "python launcher.py bench --rehearse tiny-flux --blocks 3 --steps 4 --pictures 3 "
+        "--setting compile.compile=false --work WORK"
+    )
+    assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in said[-2]
+
+
+def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own"
+    (own / "runs").mkdir(parents=True)
+    (own / "runs" / "kept.txt").write_text("mine")
+    wrong = {
+        "holds files that no rehearsal made": ["--size", "tiny-flux", "--work", str(own)],
+        "SECTION.NAME=VALUE": ["--size", "tiny-flux", "--work", str(tmp_path / "a"), "--setting", "network_dim"],
+        "4 blocks: give 2 to 4": ["--size", "tiny-flux", "--work", str(tmp_path / "b"), "--blocks", "9"],
+        "its depth is fixed": ["--size", "tiny-sdxl", "--work", str(tmp_path / "c"), "--blocks", "2"],
+    }
+    for text, line in wrong.items():
+        assert rehearsal.main(line) == 2
+        assert text in capsys.readouterr().err
+    assert (own / "runs" / "kept.txt").read_text() == "mine"
+    assert not list(tmp_path.glob("*/tiny-*"))
+
+
+def test_the_models_are_what_their_families_accept(tmp_path: Path) -> None:
+    size = SIZES["tiny-sdxl"]
+    write_base_model(size, tmp_path / "model")
+    assert family("sdxl").check_base_model(tmp_path / "model") == []
+    assert holds(tmp_path / "model", size, None) and not holds(tmp_path / "model", SIZES["sdxl"], None)
+
+
+def test_tensors_have_the_names_of_published_files() -> None:
+    names = names_in_files(text_encoder(600))
+    assert names["model.language_model.layers.0.mlp.up_proj.weight"] == "model.layers.0.mlp.up_proj.weight"
+    assert names["model.visual.patch_embed.proj.weight"] == "visual.patch_embed.proj.weight"
+    assert len(set(names.values())) == len(names)
+
+
+def test_shards_hold_every_tensor_once_and_their_index_says_where(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    tensors = {f"{i}.weight": RandomTensor(f"{i}.weight", (4, 8), torch.bfloat16, cpu, 0) for i in range(5)}
+    write_shards(tmp_path, "model", tensors, limit=130)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 5 * 64 and set(index["weight_map"]) == set(tensors)
+    found = [name for path in headers.weight_files(tmp_path, "model") for name in file_tensors(path)]
+    assert sorted(found) == sorted(tensors)
+    stored = file_tensors(tmp_path / index["weight_map"]["4.weight"])["4.weight"]
+    assert torch.equal(stored.read(), tensors["4.weight"].read())
+
+
+def test_a_cut_denoiser_keeps_the_proportion_of_its_stacks() -> None:
+    flux = SIZES["flux"]
+    for blocks, stacks in {57: (19, 38), 12: (4, 8), 2: (1, 1), 3: (1, 2)}.items():
+        config = flux.config(flux.denoiser(), blocks)
+        assert (config["num_layers"], config["num_single_layers"]) == stacks
+    assert flux.config(flux.denoiser())["num_single_layers"] == 38
+
+
+def _process(began: float, events: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Process:
+    return Process(began=began, ended=began + 100, exit_code=0, events=events, rows=rows)
+
+
+def _rows(seconds: list[float], compiled: list[float], first: int = 1, began: float = 0.0) -> list[dict[str, Any]]:
+    counts = {"graphs": 4, "recompiles": 0, "breaks": 0, "cache_misses": 7, "loss_smooth": 0.5}
+    return [
+        {"step": first + i, "t": began + i, "s_per_step": s, "compile_seconds": c} | counts
+        for i, (s, c) in enumerate(zip(seconds, compiled, strict=True))
+    ]
+
+
+def test_figures_are_those_that_the_run_told() -> None:
+    gib = 2**30
+    events = [
+        {"kind": "memory_estimate", "t": 1.0, "card": {"name": "A GPU"}},
+        {"kind": "phase", "t": 3.0, "phase": "scan"},
+        {"kind": "phase", "t": 5.0, "phase": "train"},
+        {"kind": "compile", "t": 5.0, "state": "compiled", "planned": 4},
+        {"kind": "phase", "t": 15.0, "phase": "save"},
+        {"kind": "phase", "t": 16.0, "phase": "train"},
+        {"kind": "cuda_graphs", "t": 17.0, "state": "recorded", "kept": 2 * gib},
+        {"kind": "memory_peak", "t": 99.0, "vram_peak": 12 * gib, "vram_reserved_peak": 13 * gib,
+         "vram_estimated": 11 * gib, "words": "w", "ram_peak": gib, "ram_estimated": gib},
+    ]  # fmt: skip
+    rows = _rows([30.0, 2.0, 1.0, 1.0, 9.0, 1.1, 1.2, 1.0, 1.1, 1.2], [20.0, 21, 21, 21, 25, 25, 25, 25, 25, 25])
+    first = _process(0.0, events, rows)
+    resumed = _process(200.0, [], _rows([3.0, 1.0], [1.0, 1.0], first=11, began=212.5))
+    told = figures(Trial(run=None, first=first, resumed=resumed, error=""))
+    assert phases(first) == {"start": 3.0, "scan": 2.0, "train": 94.0, "save": 1.0}
+    assert told["device"] == "A GPU" and told["warm_up_steps"] == 5 and told["s_per_step"] == 1.1
+    assert (told["graphs"], told["planned_graphs"], told["compile_s"]) == (4, 4, 25.0)
+    # what recorded passes keep is no part of the estimate, nor of what it is compared with
+    assert told["peak_allocated_gb"] == 12.0 and told["recordings_gb"] == 2.0 and told["estimate_percent"] == 110.0
+    assert told["resumed_from"] == 10 and told["resume_first_step_s"] == 12.5 and told["total_s"] == 300.0
+
+
+def test_a_failure_is_told_in_the_runs_words_or_else_in_the_trainers(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("one\nerror: no base model\n")
+    assert failure(None, log) == "one error: no base model"
+    run = Run.create_empty(tmp_path, "r")
+    assert failure(run, log).endswith("no base model")
+    run.finish("failed", error={"text": "It has 2 blocks", "cause": None, "remedy": "Set 2 or less."})
+    assert failure(run, log) == "It has 2 blocks. Set 2 or less."
+
+
+def test_too_few_steps_behind_the_last_compile_count_from_the_middle() -> None:
+    assert warm_from(_rows([1.0] * 6, [1, 1, 1, 1, 2, 2])) == 3
+    assert warm_from(_rows([1.0] * 6, [0] * 6)) == 1
+    assert warm_from([]) == 0
+
+
+def test_the_page_is_made_of_the_rows_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert report.main(["--check"], said.append) == 0, "".join(said)
+    assert report.main([], said.append, tmp_path) == 0
+    assert "No rehearsal is recorded yet." in (tmp_path / "rehearsals.md").read_text()
+    row = {"size": "flux", "blocks": 12, "resolution": 1024, "settings": ["a.b=1"], "s_per_step": 0.5, "graphs": 4}
+    row |= {"planned_graphs": 4, "estimate_percent": 104.2, "command": "python x", "error": ""}
+    report.add_row(tmp_path / "rehearsals", row)
+    report.add_row(tmp_path / "rehearsals", row | {"error": "out of | memory"})
+    assert report.main(["--check"], said.append, tmp_path) == 1
+    assert report.main([], said.append, tmp_path) == 0
+    page = (tmp_path / "rehearsals.md").read_text()
+    assert "| flux, 12 blocks, 1024 px | a.b=1 | 0.5 |" in page and "| 4 / 4 |" in page and "104.2 %" in page
+    assert "failed: out of \\| memory" in page and page.count("    python x\n") == 1
