@@ -261,9 +261,9 @@ class _Meter:
 
 
 def _family(spec: Spec) -> Any:
-    from backend.families.table import family
+    from backend.models.families import family_named
 
-    return family(SIZES[spec.size].family)
+    return family_named(SIZES[spec.size].family)
 
 
 def main(argv: list[str]) -> int:

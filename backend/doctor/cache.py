@@ -48,3 +48,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
 
 def _shown(size: compile_cache.CacheSize) -> str:
     return f"{human_bytes(size.bytes)} in {size.files:,} files"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
