@@ -44,7 +44,7 @@ def plain(base: Path) -> nn.Module:
 
 
 def network(
-    base: Path, kind: str, targets: tuple[str, ...] = FLUX.facts.default_targets, seed: int = 4
+    base: Path, kind: str, targets: tuple[str, ...] = FLUX.default_targets, seed: int = 4
 ) -> tuple[nn.Module, Lora]:
     """A tiny FLUX with a network that training has moved."""
     model = plain(base)
@@ -66,7 +66,7 @@ def saved(lora: Lora, where: Path, form: str = "kohya", known: Names = NAMES) ->
 def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
     paths, times = [str(path) for path, _ in files], [each for _, each in files]
     section = NetworkSection(base_weights=paths, base_weights_multiplier=times)
-    found = BaseWeights.of(section, BaseModelFiles.at(base), FLUX.facts, NAMES)
+    found = BaseWeights.of(section, BaseModelFiles.at(base), FLUX, NAMES)
     assert found is not None
     return found
 

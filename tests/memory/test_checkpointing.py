@@ -220,7 +220,7 @@ def test_blocks_of_a_class_at_its_limit_are_recomputed_from_outside() -> None:
         ({"network": {"network_dropout": 0.1}}, False),
         ({"network": {"rank_dropout": 0.1}}, False),
         ({"network": {"module_dropout": 0.1}}, False),
-        ({"memory": {"blocks_to_swap": 2}}, False),
+        ({"memory": {"blocks_to_swap": 2}}, True),
         ({"memory": {"blocks_to_swap": 2}, "compile": {"disable_linear": "off"}}, True),
         ({"compile": {"disable_linear": "on"}}, False),
     ],
