@@ -72,7 +72,7 @@ def dialogs_keep_within_their_edge(page: Page) -> None:
     """The name's field ends before the dialog does, on a wide and on a narrow page."""
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
-        page.evaluate("window.monotile.presets.saveAs()")
+        page.evaluate("async () => (await import(new URL('page/js/presets.js', document.baseURI))).savePresetAs()")
         page.locator("#ask-name").fill("w" * 80)
         edges = page.evaluate(
             "() => { const box = document.querySelector('dialog[open]'), name = document.querySelector('#ask-name');"
