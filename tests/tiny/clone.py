@@ -78,9 +78,7 @@ class Clone:
         root.mkdir(parents=True)
         shutil.copy(ROOT / "launcher.py", root)
         shutil.copytree(ROOT / "backend" / "setup", root / "backend" / "setup", ignore=shutil.ignore_patterns("*.pyc"))
-        (root / "backend" / "compile").mkdir()
-        for name in ("__init__.py", "compile/__init__.py", "compile/toolchain.py"):
-            shutil.copy(ROOT / "backend" / name, root / "backend" / name)
+        shutil.copy(ROOT / "backend" / "__init__.py", root / "backend")
         (root / "gui").mkdir()
         (root / "gui" / "__init__.py").touch()
         (root / "gui" / "__main__.py").write_text(ECHO)
