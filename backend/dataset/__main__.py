@@ -1,4 +1,4 @@
-"""`python -m backend.dataset FOLDER ...`: a scan in a process of its own.
+"""Scans in a process of its own: `python -m backend.dataset FOLDER ...`.
 
 With `--json` one JSON document a line goes to stdout: with `--progress`, lines
 `{"kind": "progress", "done": 12, "total": 300, "path": "..."}`, and at the end `{"kind": "result", "scan": {...}}` as

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.boundary.floors import FLOORS, TORCH_FREE, problems, project_sources
+from tests.boundary.floors import (
+    FLOORS,
+    LAUNCHES,
+    NAMED_BY_SETTINGS,
+    TABLES,
+    TORCH_FREE,
+    module_name,
+    problems,
+    project_sources,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +30,14 @@ def test_the_sources_keep_to_the_floors(sources: Mapping[str, str]) -> None:
 def test_torch_begins_above_the_plan() -> None:
     assert TORCH_FREE[0] == "backend.plan" and TORCH_FREE[-1] == "backend.setup"
     assert FLOORS[10] == ("backend.compile",)
+
+
+def test_what_the_rules_name_is_there(sources: Mapping[str, str]) -> None:
+    modules = {module_name(path) for path in sources}
+    assert modules.issuperset((*TABLES, *NAMED_BY_SETTINGS, *LAUNCHES))
+    for name, targets in LAUNCHES.items():
+        source = sources.get(f"{name.replace('.', '/')}.py", "")
+        assert all(f'"{each}"' in source for each in targets), f"{name} starts other modules by now"
 
 
 # Name of the case: path, the code added to it, and what the check says of it.
