@@ -18,8 +18,7 @@ import sys
 ROOT = os.path.dirname(os.path.abspath(__file__))
 OLDEST, NEWEST = (3, 11), (3, 14)
 
-# command: (module, what it does, usage, the line at its start; None where a program may read the output). The overview
-# lists them in this order.
+# command: (module, what it does, usage, what is said when it starts; None where the output may be read by a program)
 COMMANDS = {
     "gui": (
         "gui",
@@ -45,8 +44,8 @@ COMMANDS = {
         "FILE [--dataset FILE] [--family NAME] [-o OUT.toml]",
         None,
     ),
-    "doctor": ("backend.doctor", "what this machine can and can't do, with the fix", "[--json]", None),
-    "demo": ("backend.demo", "train the demo LoRA and show what it changed", "", "running the demo"),
+    "doctor": ("backend.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
+    "demo": ("backend.demo.__main__", "train the demo LoRA and show what it changed", "", "running the demo"),
     "test": (None, "ruff and pytest, with their own packages", "[PYTEST OPTIONS ...]", "running the tests"),
     "bench": ("backend.bench", "measure compile variants with random weights", "[--size SIZE] ...", "measuring"),
     "status": ("backend.runs", "list runs, or show one", "[RUN]", None),
