@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from tests.boundary.floors import (
     FLOORS,
     LAUNCHES,
+    LEVEL,
     NAMED_BY_SETTINGS,
+    ONLY,
+    ROOT,
     TABLES,
     TORCH_FREE,
     module_name,
@@ -30,6 +34,16 @@ def test_the_sources_keep_to_the_floors(sources: Mapping[str, str]) -> None:
 def test_torch_begins_above_the_plan() -> None:
     assert TORCH_FREE[0] == "backend.plan" and TORCH_FREE[-1] == "backend.setup"
     assert FLOORS[10] == ("backend.compile",)
+
+
+def test_the_list_in_the_documents_is_this_one() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`(?:gui|backend)/.*?) \|.*\| (yes|no) \|$", text.split("## ")[1], re.MULTILINE)
+    listed = [
+        (name.rstrip("/").removesuffix(".py"), torch) for names, torch in rows for name in names[1:-1].split("`, `")
+    ]
+    floors = [(name.replace(".", "/"), "no" if name in ONLY or name in TORCH_FREE else "yes") for name in LEVEL]
+    assert listed == [each for each in floors if each[0] != "launcher"]
 
 
 def test_what_the_rules_name_is_there(sources: Mapping[str, str]) -> None:
