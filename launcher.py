@@ -53,7 +53,6 @@ COMMANDS = {
     "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
     "cache": ("backend.doctor.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
 }
-ORDER = ("gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache")
 
 OPTIONS = """Set-up options, before or after the command:
   --torch-index URL   take PyTorch from this index: the address that PyTorch's install page shows for
@@ -124,7 +123,7 @@ def overview():
         "  python3 launcher.py [COMMAND] [options]",
         "",
     ]
-    lines += ["  %-8s %s" % (name, COMMANDS[name][1]) for name in ORDER]
+    lines += ["  %-8s %s" % (name, COMMANDS[name][1]) for name in COMMANDS]
     return "\n".join(lines + ["", OPTIONS])
 
 
@@ -160,8 +159,8 @@ def split_arguments(arguments):
     if command not in COMMANDS:
         if command.lower().endswith(".toml"):
             raise Mistake("To train with a config, write: python3 launcher.py train %s" % command)
-        near = difflib.get_close_matches(command, ORDER, 1)
-        hint = "Did you mean '%s'?" % near[0] if near else "Commands: %s." % ", ".join(ORDER)
+        near = difflib.get_close_matches(command, list(COMMANDS), 1)
+        hint = "Did you mean '%s'?" % near[0] if near else "Commands: %s." % ", ".join(COMMANDS)
         raise Mistake("There is no command '%s'. %s" % (command, hint))
     return command, rest, chosen
 

@@ -107,13 +107,27 @@ def make_app(
     app.include_router(checks.routes())
     app.include_router(compile_routes.routes(places, checks.config))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
-    blocks = build(actions)
+    _mount(app, build(actions), root.path)
+    app.add_middleware(NoUploads)
+    app.add_middleware(BodyLimit, roomy=("/cache/import",))
+    if password:
+        app.add_middleware(Password, password=password)
+    app.add_middleware(SameOrigin, names=names)
+    app.add_middleware(TrustedHosts, remote=remote, names=names)
+    app.add_middleware(Hardening)
+    if root.path or root.address:
+        app.add_middleware(SubPath, root=root)
+    return app
+
+
+def _mount(app: FastAPI, blocks: gr.Blocks, root_path: str) -> None:
+    """Serve what Gradio makes of `blocks` below the routes. root_path: where a reverse proxy shows the page, or ""."""
     gr.mount_gradio_app(
         app,
         blocks,
         path="/",
         theme=theme.build(),
-        head=theme.head(root.path),
+        head=theme.head(root_path),
         footer_links=[],
         ssr_mode=False,
         run_history=False,
@@ -126,16 +140,6 @@ def make_app(
     )
     # Gradio looks a thousand times a second whether a button was pressed, which costs 4 % of a core all day long.
     blocks._queue.sleep_when_free = _QUEUE_PAUSE_S
-    app.add_middleware(NoUploads)
-    app.add_middleware(BodyLimit, roomy=("/cache/import",))
-    if password:
-        app.add_middleware(Password, password=password)
-    app.add_middleware(SameOrigin, names=names)
-    app.add_middleware(TrustedHosts, remote=remote, names=names)
-    app.add_middleware(Hardening)
-    if root.path or root.address:
-        app.add_middleware(SubPath, root=root)
-    return app
 
 
 def build(actions: Actions) -> gr.Blocks:

@@ -1,4 +1,4 @@
-"""`python -m backend.dataset FOLDER ...`: a scan in a process of its own.
+"""Scans in a process of its own: `python -m backend.dataset FOLDER ...`.
 
 With `--json` one JSON document a line goes to stdout: with `--progress`, lines
 `{"kind": "progress", "done": 12, "total": 300, "path": "..."}`, and at the end `{"kind": "result", "scan": {...}}` as
@@ -16,7 +16,8 @@ from typing import Any
 from backend.base.output import Write, progress_of, stdout_writer, write_json
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.config import load
-from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.dataset.scan import scan, scan_dataset
+from backend.dataset.scan_state import FolderSpec
 
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:

@@ -1,7 +1,7 @@
-"""Buckets: the sizes that pictures are brought to, and which picture goes where.
+"""Makes buckets, the sizes that pictures are brought to, and assigns each picture to one.
 
-Three tables: `area_buckets` (classic: sides in steps below an area), `token_buckets` (seed 000's: every size has nearly
-the same token count) and `exact_buckets` (token counts that fall on one or two exact values). `table_for` picks by
+Three tables: `area_buckets` (classic: sides in steps below an area), `token_buckets` (every size has nearly the same
+token count) and `exact_buckets` (token counts that fall on one or two exact values). `table_for` picks by
 shape mode.
 """
 

@@ -7,12 +7,9 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backend.dataset.items import Finding, name_files
-
-if TYPE_CHECKING:
-    from backend.dataset.scan import Gathered
+from backend.dataset.scan_state import ScanState
 
 # As much of a table as is read to know it.
 _HEAD_BYTES = 65_536
@@ -27,7 +24,7 @@ _TABLES = {".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON", ".c
 _PARQUET_STEMS = ("metadata", "train", "captions")
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: ScanState) -> list[Finding]:
     """A finding that names every caption table below the chosen folders; a warning where captions are missing."""
     # A .json of a picture's own name is that picture's metadata, one of thousands perhaps.
     own = {os.path.splitext(found.path)[0] for found in gathered.found}

@@ -1,4 +1,4 @@
-"""Captions: reading the text file beside a picture, the trigger word, and which captions are dropped."""
+"""Reads captions from the text files next to pictures, adds the trigger word, and decides which are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scanning image folders, without torch: every picture is checked to its end, every caption read, oddities named.
+"""Scans image folders, without torch: every picture is checked to its end, every caption read, oddities named.
 
 `scan` takes folders, `scan_dataset` a config; `python -m backend.dataset FOLDER --json --progress` does it in a
 process of its own for the page. Nothing is written into a person's image folder.
@@ -12,18 +12,19 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
-from backend.dataset import captions, controls, reports
+from backend.dataset import captions, controls, scan_findings
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
+from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
-from backend.dataset.walk import Walk, named_repeats, walk
+from backend.dataset.walk import named_repeats, walk
 from backend.families.table import family
 
 if TYPE_CHECKING:
@@ -31,55 +32,10 @@ if TYPE_CHECKING:
     from backend.config.sections.dataset import ImageFolder
     from backend.config.sections.sampling import ValidationFolder
 
-__all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "most_controls", "scan", "scan_dataset"]
-
 log = logging.getLogger(__name__)
 
 # done, total, path of the picture just measured
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class FolderSpec:
-    """A folder to scan: its path, repeats of every picture in it, the setting that chose it, and its control folder.
-
-    most_controls: pictures of that folder that one picture may have.
-    """
-
-    path: Path
-    num_repeats: int = 1
-    setting: str = "dataset.folders"
-    control: Path | None = None
-    most_controls: int = 1
-
-
-@dataclass
-class Found:
-    """A picture on the way to an Item: where it was found, what was measured, and its caption."""
-
-    path: Path
-    folder: int
-    repeats: int
-    measured: Measured
-    caption_path: Path | None
-    caption: str = ""
-    encoding: str | None = None
-    caption_fault: str | None = None
-    controls: tuple[Item, ...] = ()
-
-
-@dataclass
-class Gathered:
-    """Everything that the findings are made from."""
-
-    folders: Sequence[FolderSpec]
-    caption_extension: str
-    trigger_word: str | None
-    walks: dict[int, Walk] = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
-    reports: list[FolderReport] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    used_captions: set[str] = field(default_factory=set)
 
 
 def scan(
@@ -97,13 +53,14 @@ def scan(
     so that a second scan only lists files; None keeps none. workers: threads that decode, None for one a core, at most
     8. Sub-folders named `10_name` right below a chosen folder multiply its repeats by that number (0 leaves them out).
     """
-    gathered = Gathered(tuple(folders), caption_extension, trigger_word)
+    gathered = ScanState(tuple(folders), caption_extension, trigger_word)
     places = _walk_all(gathered)
     measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers)
     texts = {index: _by_lower_ending(found.texts) for index, found in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
-        gathered.found.append(Found(path, index, repeats, measured, None if caption is None else Path(caption)))
+        caption_path = None if caption is None else Path(caption)
+        gathered.found.append(ScannedPicture(path, index, repeats, measured, caption_path))
     _read_captions(gathered)
     for index, spec in enumerate(gathered.folders):
         if spec.control is not None:
@@ -112,15 +69,15 @@ def scan(
             most = spec.most_controls
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
     items = _items(gathered)
-    gathered.findings += reports.findings(gathered, items)
+    gathered.findings += scan_findings.findings(gathered, items)
     return Scan(
         items=tuple(items),
         findings=tuple(gathered.findings),
         folders=tuple(gathered.reports),
         pictures=len(gathered.found) + sum(len(found.unread) for found in gathered.walks.values()),
         captions=len(gathered.used_captions),
-        ignored=reports.add_counts(found.ignored for found in gathered.walks.values()),
-        other=reports.other_files(gathered),
+        ignored=scan_findings.add_counts(found.ignored for found in gathered.walks.values()),
+        other=scan_findings.other_files(gathered),
     )
 
 
@@ -180,11 +137,11 @@ def _control(folder: ImageFolder | ValidationFolder) -> Path | None:
     return None if folder.control_path is None else resolve(folder.control_path)
 
 
-def _walk_all(gathered: Gathered) -> list[tuple[Path, int, int]]:
+def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
     """(path, index of its folder, repeats) of every picture file, in the order that everything later keeps."""
     places = []
     for index, spec in enumerate(gathered.folders):
-        fault = reports.folder_fault(spec)
+        fault = scan_findings.folder_fault(spec)
         if fault is not None:
             gathered.findings.append(fault)
             continue
@@ -197,7 +154,7 @@ def _walk_all(gathered: Gathered) -> list[tuple[Path, int, int]]:
             gathered.reports.append(_report(spec, folder, named, repeats))
             places += [(path, index, repeats) for path in pictures]
         if not found.pictures:
-            gathered.findings.append(reports.no_pictures(spec, found))
+            gathered.findings.append(scan_findings.no_pictures(spec, found))
     return places
 
 
@@ -264,7 +221,7 @@ def _by_lower_ending(texts: set[str]) -> dict[str, str]:
     return lowered
 
 
-def _read_captions(gathered: Gathered) -> None:
+def _read_captions(gathered: ScanState) -> None:
     for found in gathered.found:
         if found.caption_path is None:
             continue
@@ -277,7 +234,7 @@ def _read_captions(gathered: Gathered) -> None:
             found.caption_fault = f"it can't be read ({error.strerror or error})"
 
 
-def _items(gathered: Gathered) -> list[Item]:
+def _items(gathered: ScanState) -> list[Item]:
     items = []
     used: dict[str, int] = {}
     for found in gathered.found:

@@ -31,7 +31,7 @@ from backend.plan.memory.report import memory_dict
 from backend.plan.memory.report import render as render_memory
 from backend.plan.memory.work import work_of
 from backend.plan.payback import payback
-from backend.plan.report import render
+from backend.plan.terminal import render
 
 # Files named for each finding of the scan; the whole scan is what `backend.dataset.scan` gives.
 _MOST_FILES = 20

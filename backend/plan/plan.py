@@ -1,7 +1,8 @@
-"""The plan of a run as an object: what each shape mode makes of the pictures, and the batches of the chosen one."""
+"""Holds the plan of a run: what each shape mode makes of the pictures, and the batches of the chosen one."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,25 +16,23 @@ from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
 from backend.families.spec import Geometry
 from backend.plan.graphs import GraphPlan
-from backend.plan.report import plan_dict, plan_lines
 from backend.plan.steps import StepPlan
 from backend.plan.texts import TextPlan
 
 # Streams of a block whose sizes may differ (text, image): the pieces of a graph that both run through are made twice.
 _STREAMS = 2
+# What the page's document and the terminal list; the counts are always whole.
+_MOST_BUCKETS = 200
+_MOST_FILES = 20
 
 
 @dataclass(frozen=True)
 class ModePlan:
-    """What one shape mode makes of the pictures.
-
-    impossible: why it has no buckets, None when it has. padding: share of the image tokens that is padding. crop: mean
-    share of a picture's area that is lost. never: pictures that no epoch trains. text_before: tokens in front of every
-    caption.
-    """
+    """What one shape mode makes of the pictures."""
 
     mode: ShapeMode
     impossible: str | None = None
+    """Why it has no buckets; None when it has."""
     table: BucketTable | None = None
     fits: tuple[Fit, ...] = ()
     validation_fits: Mapping[str, tuple[Fit, ...]] = field(default_factory=dict)
@@ -42,9 +41,13 @@ class ModePlan:
     steps: StepPlan = StepPlan(0, 0, 0, 1, (), 1, 0, None)
     static_token_count: int | None = None
     padding: float = 0.0
+    """Share of the image tokens that is padding."""
     crop: float = 0.0
+    """Mean share of a picture's area that is lost."""
     never: tuple[int, ...] = ()
+    """Pictures that no epoch trains."""
     text_before: int = 0
+    """Tokens in front of every caption."""
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers of the mode for a table that compares them."""
@@ -71,12 +74,7 @@ class ModePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run. `modes` holds all shape modes; the properties speak of the chosen one.
-
-    validation_batch: rows of a validation forward. compile: whether anything is compiled at all. mode_by_family: the
-    mode is the family's usual one. set_limit: the recompile limit that was set; None for the plan's. linear_out: linear
-    layers stay out of the graphs, each of which is then made in pieces.
-    """
+    """The plan of a run. `modes` holds all shape modes; the properties speak of the chosen one."""
 
     mode: ShapeMode
     modes: Mapping[ShapeMode, ModePlan]
@@ -87,13 +85,18 @@ class Plan:
     references: References
     batch_size: int
     validation_batch: int
+    """Rows of a validation forward."""
     sample_ratio: float
     seed: int
     dropout: tuple[float, int | None]
     compile: bool
+    """Whether anything is compiled at all."""
     mode_by_family: bool = False
+    """Whether the mode is the family's usual one."""
     set_limit: int | None = None
+    """The recompile limit that was set; None for the plan's."""
     linear_out: bool = False
+    """Linear layers stay out of the graphs, each of which is then made in pieces."""
     recommended: ShapeMode = "static"
     reason: str = ""
     findings: tuple[Finding, ...] = ()
@@ -184,8 +187,96 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan as plain lines, for a log."""
-        return plan_lines(self)
+        chosen = self.chosen
+        lines = [self.steps.sentence()]
+        if chosen.impossible is not None:
+            lines.append(f"shape mode {self.mode}: {chosen.impossible}")
+        else:
+            target = chosen.static_token_count
+            padded = f", {chosen.padding:.1%} padding to {target}" if target else ""
+            lines.append(f"shape mode {self.mode_words()}: {chosen.crop:.1%} mean cropping{padded}")
+            lines.append(self.graph_words())
+        lines += [
+            f"  {row['width']}x{row['height']}: {row['entries']} ({row['tokens']} tokens)" for row in self.bucket_rows()
+        ]
+        lines.append(f"recommended: {self.recommended}. {self.reason}")
+        return lines + [f"{finding.severity}: {finding.sentence()}" for finding in self.findings]
+
+    def mode_words(self) -> str:
+        """The shape mode, and that auto took it."""
+        return f"{self.mode} (auto)" if self.mode_by_family else self.mode
+
+    def graph_words(self) -> str:
+        """The graphs of the chosen mode, the text tokens in them, and the recompile limit they need."""
+        if not self.compile:
+            return "compile is off: no graphs"
+        texts = sorted({s.text_tokens for s in (*self.graphs.training, *self.graphs.validation, *self.graphs.sampling)})
+        text = f"text tokens {', '.join(map(str, texts))}; " if texts else ""
+        pieces = "each in pieces, since linear layers are left out; " if self.linear_out else ""
+        needed = "" if self.set_limit is None else f" as set (the plan needs {self.needed_limit})"
+        return f"{self.graphs.words()}; {pieces}{text}recompile limit {self.recompile_limit}{needed}"
+
+    def bucket_rows(self, most: int = _MOST_BUCKETS) -> list[dict[str, int]]:
+        """Buckets in use, fullest first: size in px, image tokens, images, entries (with repeats), padding tokens."""
+        pictures: Counter[Any] = Counter()
+        entries: Counter[Any] = Counter()
+        for item, fit in zip(self.items, self.fits, strict=False):
+            pictures[fit.bucket] += 1
+            entries[fit.bucket] += item.repeats
+        static = self.chosen.static_token_count
+        ordered = sorted(pictures, key=lambda bucket: (-entries[bucket], bucket))
+        return [
+            {
+                "width": bucket.width,
+                "height": bucket.height,
+                "tokens": bucket.tokens,
+                "images": pictures[bucket],
+                "entries": entries[bucket],
+                "padding": max(0, static - bucket.tokens) if static else 0,
+            }
+            for bucket in ordered[:most]
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data, for the page and the run's events; lists of files are cut short."""
-        return plan_dict(self)
+        """The plan as plain data, a few dozen KB at most: lists of files and buckets are cut, with their counts."""
+        graphs = self.graphs
+        return {
+            "mode": self.mode,
+            "mode_by_family": self.mode_by_family,
+            "compile": self.compile,
+            "static_token_count": self.static_token_count,
+            "text_length": self.text_length,
+            "caption_buckets": list(self.caption_buckets) if self.caption_buckets else None,
+            "batch_size": self.batch_size,
+            "validation_batch": self.validation_batch,
+            "images": len(self.items),
+            "validation": {name: len(items) for name, items in self.validation.items()},
+            "steps": self.steps.to_dict(),
+            "buckets": self.bucket_rows(),
+            "groups": [
+                {"name": g.name, "entries": g.entries, "used": g.used, "batches": g.batches, "left": g.left}
+                for g in self.steps.groups[:_MOST_BUCKETS]
+            ],
+            "graphs": {
+                "planned": self.planned_graphs,
+                "per_class": graphs.per_class,
+                "training": graphs.training_graphs,
+                "no_grad": graphs.no_grad_graphs,
+                "classes": graphs.classes,
+                "recompile_limit": self.recompile_limit,
+                "words": graphs.words(),
+                "unpadded": graphs.unpadded,
+                "shapes": {
+                    kind: [vars(shape).copy() for shape in shapes[:_MOST_BUCKETS]]
+                    for kind, shapes in (
+                        ("training", graphs.training),
+                        ("validation", graphs.validation),
+                        ("sampling", graphs.sampling),
+                    )
+                },
+            },
+            "modes": [mode.to_dict() for mode in self.modes.values()],
+            "recommended": self.recommended,
+            "reason": self.reason,
+            "findings": [finding.to_dict(_MOST_FILES) for finding in self.findings],
+        }

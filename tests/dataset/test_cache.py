@@ -17,7 +17,8 @@ from backend.config.schema import Config
 from backend.dataset.buckets import Fit, bucket_table
 from backend.dataset.images import open_image
 from backend.dataset.items import Item
-from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.dataset.scan import scan, scan_dataset
+from backend.dataset.scan_state import FolderSpec
 from backend.families.flux.facts import FACTS
 from backend.latents import cache as caching
 from backend.latents import store

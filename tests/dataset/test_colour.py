@@ -15,7 +15,8 @@ from backend.dataset import colour
 from backend.dataset.buckets import Bucket, Fit
 from backend.dataset.images import open_image, probe
 from backend.dataset.items import Item
-from backend.dataset.scan import FolderSpec, scan
+from backend.dataset.scan import scan
+from backend.dataset.scan_state import FolderSpec
 from backend.latents.store import LatentCache, TextCache
 from tests.tiny.pictures import picture, with_caption
 

@@ -13,7 +13,8 @@ from PIL import Image
 from backend.dataset import scan as scanning
 from backend.dataset.images import BadImage, probe
 from backend.dataset.items import Finding, Scan
-from backend.dataset.scan import FolderSpec, scan
+from backend.dataset.scan import scan
+from backend.dataset.scan_state import FolderSpec
 from tests.tiny.pictures import BLUE, RED, cut_off, noise_jpeg, picture, turned_jpeg, with_caption
 
 

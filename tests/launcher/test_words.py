@@ -138,7 +138,7 @@ def test_set_up_options_may_stand_anywhere_and_the_rest_reaches_the_command() ->
 def test_every_command_leads_to_its_module() -> None:
     import launcher
 
-    assert sorted(launcher.COMMANDS) == sorted(launcher.ORDER) == sorted(COMMANDS)
+    assert list(launcher.COMMANDS) == COMMANDS
     assert launcher.command_line("python", "train", ["a.toml"]) == ["python", "-P", "-m", "backend.train", "a.toml"]
     assert launcher.command_line("python", "stop", ["run"]) == ["python", "-P", "-m", "backend.runs", "stop", "run"]
 

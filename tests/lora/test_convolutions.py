@@ -17,8 +17,8 @@ from backend.families.table import family
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import LoraFile, check_continue, continue_from, read_lora
+from backend.plan.memory.make_estimate import _lora_shapes, _ranks
 from backend.plan.memory.parts import denoiser_of, trained_layers
-from backend.plan.memory.stages import _lora_shapes, _ranks
 from tests.tiny.sdxl import make_tiny_unet
 
 

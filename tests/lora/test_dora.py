@@ -16,8 +16,8 @@ from backend.lora.fused import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
 from backend.memory.formats import dequantize
 from backend.memory.quantized import quantize_layer
+from backend.plan.memory.make_estimate import _lora_shapes, _ranks
 from backend.plan.memory.parts import denoiser_of
-from backend.plan.memory.stages import _lora_shapes, _ranks
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, make_batch, run

@@ -13,8 +13,8 @@ from backend.families.flux.facts import FACTS, MEMORY
 from backend.memory.exclusive_device import away
 from backend.models.families import family_named
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
+from backend.plan.memory.make_estimate import WORKSPACE
 from backend.plan.memory.parts import denoiser_of, trained_layers
-from backend.plan.memory.stages import WORKSPACE
 from backend.training.expected_memory import limit
 from backend.training.job import Job
 from tests.tiny.training import config, events, lora_of, same, train_here

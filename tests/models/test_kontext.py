@@ -19,7 +19,8 @@ from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
 from backend.dataset.items import Item
 from backend.dataset.references import References
-from backend.dataset.scan import FolderSpec, scan, scan_dataset
+from backend.dataset.scan import scan, scan_dataset
+from backend.dataset.scan_state import FolderSpec
 from backend.families.spec import Controls
 from backend.families.table import family
 from backend.latents.cache import pixels_of

@@ -6,8 +6,8 @@ import pytest
 
 from backend.families.flux.facts import FACTS, MEMORY
 from backend.plan.memory.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
+from backend.plan.memory.make_estimate import WORKSPACE
 from backend.plan.memory.parts import Denoiser, denoiser_of, trained_layers
-from backend.plan.memory.stages import WORKSPACE
 from tests.tiny.kept import empty_flux, kept_bytes
 
 ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")

@@ -15,10 +15,10 @@ from backend.families.flux.facts import FACTS
 from backend.families.table import family
 from backend.plan.memory.activations import Held, Work
 from backend.plan.memory.machine import named_card
+from backend.plan.memory.make_estimate import RECORDED, estimate
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.parts import Parts, denoiser_of, read_parts
 from backend.plan.memory.report import against_peak, flags, headline, memory_dict, memory_lines
-from backend.plan.memory.stages import RECORDED, estimate
 from backend.plan.memory.work import RunWork
 
 GB = 2**30

@@ -13,8 +13,8 @@ from backend.families.table import family
 from backend.plan.memory.activations import Work
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_card
+from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import numbers, read_parts
-from backend.plan.memory.stages import estimate
 from backend.plan.memory.work import RunWork
 
 WORK = RunWork(Work(2, 1024, 77), 256 * 256, sampling=Work(1, 1024, 77), sample_pixels=256 * 256)

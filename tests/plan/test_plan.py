@@ -15,7 +15,7 @@ from backend.families.flux.facts import FACTS
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
 from backend.plan.make_plan import fitting_size, plan_for
-from backend.plan.report import bucket_rows, render
+from backend.plan.terminal import render
 from backend.plan.texts import token_counter
 from tests.tiny.plan_items import FLUX, TEN_SIZES, config, finding, kinds, plan_of, scan_of
 
@@ -28,7 +28,7 @@ def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
     off = plan_of(scan_of(sizes), dataset={"batch_size": 4}, compile={"shape_mode": "off"})
     assert off.steps.batches_per_epoch == 0
     assert finding(off, "no_batches").severity == "error"
-    assert {row["images"] for row in bucket_rows(off)} == {3} and len(bucket_rows(off)) == 10
+    assert {row["images"] for row in off.bucket_rows()} == {3} and len(off.bucket_rows()) == 10
     static = plan_of(scan_of(sizes), dataset={"batch_size": 4})
     assert (static.steps.batches_per_epoch, static.steps.left_per_epoch) == (7, 2)
     assert "2 pictures left over" in finding(static, "left_over").text and not static.chosen.never

@@ -15,9 +15,9 @@ from backend.models.families import family_named
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_card
+from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
 from backend.plan.memory.settings import chosen
-from backend.plan.memory.stages import estimate
 from backend.plan.memory.work import RunWork
 from tests.tiny.kept import empty_unet, unet_kept_bytes, unet_peak_bytes
 

@@ -14,8 +14,8 @@ from backend.families.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
 from backend.plan.memory.estimate import TIGHT, Estimate
 from backend.plan.memory.machine import Card
+from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, read_parts
-from backend.plan.memory.stages import estimate
 from backend.plan.memory.work import RunWork
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from backend.config.schema import Config
 from backend.config.sections.model import ModelSection
 from backend.dataset.items import DatasetScan, Item, Scan
 from backend.dataset.references import References
-from backend.dataset.scan import FolderSpec, scan
+from backend.dataset.scan import scan
+from backend.dataset.scan_state import FolderSpec
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
 from backend.families.qwen_image.edit_facts import EDIT_PLUS as FACTS

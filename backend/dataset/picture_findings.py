@@ -1,20 +1,17 @@
-"""Reports what the scan found in the pictures' own pixels and files: transparency, frames, colour profiles, pipes."""
+"""Puts into words what the pixels and files of pictures gave: transparency, frames, colour profiles, pipes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backend.dataset.colour import UNUSABLE
 from backend.dataset.items import Finding, count_of, name_files
-
-if TYPE_CHECKING:
-    from backend.dataset.scan import Found, Gathered
+from backend.dataset.scan_state import ScannedPicture, ScanState
 
 
-def pixels(gathered: Gathered) -> list[Finding]:
+def pixels(gathered: ScanState) -> list[Finding]:
     """Pictures with transparent parts or more than one frame."""
     usable = [found for found in gathered.found if found.measured.fault is None]
     result = []
@@ -32,7 +29,7 @@ def pixels(gathered: Gathered) -> list[Finding]:
     return result
 
 
-def profiles(gathered: Gathered) -> list[Finding]:
+def profiles(gathered: ScanState) -> list[Finding]:
     """Pictures whose colours are converted to sRGB, and those whose colour profile can't be used."""
     usable = [found for found in gathered.found if found.measured.fault is None and found.measured.profile]
     result = []
@@ -51,7 +48,7 @@ def profiles(gathered: Gathered) -> list[Finding]:
     return result
 
 
-def special_files(gathered: Gathered) -> list[Finding]:
+def special_files(gathered: ScanState) -> list[Finding]:
     """Pipes, sockets and devices, which are left unopened."""
     special = [str(path) for found in gathered.walks.values() for path in found.special]
     if not special:
@@ -62,23 +59,23 @@ def special_files(gathered: Gathered) -> list[Finding]:
     return [Finding("special_file", "warning", text, "They are left out; take them away.", tuple(special))]
 
 
-def picture_name(found: Found, gathered: Gathered) -> str:
+def picture_name(found: ScannedPicture, gathered: ScanState) -> str:
     """A picture's path below its chosen folder."""
     return _shown(found.path, found.folder, gathered)
 
 
-def caption_name(found: Found, gathered: Gathered) -> str:
+def caption_name(found: ScannedPicture, gathered: ScanState) -> str:
     """The path of a picture's caption file below its chosen folder."""
     assert found.caption_path is not None
     return _shown(found.caption_path, found.folder, gathered)
 
 
-def paths_of(found: Iterable[Found]) -> tuple[str, ...]:
+def paths_of(found: Iterable[ScannedPicture]) -> tuple[str, ...]:
     """The full paths of pictures."""
     return tuple(str(one.path) for one in found)
 
 
-def _shown(path: Path, folder: int, gathered: Gathered) -> str:
+def _shown(path: Path, folder: int, gathered: ScanState) -> str:
     """Below its chosen folder; with several folders, with that folder's name in front."""
     root = gathered.folders[folder].path
     inner = path.relative_to(root)

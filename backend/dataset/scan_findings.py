@@ -1,4 +1,4 @@
-"""The findings of a scan, in words: what is wrong or odd, which files it is about, and the mend."""
+"""Puts what a scan found into words: what is wrong or odd, which files it is about, and the fix."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backend.dataset import caption_tables
 from backend.dataset.items import Finding, Item, count_of, name_files
-from backend.dataset.picture_reports import caption_name, paths_of, picture_name, pixels, profiles, special_files
+from backend.dataset.picture_findings import caption_name, paths_of, picture_name, pixels, profiles, special_files
+from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.walk import Walk
-
-if TYPE_CHECKING:
-    from backend.dataset.scan import FolderSpec, Found, Gathered
 
 # Up to here every damaged picture gets its own sentence.
 _SINGLY = 20
@@ -62,7 +59,7 @@ def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
     return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
 
 
-def findings(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
+def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     """Everything else there is to say, errors and warnings first."""
     found = [
         *_damaged(gathered),
@@ -89,7 +86,7 @@ def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
     return {reason: total[reason] for reason in sorted(total)}
 
 
-def other_files(gathered: Gathered) -> dict[str, int]:
+def other_files(gathered: ScanState) -> dict[str, int]:
     """Files that are neither pictures nor captions in use, by ending."""
     counts = Counter(add_counts(found.other for found in gathered.walks.values()))
     for caption in gathered.used_captions:
@@ -97,7 +94,7 @@ def other_files(gathered: Gathered) -> dict[str, int]:
     return {ending: number for ending, number in sorted(counts.items()) if number > 0}
 
 
-def _damaged(gathered: Gathered) -> list[Finding]:
+def _damaged(gathered: ScanState) -> list[Finding]:
     bad = [found for found in gathered.found if found.measured.fault is not None]
     remedy = "It is left out; copy or export it again, or take it away."
     if len(bad) <= _SINGLY:
@@ -117,7 +114,7 @@ def _damaged(gathered: Gathered) -> list[Finding]:
     return [Finding("unreadable", "warning", text, remedy, paths_of(bad))]
 
 
-def _unread(gathered: Gathered) -> list[Finding]:
+def _unread(gathered: ScanState) -> list[Finding]:
     by_ending: dict[str, list[Path]] = defaultdict(list)
     for found in gathered.walks.values():
         # A folder with nothing else is an error of its own.
@@ -135,7 +132,7 @@ def _unread(gathered: Gathered) -> list[Finding]:
     ]
 
 
-def _closed(gathered: Gathered) -> list[Finding]:
+def _closed(gathered: ScanState) -> list[Finding]:
     closed = [str(path) for found in gathered.walks.values() if found.pictures for path in found.closed]
     if not closed:
         return []
@@ -143,7 +140,7 @@ def _closed(gathered: Gathered) -> list[Finding]:
     return [Finding("closed_folder", "warning", text, "Give yourself permission to read them.", tuple(closed))]
 
 
-def _captions(gathered: Gathered) -> list[Finding]:
+def _captions(gathered: ScanState) -> list[Finding]:
     usable = [found for found in gathered.found if found.measured.fault is None and found.repeats]
     result = []
     for found in usable:
@@ -185,7 +182,7 @@ def _captions(gathered: Gathered) -> list[Finding]:
     return result + _missing_captions(gathered, usable, instead)
 
 
-def _missing_captions(gathered: Gathered, usable: list[Found], instead: str) -> list[Finding]:
+def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead: str) -> list[Finding]:
     missing = [found for found in usable if found.caption_path is None]
     if not missing:
         return []
@@ -204,7 +201,7 @@ def _missing_captions(gathered: Gathered, usable: list[Found], instead: str) -> 
     return [Finding(kind, "warning", text, remedy, paths_of(missing), "dataset.caption_extension")]
 
 
-def _other_endings(gathered: Gathered, missing: list[Found]) -> str:
+def _other_endings(gathered: ScanState, missing: list[ScannedPicture]) -> str:
     """The ending of text files that lie beside most of the pictures without caption, if there is one."""
     stems = {os.path.splitext(found.path)[0] for found in missing}
     counts: Counter[str] = Counter()
@@ -217,7 +214,7 @@ def _other_endings(gathered: Gathered, missing: list[Found]) -> str:
     return best if counts[best] * 2 >= len(missing) else ""
 
 
-def _twice(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
+def _twice(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     real = {report.path: os.path.realpath(report.path) for report in gathered.reports}
     by_place: dict[tuple[str, str], list[str]] = defaultdict(list)
     by_key: dict[str, list[Item]] = defaultdict(list)
@@ -241,7 +238,7 @@ def _twice(gathered: Gathered, items: Sequence[Item]) -> list[Finding]:
     return result
 
 
-def _folder_names(gathered: Gathered) -> list[Finding]:
+def _folder_names(gathered: ScanState) -> list[Finding]:
     result = []
     for report in gathered.reports:
         name = Path(report.path).name
@@ -267,9 +264,9 @@ def _folder_names(gathered: Gathered) -> list[Finding]:
     return result
 
 
-def _leftovers(gathered: Gathered) -> list[Finding]:
+def _leftovers(gathered: ScanState) -> list[Finding]:
     result = []
-    by_caption: dict[str, list[Found]] = defaultdict(list)
+    by_caption: dict[str, list[ScannedPicture]] = defaultdict(list)
     for found in gathered.found:
         if found.caption_path is not None:
             by_caption[str(found.caption_path)].append(found)

@@ -1,0 +1,59 @@
+"""Holds what a scan has gathered so far: the folders, each picture with its measure and caption, and the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.dataset.items import Finding, FolderReport, Item
+from backend.dataset.scan_cache import Measured
+from backend.dataset.walk import Walk
+
+
+@dataclass(frozen=True)
+class FolderSpec:
+    """A folder to scan."""
+
+    path: Path
+    num_repeats: int = 1
+    """Repeats of every picture in it."""
+    setting: str = "dataset.folders"
+    """The setting that chose it, which its findings name."""
+    control: Path | None = None
+    """Its folder of control pictures."""
+    most_controls: int = 1
+    """Control pictures that one picture may have."""
+
+
+@dataclass
+class ScannedPicture:
+    """A picture on the way to an Item."""
+
+    path: Path
+    folder: int
+    """Index of its chosen folder."""
+    repeats: int
+    measured: Measured
+    caption_path: Path | None
+    caption: str = ""
+    encoding: str | None = None
+    """Of the caption file."""
+    caption_fault: str | None = None
+    """Why its caption can't be read."""
+    controls: tuple[Item, ...] = ()
+
+
+@dataclass
+class ScanState:
+    """Everything that the findings are made from."""
+
+    folders: Sequence[FolderSpec]
+    caption_extension: str
+    trigger_word: str | None
+    walks: dict[int, Walk] = field(default_factory=dict)
+    """By the index of the chosen folder."""
+    found: list[ScannedPicture] = field(default_factory=list)
+    reports: list[FolderReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    used_captions: set[str] = field(default_factory=set)
