@@ -28,11 +28,11 @@ from backend.runs.folder import Run
 from backend.runs.logs import read_log
 from gui import messages
 from gui.run_store import PICTURES, Places, list_paths
-from gui.run_view import RunWatch
+from gui.run_view import RunView
 
 log = logging.getLogger(__name__)
 
-_WATCHED = 1000
+_MOST_VIEWS = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
 _KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
@@ -41,42 +41,42 @@ _TONES = {"done": "good", "failed": "bad", "dead": "bad", "stopped": "calm"}
 Name = Annotated[str, Query(max_length=300)]
 
 
-class Watches:
+class RunViews:
     """The runs that pages look at, each followed once; the least recently seen is forgotten."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._lock = threading.Lock()
-        self._held: dict[Path, RunWatch] = {}
+        self._held: dict[Path, RunView] = {}
 
-    def of(self, name: str) -> RunWatch:
-        """The watch on the run of this name. RunNotFound when there is none."""
+    def of(self, name: str) -> RunView:
+        """The view of the run of this name. RunNotFound when there is none."""
         return self.on(self._places.run(name))
 
-    def on(self, run: Run) -> RunWatch:
-        """The watch on this run."""
+    def on(self, run: Run) -> RunView:
+        """The view of this run."""
         with self._lock:
-            watch = self._held.pop(run.path, None) or RunWatch(run)
-            self._held[run.path] = watch
-            while len(self._held) > _WATCHED:
+            view = self._held.pop(run.path, None) or RunView(run)
+            self._held[run.path] = view
+            while len(self._held) > _MOST_VIEWS:
                 self._held.pop(next(iter(self._held)))
-            return watch
+            return view
 
 
 def routes(places: Places) -> APIRouter:
     """The routes about runs, files and folders; those about the form are in `gui.form_routes`."""
     router = APIRouter()
-    _reading(router, places, Watches(places))
+    _reading(router, places, RunViews(places))
     _files(router, places)
     _acting(router, places)
     return router
 
 
-def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
+def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
     @router.get("/runs")
     def runs() -> Response:
         """Every run with its state, those at work first, then the newest."""
-        return answer({"runs": [_brief(watches.on(run)) for run in places.runs()]})
+        return answer({"runs": [_brief(views.on(run)) for run in places.runs()]})
 
     @router.get("/live")
     def live(
@@ -93,17 +93,17 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
         A series with ``from`` takes the place of what the page has from that step on. ``log_offset`` asks for the log
         from there on too, as ``/log`` gives it.
         """
-        watch = _found(lambda: watches.of(run))
-        status = watch.status()
-        series, mark = watch.series(width, since, until, key)
-        reply: dict[str, Any] = {"status": status, "last": watch.last(), "key": mark}
+        view = _found(lambda: views.of(run))
+        status = view.status()
+        series, mark = view.series(width, since, until, key)
+        reply: dict[str, Any] = {"status": status, "last": view.last(), "key": mark}
         if series is not None:
             reply["series"] = series
-        facts, reply["seen"] = watch.facts()
+        facts, reply["seen"] = view.facts()
         if reply["seen"] != seen:
             reply["facts"] = facts
         if log_offset is not None:
-            reply["log"] = _log_since(watch.run, log_offset)
+            reply["log"] = _log_since(view.run, log_offset)
         return answer(reply)
 
     @router.get("/log")
@@ -114,7 +114,7 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
     @router.get("/library")
     def library() -> Response:
         """Every run with its files and its last samples."""
-        return answer({"runs": [_shelf(watches.on(run)) for run in places.runs()]})
+        return answer({"runs": [_shelf(views.on(run)) for run in places.runs()]})
 
 
 def _files(router: APIRouter, places: Places) -> None:
@@ -212,20 +212,20 @@ def _log_since(run: Run, offset: int) -> dict[str, Any]:
     return {"text": text, "offset": end, "reset": offset == 0 or end < offset}
 
 
-def _brief(watch: RunWatch) -> dict[str, Any]:
-    status = watch.status()
+def _brief(view: RunView) -> dict[str, Any]:
+    status = view.status()
     return {key: status[key] for key in ("name", "state", "active", "step", "total_steps", "eta_s", "started", "text")}
 
 
-def _shelf(watch: RunWatch) -> dict[str, Any]:
-    status = watch.status()
-    facts, _ = watch.facts()
+def _shelf(view: RunView) -> dict[str, Any]:
+    status = view.status()
+    facts, _ = view.facts()
     named = [sample["file"] for sample in facts["samples"]]
     shown = named if len(named) <= 8 else [*named[:2], *named[-6:]]
     started = status["started"]
     return {
         "name": status["name"],
-        "path": str(watch.run.path),
+        "path": str(view.run.path),
         "state": status["state"],
         "tone": _TONES.get(status["state"], "busy"),
         "live": status["active"],

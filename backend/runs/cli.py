@@ -21,7 +21,8 @@ from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import find, list_runs
 from backend.runs.logs import read_log, tail_log
-from backend.runs.status import RunStatus, StatusReader, statuses
+from backend.runs.status import RunStatus
+from backend.runs.status_reader import StatusReader, statuses
 from backend.runs.supervise import stop
 
 _STYLES = {"running": "cyan", "starting": "cyan", "stopping": "yellow", "done": "green", "failed": "red", "dead": "red"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from backend.base.files import is_disk_full
 from backend.base.redact import redact
 from backend.runs.diagnose_rules import RULES, Rule
+from backend.runs.events.kinds import ErrorEvent
 from backend.runs.exit_codes import EXIT_CODES
 from backend.runs.followed import Settings, unfollowed
 
@@ -44,15 +45,11 @@ class Diagnosis:
     remedy: str
     exception: str | None = None
 
-    def as_event(self) -> dict[str, str | None]:
-        """The fields of an ``error`` event."""
-        return {
-            "text": self.text,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "exception": self.exception,
-            "error_kind": self.kind,
-        }
+    def as_event(self) -> ErrorEvent:
+        """The event that tells it."""
+        return ErrorEvent(
+            text=self.text, cause=self.cause, remedy=self.remedy, exception=self.exception, error_kind=self.kind
+        )
 
 
 def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis:

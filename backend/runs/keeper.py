@@ -16,6 +16,7 @@ from typing import BinaryIO
 from backend.base.files import write_atomic
 from backend.runs import record
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import WarningEvent
 from backend.runs.folder import Run
 from backend.runs.logsetup import log_to_path_again
 from backend.runs.place import BEAT_S
@@ -134,7 +135,7 @@ class Keeper:
         text = f"The run's folder {run.path}, or files in it, were deleted or moved while it trains. It was made again."
         remedy = "Samples, LoRA files and states that were in it are gone; the next ones are saved here as ever."
         log.warning("%s %s", text, remedy)
-        self._events.write("warning", text=text, remedy=remedy)
+        self._events.write(WarningEvent(text=text, remedy=remedy))
 
 
 def _is_at(stream: BinaryIO, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""One row a training step, in ``metrics.sqlite``: written by the trainer, read by anybody at the same time.
+"""Writes and reads one row a training step in ``metrics.sqlite``; anybody may read while the trainer writes.
 
 A resume begins a new *generation*: the rows after the step it resumes from move to the table ``discarded``, so that the
 table ``steps`` is one continuous series, each row of which knows the generation that made it.
@@ -17,13 +17,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backend.runs import metrics_file
 from backend.runs.metrics_file import ALL_COLUMNS, COLUMNS, Tell
-
-if TYPE_CHECKING:
-    from backend.runs.folder import Run
+from backend.runs.paths import RunPaths
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +41,7 @@ class MetricsWriter:
 
     def __init__(
         self,
-        run: Run | str | Path,
+        run: RunPaths | str | Path,
         generation: int = 0,
         start_step: int = 0,
         commit_every_s: float = 0.5,
@@ -54,11 +51,11 @@ class MetricsWriter:
         """Open or make the file, and begin a generation.
 
         Args:
-            run: a `Run`, or the path of the sqlite file.
+            run: a run, or the path of the sqlite file.
             generation: 0 for a first start, one more at each resume.
             start_step: the last step that stands; rows of later steps are set aside.
             commit_every_s: seconds that rows are gathered before they are committed.
-            tell: is told, with a remedy, when the file is held, damaged or removed by others.
+            tell: receives a sentence and a remedy when the file is held, damaged or removed by others.
             wait_s: how long another program may hold the file at the beginning.
 
         Raises:
@@ -72,7 +69,7 @@ class MetricsWriter:
         self._complained = False
         self._tell = tell
         self._repaired = False
-        metrics_file.prepare(self.path, generation, start_step, tell, wait_s)
+        metrics_file.open_for_writing(self.path, generation, start_step, tell, wait_s)
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -191,7 +188,7 @@ class MetricsWriter:
         """A file that turned out to be damaged gives way to one with what can be read; the next try goes there."""
         try:
             metrics_file.repair(self.path, str(error), self._tell)
-            metrics_file.prepare(self.path, self.generation, 2**62, self._tell, wait_s=0.0)
+            metrics_file.open_for_writing(self.path, self.generation, 2**62, self._tell, wait_s=0.0)
             self._repaired = True
         except (sqlite3.Error, OSError) as failed:
             log.warning("%s is damaged and can't be replaced: %s", self.path, failed)
@@ -204,7 +201,7 @@ class MetricsReader:
     query that takes longer than `QUERY_S` is given up, and none is tried for a while.
     """
 
-    def __init__(self, run: Run | str | Path) -> None:
+    def __init__(self, run: RunPaths | str | Path) -> None:
         self.path = _metrics_path(run)
         self._rest_until = 0.0
         self._whole: tuple[int, int] | None = None
@@ -379,8 +376,8 @@ class MetricsReader:
             log.warning("%s can't be read as a whole: %s", self.path, error)
 
 
-def _metrics_path(run: Run | str | Path) -> Path:
-    return Path(run) if isinstance(run, str | Path) else run.metrics_path
+def _metrics_path(run: RunPaths | str | Path) -> Path:
+    return run.metrics_path if isinstance(run, RunPaths) else Path(run)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

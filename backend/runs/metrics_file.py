@@ -88,11 +88,11 @@ def connect(path: Path, busy_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
-def prepare(path: Path, generation: int, start_step: int, tell: Tell = say, wait_s: float = 30.0) -> None:
+def open_for_writing(path: Path, generation: int, start_step: int, tell: Tell = say, wait_s: float = 30.0) -> None:
     """Open or make the file, repair it where it is damaged, and begin a generation.
 
-    tell: is told of a file that is held by another program, and of what was lost of a damaged one. wait_s: how long
-    another program may hold it.
+    tell: receives a sentence about a file that another program holds, or about what was lost of a damaged one. wait_s:
+    how long another program may hold it.
 
     Raises:
         WriteFailed: the file is held for longer, or can neither be used nor replaced.

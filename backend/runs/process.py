@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -51,7 +52,7 @@ class ProcessId:
         return cls(pid, psutil.Process(pid).create_time(), boot_id(), _start_ticks(pid))
 
     @classmethod
-    def from_record(cls, record: dict) -> ProcessId | None:
+    def from_record(cls, record: Mapping) -> ProcessId | None:
         """The identity stored by `to_record`, or None when the record holds none."""
         pid, created = record.get("pid"), record.get("create_time")
         if not isinstance(pid, int) or not 0 < pid < 2**31 or not isinstance(created, int | float):

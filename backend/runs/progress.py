@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent
 
 # The rate is that of the last half minute: files found in a cache go by much faster than those to be encoded.
 _WINDOW_S = 30.0
@@ -69,9 +70,7 @@ class PhaseProgress:
         eta = self.eta_s()
         self._told, self._told_at = self._done, time.monotonic()
         self._events.write(
-            "phase",
-            phase=self._phase,
-            done=self._done,
-            total=self._total,
-            eta_s=None if eta is None else round(eta, 1),
+            PhaseEvent(
+                phase=self._phase, done=self._done, total=self._total, eta_s=None if eta is None else round(eta, 1)
+            )
         )

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from backend.base.files import locked, open_file, write_atomic
 from backend.base.jsonable import dumps
@@ -13,6 +14,11 @@ from backend.base.jsonable import dumps
 log = logging.getLogger(__name__)
 
 VERSION = 1
+
+FinalState = Literal["done", "stopped", "failed", "dead"]
+FINAL: frozenset[str] = frozenset({"done", "stopped", "failed", "dead"})
+"""The values of ``state`` that say how a run ended."""
+
 # A record has some kilobytes; whatever is larger is none.
 _LARGEST = 4_000_000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from backend.runs.eta import spoken
-from backend.runs.folder import Run
+from backend.runs.paths import RunPaths
 from backend.runs.process import ProcessId
 
 USUAL_STEPS = 30
@@ -25,7 +25,7 @@ OTHER_PHASES_S = 900.0
 class Silence:
     """Watches the files that a run's trainer writes. Keep one for repeated asking: it then goes by its own clock."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self._files = (run.log_path, run.events_path, run.metrics_path, Path(f"{run.metrics_path}-wal"))
         self._stamp: int | None = None
         self._since = 0.0

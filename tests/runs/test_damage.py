@@ -14,10 +14,12 @@ import pytest
 
 from backend.base.errors import WriteFailed
 from backend.runs import metrics_file, record, supervise
-from backend.runs.events import EventWriter, read_events
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent, StateEvent
 from backend.runs.metrics import MetricsReader, MetricsWriter
 from backend.runs.silence import Silence
-from backend.runs.status import StatusReader
+from backend.runs.status_reader import StatusReader
+from tests.tiny.event_lines import event_lines
 from tests.tiny.runs import eventually, save_state, start
 
 LONG = 1_000_000
@@ -30,7 +32,7 @@ def training(run, step=3):
 
 
 def warnings(run):
-    return [event["text"] for event in read_events(run.events_path)[0] if event["kind"] == "warning"]
+    return [event["text"] for event in event_lines(run, "warning")]
 
 
 def test_killed_at_any_moment_it_is_told_truly_and_goes_on(run):
@@ -101,7 +103,7 @@ def test_a_paused_trainer_does_not_look_healthy(run):
 def test_no_sign_for_many_steps_is_told_and_a_clock_that_jumps_is_not(run, monkeypatch):
     monkeypatch.setenv("MONOTILE_RUN", "")
     run.attach()
-    EventWriter(run).write("phase", phase="train", done=0)
+    EventWriter(run).write(PhaseEvent(phase="train", done=0))
     with MetricsWriter(run) as writer:
         for step in range(1, 20):
             writer.add(step, s_per_step=2.0)
@@ -204,7 +206,7 @@ def test_a_reader_gives_what_can_be_read(run, caplog):
 def test_a_resumed_run_that_is_stopped_while_it_loads_stands_where_it_was_saved(run):
     save_state(run, 40)
     (run.state_dir / f".step-00000050.{os.getpid()}-0123abcd.part").mkdir()
-    EventWriter(run).write("state", step=30)  # the newer one's event did not get out
+    EventWriter(run).write(StateEvent(step=30))  # the newer one's event did not get out
     run.prepare_start(["x"])
     record.set_fields(run.record_path, starter=None, started=1.0)
     status = run.status()

@@ -14,6 +14,7 @@ from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent, DoneEvent, SampleEvent
 from backend.runs.folder import Run, find, is_run, list_runs, safe_name
 from backend.runs.record import set_fields
 from tests.tiny.runs import ROOT
@@ -74,7 +75,7 @@ def test_runs_are_listed_newest_first_and_other_folders_are_not(runs_root):
 
 def test_a_run_whose_record_was_lost_is_still_a_run(run):
     run.config_path.write_text("")
-    EventWriter(run).write("done", step=1)
+    EventWriter(run).write(DoneEvent(step=1))
     run.record_path.unlink()
     assert is_run(run.path) and run.status().state == "done"
 
@@ -105,7 +106,7 @@ def test_samples_and_checkpoints_carry_what_the_events_say(run):
     for step, index in ((20, 1), (20, 0), (5, 0)):
         path = run.samples_dir / f"{step:06d}_{index}.png"
         path.write_bytes(b"png")
-        events.write("sample", step=step, prompt_index=index, file=path.name, prompt=f"prompt {index}")
+        events.write(SampleEvent(step=step, prompt_index=index, file=path.name, prompt=f"prompt {index}"))
     (run.samples_dir / ".half.png.12-00000000.part").touch()
     (run.samples_dir / "notes.txt").touch()
     (run.samples_dir / "unknown.webp").touch()
@@ -113,7 +114,7 @@ def test_samples_and_checkpoints_carry_what_the_events_say(run):
         (5, 0, "prompt 0"), (20, 0, "prompt 0"), (20, 1, "prompt 1"), (None, None, None)
     ]  # fmt: skip
     (run.checkpoints_dir / "lora-000010.safetensors").write_bytes(b"1234")
-    events.write("checkpoint", step=10, file=str(run.checkpoints_dir / "lora-000010.safetensors"))
+    events.write(CheckpointEvent(step=10, file=str(run.checkpoints_dir / "lora-000010.safetensors")))
     (saved,) = run.checkpoints()
     assert (saved.step, saved.size) == (10, 4)
 
