@@ -23,7 +23,6 @@ from backend.config.load import load, ready
 from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.plan import base_model_check as family_check
-from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -32,6 +31,7 @@ from backend.runs.events.kinds import StoppedEvent
 from backend.runs.folder import Run, find, list_runs
 from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
+from backend.runs.start_lock import one_start
 from backend.runs.states import state_step
 from backend.training.requests import Asks, StopAsked
 from backend.training.run_record import finish

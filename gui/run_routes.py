@@ -21,11 +21,11 @@ from backend.base.errors import WriteFailed
 from backend.base.jsonable import jsonable
 from backend.families.files.headers import Unreadable, read_header
 from backend.runs import supervise
-from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.logs import read_log
+from backend.runs.start_lock import one_start
 from gui import messages
 from gui.run_store import PICTURES, Places, list_paths
 from gui.run_view import RunView

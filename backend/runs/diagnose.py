@@ -11,7 +11,7 @@ from backend.base.redact import redact
 from backend.runs.diagnose_rules import RULES, Rule
 from backend.runs.events.kinds import ErrorEvent
 from backend.runs.exit_codes import EXIT_CODES
-from backend.runs.followed import Settings, unfollowed
+from backend.runs.remedy_filter import Settings, unfollowed
 
 # "pkg.module.SomeError: message" at the start of a line, as the last line of a traceback has it.
 _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$")

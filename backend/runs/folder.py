@@ -26,8 +26,8 @@ from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import read_events
 from backend.runs.events.kinds import CheckpointEvent, SampleEvent
+from backend.runs.liveness import is_alive, is_being_started, is_fresh, is_here, place
 from backend.runs.paths import CONFIG, EVENTS, RECORD, RunPaths
-from backend.runs.place import is_alive, is_being_started, is_fresh, is_here, place
 from backend.runs.process import MARKER, START, ProcessId
 from backend.runs.record import FINAL, FinalState
 from backend.runs.states import newest_state
@@ -185,7 +185,7 @@ class Run(RunPaths):
             os.environ[START] = self.prepare_start(sys.orig_argv)
             os.environ[MARKER] = str(self.path)
         if sys.platform == "win32":
-            from backend.runs.windows import contain_descendants
+            from backend.runs.windows_job import contain_descendants
 
             contain_descendants()
         word = os.environ[START]

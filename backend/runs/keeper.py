@@ -18,8 +18,8 @@ from backend.runs import record
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.runs.folder import Run
+from backend.runs.liveness import BEAT_S
 from backend.runs.logsetup import log_to_path_again
-from backend.runs.place import BEAT_S
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from backend.runs.events.kinds import (
     StoppedEvent,
     WarningEvent,
 )
+from backend.runs.hang import HangDetector
+from backend.runs.liveness import START_GRACE_S, is_alive, is_being_started, is_here
 from backend.runs.logs import tail_log
 from backend.runs.metrics import MetricsReader
 from backend.runs.paths import RunPaths
-from backend.runs.place import START_GRACE_S, is_alive, is_being_started, is_here
 from backend.runs.process import ProcessId
 from backend.runs.record import FINAL, number
-from backend.runs.silence import Silence
 from backend.runs.states import newest_state, state_step
 from backend.runs.status import ACTIVE, Failure, RunStatus, State, with_text
 
@@ -74,7 +74,7 @@ class StatusReader:
         self.final = False
         """Whether the end was written down at the last `read`: nothing changes without the record then."""
         self._metrics = MetricsReader(run)
-        self._silence = Silence(run)
+        self._hang_detector = HangDetector(run)
         self._begun: object = None
         self._offset = 0
         self._summary = _Summary()
@@ -135,7 +135,7 @@ class StatusReader:
     def _hang(self, state: State, alive: bool, process: ProcessId | None, seconds: float | None) -> Failure | None:
         if not alive or state not in ACTIVE:
             return None
-        problem = self._silence.sentence(process, self._summary.phase, seconds)
+        problem = self._hang_detector.sentence(process, self._summary.phase, seconds)
         return None if problem is None else Failure(problem[0], remedy=problem[1])
 
     def _follow(self, current: dict) -> None:

@@ -20,7 +20,7 @@ from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunError
 from backend.runs.folder import FINAL, Run
-from backend.runs.place import is_here
+from backend.runs.liveness import is_here
 from backend.runs.process import MARKER, START, ProcessId, Tree
 from backend.runs.recovery import end_tree, settle
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from backend.config.schema import Config
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
-from backend.runs.progress import PhaseProgress
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.checkpoint import Position
 from backend.training.requests import Asks
 from backend.training.sampling import Interrupted

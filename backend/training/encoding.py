@@ -14,7 +14,7 @@ from backend.latents.store import CacheLost
 from backend.memory.decoder import tile
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
-from backend.runs.progress import PhaseProgress
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.requests import Asks
 
 if TYPE_CHECKING:

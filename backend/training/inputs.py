@@ -48,7 +48,7 @@ from backend.plan.plan import Plan
 from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
-from backend.runs.progress import PhaseProgress
+from backend.runs.phase_progress import PhaseProgress
 from backend.shapes import attention
 from backend.training import oom
 from backend.training.encoding import encode, watched

@@ -28,7 +28,7 @@ from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import SampleEvent, WarningEvent
 from backend.runs.folder import Run
-from backend.runs.progress import PhaseProgress
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.requests import Asks
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from backend.runs.cli import main
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import DoneEvent, WarningEvent
+from backend.runs.events.kinds import DoneEvent, ErrorEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.terminal import event_line
 from tests.tiny.runs import ROOT, eventually, start
@@ -52,8 +52,8 @@ def test_no_runs_yet(tell, runs_root):
 def test_text_and_remedy_of_a_warning_are_two_sentences(tell, run):
     EventWriter(run).write(WarningEvent(text="the run is eager", remedy="Free some room"))
     assert "Warning: the run is eager. Free some room." in tell("status", run.name)[1]
-    said = {"kind": "error", "text": "this run is on cpu", "cause": None, "remedy": "Set attention to auto."}
-    assert event_line(said) == "error: this run is on cpu. Set attention to auto."
+    error = ErrorEvent(text="this run is on cpu", remedy="Set attention to auto.")
+    assert event_line(error) == "error: this run is on cpu. Set attention to auto."
 
 
 def test_status_of_one_and_of_all(tell, run, runs_root):
@@ -115,7 +115,7 @@ def test_each_command_has_help(command, capsys):
 
 def test_reading_runs_imports_nothing_heavy():
     code = (
-        "import sys, backend.runs.cli, backend.runs.supervise, backend.runs.logsetup, backend.runs.progress\n"
+        "import sys, backend.runs.cli, backend.runs.supervise, backend.runs.logsetup, backend.runs.phase_progress\n"
         "print(sorted(set(sys.modules) & {'torch', 'diffusers', 'transformers', 'accelerate', 'gradio', 'numpy'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"

@@ -16,8 +16,8 @@ from backend.base.errors import WriteFailed
 from backend.runs import metrics_file, record, supervise
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PhaseEvent, StateEvent
+from backend.runs.hang import HangDetector
 from backend.runs.metrics import MetricsReader, MetricsWriter
-from backend.runs.silence import Silence
 from backend.runs.status_reader import StatusReader
 from tests.tiny.event_lines import event_lines
 from tests.tiny.runs import eventually, save_state, start
@@ -117,7 +117,7 @@ def test_no_sign_for_many_steps_is_told_and_a_clock_that_jumps_is_not(run, monke
     assert seen.state == "running" and "press Stop and resume" in seen.hang.remedy
 
     real = time.time
-    watched = Silence(run)
+    watched = HangDetector(run)
     watched.seconds()
     os.utime(run.events_path)
     watched.seconds()

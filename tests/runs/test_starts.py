@@ -11,13 +11,15 @@ import time
 import psutil
 import pytest
 
-from backend.runs import admission, place, recovery, supervise
-from backend.runs.admission import one_start
+from backend.runs import liveness as place
+from backend.runs import recovery, supervise
+from backend.runs import start_lock as admission
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
 from backend.runs.process import MARKER, START, ProcessId
 from backend.runs.record import set_fields
+from backend.runs.start_lock import one_start
 from tests.tiny.runs import ROOT, eventually, start, toy
 
 
@@ -92,7 +94,7 @@ def test_of_two_resumes_at_once_one_is_refused_and_the_other_trains(run):
 ONE_START = """
 import sys
 from backend.runs import supervise
-from backend.runs.admission import one_start
+from backend.runs.start_lock import one_start
 from backend.runs.errors import RunBusy
 from backend.runs.folder import Run, list_runs
 run = Run(sys.argv[1])

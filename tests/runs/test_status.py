@@ -13,8 +13,8 @@ from backend.runs.eta import spoken, step_seconds
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, ErrorEvent, PhaseEvent, StepTotalEvent, WarningEvent
 from backend.runs.metrics import MetricsWriter
+from backend.runs.phase_progress import PhaseProgress
 from backend.runs.process import ProcessId
-from backend.runs.progress import PhaseProgress
 from backend.runs.record import set_fields
 from backend.runs.status_reader import StatusReader, statuses
 from tests.tiny.event_lines import event_lines
@@ -174,7 +174,7 @@ def test_progress_writes_seldom_and_ends_with_the_whole(run):
 
 def test_progress_of_the_present_rate(run, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("backend.runs.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("backend.runs.phase_progress.time.monotonic", lambda: now[0])
     progress = PhaseProgress(EventWriter(run), "cache_latents", total=1000)
     now[0] += 300.0
     progress.set(900)  # found in the cache, after what is compiled at the first of all

@@ -11,7 +11,7 @@ from pathlib import Path
 from backend.runs import supervise
 from backend.runs.folder import Run
 
-TOYS = Path(__file__).parent / "toys"
+TOYS = Path(__file__).parents[1] / "runs" / "toys"
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -27,6 +27,7 @@ from backend.runs.events.kinds import (
     StepTotalEvent,
     StoppedEvent,
     WarningEvent,
+    to_fields,
 )
 from backend.runs.folder import Run
 from backend.runs.keeper import Keeper
@@ -99,5 +100,5 @@ if __name__ == "__main__":
     except Exception as error:
         diagnosis = explain(error)
         EventWriter(run).write(diagnosis.as_event())
-        run.finish("failed", error=diagnosis.as_event())
+        run.finish("failed", error=to_fields(diagnosis.as_event()))
         raise

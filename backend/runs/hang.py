@@ -22,7 +22,7 @@ OTHER_PHASES_S = 900.0
 """Silence that is told in phases without steps; a large model loads for minutes without a word."""
 
 
-class Silence:
+class HangDetector:
     """Watches the files that a run's trainer writes. Keep one for repeated asking: it then goes by its own clock."""
 
     def __init__(self, run: RunPaths) -> None:
