@@ -1,4 +1,4 @@
-"""Our own routes, beside Gradio's: what the page polls, the pictures it shows, and the buttons that need no form.
+"""Answers the page's own requests about runs: what it polls, the pictures it shows, the buttons that need no form.
 
 Everything a browser sends is a name out of a list that the server made, never a path; every answer says what kind of
 file it is and forbids the browser to guess.
@@ -123,7 +123,7 @@ def _files(router: APIRouter, places: Places) -> None:
         """A sample picture of a run."""
         path = places.sample(_found(lambda: places.run(run)), file)
         if path is None:
-            raise HTTPException(404, "There is no such picture.")
+            raise HTTPException(404, "There is no such sample image.")
         return FileResponse(path, media_type=PICTURES[path.suffix.lower()], headers=_KEEP)
 
     @router.get("/download")
@@ -155,18 +155,18 @@ def _acting(router: APIRouter, places: Places) -> None:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
         found = _found(lambda: places.run(run))
         if not found.is_at_work():
-            raise HTTPException(409, f"The run {run} is not at work.")
+            raise HTTPException(409, f"The run {run} is not running.")
         if what == "stop":
             supervise.stop_in_background(found)
         elif what in ("save", "sample"):
             _found(lambda: Control(found).request(what))  # type: ignore[arg-type]
         else:
-            raise HTTPException(422, "A run can be asked to stop, save or sample.")
+            raise HTTPException(422, "The requests to a run are: stop, save, sample.")
         return answer({"asked": what})
 
     @router.post("/resume")
     def resume(run: Annotated[str, Body(embed=True)]) -> Response:
-        """Go on with a run from its saved state."""
+        """Continue a run from its saved state."""
         found = _found(lambda: places.run(run))
 
         def start() -> None:

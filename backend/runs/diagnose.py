@@ -1,4 +1,4 @@
-"""Turn a trainer's end into words: what happened, the likely cause, what to change."""
+"""Diagnoses why a trainer ended: what happened, the likely cause, what to change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message
 _TRACEBACK = re.compile(r"^(?:[\d:. -]*\w* *\|? *)?Traceback \(most recent call last\):\s*$")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _FAULT = re.compile(r"^(?:Fatal Python error: .+|Windows fatal exception: .+)$", re.MULTILINE)
-# Deaths that libraries write without a traceback, on a line of their own.
+# Failures that libraries write without a traceback, on a line of their own.
 _BARE = re.compile(
     r"^.*(?:CUDA out of memory|No space left on device|std::bad_alloc|terminate called after throwing|Killed process|"
     r"ModuleNotFoundError|No module named).*$",
@@ -26,7 +26,7 @@ _BARE = re.compile(
 )
 # A line that the trainer's own logging wrote: it ends the message of an exception above it.
 _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-# Ended from outside: whatever exception the log holds was survived.
+# Ended from outside: the trainer survived whatever exception the log holds.
 _OUTSIDE = {9, 15, 1, 2, 0xC000013A, 0x40010004}
 _LONGEST = 2000
 
@@ -55,10 +55,10 @@ class Diagnosis:
 def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis:
     """Diagnose an exception, for the trainer's own ``error`` event.
 
-    settings: values by ``section.name``, of which no advice says what they are already; None where they are not known.
+    settings: values by ``section.name``, so that no advice repeats what is set already; None where they are not known.
 
-    An error that brings its own ``text`` and ``remedy`` (as those of this project do) speaks for itself; otherwise the
-    rules are tried on it, and then on what caused it.
+    An error with its own ``text`` and ``remedy`` (as those of this project) gives the words; otherwise the rules are
+    tried on it, and then on what caused it.
     """
     own_text, own_remedy = getattr(error, "text", None), getattr(error, "remedy", None)
     line = redact(_one_exception(error))
@@ -79,7 +79,7 @@ def diagnose(log_tail: str, exit_code: int | None = None) -> Diagnosis:
 
     Args:
         log_tail: the last lines of ``log.txt``; some tens of kilobytes are plenty.
-        exit_code: as ``subprocess`` gives it; None when nobody was there to see it.
+        exit_code: as ``subprocess`` gives it; None when it is not known.
     """
     text = redact(log_tail.replace("\r\n", "\n"))
     number = _signal_or_status(exit_code)
@@ -171,7 +171,7 @@ def _unknown(exception: str) -> Diagnosis:
     return Diagnosis(
         "unknown",
         f"The trainer stopped with an error: {redact(first)[:300]}",
-        "The cause is not known to Monotile.",
+        "Monotile does not know the cause.",
         "The end of log.txt shows where it happened; if the settings look right, please report it with that log.",
         redact(exception)[:_LONGEST],
     )
@@ -181,7 +181,7 @@ def _silent(exit_code: int | None, text: str) -> Diagnosis:
     if exit_code is None:
         return Diagnosis(
             "vanished",
-            "The trainer ended without a word.",
+            "The trainer ended without a message.",
             "The machine was switched off or restarted, the process was ended from outside, or memory (RAM) ran out.",
             "Resume the run. If it ends this way again, watch the RAM while it trains.",
         )
@@ -190,7 +190,7 @@ def _silent(exit_code: int | None, text: str) -> Diagnosis:
     return Diagnosis(
         "unknown",
         f"The trainer ended with exit code {exit_code}.{said}",
-        "The cause is not known to Monotile.",
+        "Monotile does not know the cause.",
         "Look at the end of log.txt; launcher.py doctor checks the installation.",
     )
 

@@ -109,7 +109,8 @@ class Run(RunPaths):
         except OSError as error:
             why = getattr(error, "text", "") or f"{error.strerror or error}."
             raise RunError(
-                f"The run's folder {path} can't be made: {why}", "Choose another output_dir, or free some space there."
+                f"The run's folder {path} can't be created: {why}",
+                "Choose another output_dir, or free some space there.",
             ) from error
         return run
 
@@ -170,7 +171,9 @@ class Run(RunPaths):
             }
 
         if not self.path.is_dir():
-            raise RunNotFound(f"The run's folder {self.path} is gone.", "Start a new run from its settings.")
+            raise RunNotFound(
+                f"The run's folder {self.path} does not exist any more.", "Start a new run from its settings."
+            )
         self.control_dir.mkdir(exist_ok=True)
         record.update(self.record_path, change)
         return word
@@ -194,7 +197,7 @@ class Run(RunPaths):
         def change(current: dict) -> dict:
             self.refuse_second(current, word)
             if current.get("start", word) != word:
-                raise RunBusy(f"The run {self.name} was started once more, by another process.", "Leave it that one.")
+                raise RunBusy(f"The run {self.name} was started again by another process.", "Leave it to that process.")
             return current | own | {"start": word}
 
         record.update(self.record_path, change)
@@ -279,13 +282,15 @@ class Run(RunPaths):
         """
         process = ProcessId.from_record(current)
         if process is not None and not is_here(current) and is_fresh(self.alive_path):
-            raise RunBusy(f"The run {self.name} is at work on {current['host']}.", "Stop it there first, or wait.")
+            raise RunBusy(
+                f"The run {self.name} is being trained on {current['host']}.", "Stop it there first, or wait."
+            )
         if process is not None and is_here(current) and process.pid != os.getpid() and process.is_alive():
             raise RunBusy(
                 f"The run {self.name} is already being trained by process {process.pid}.", "Stop it first, or wait."
             )
         if (start is None or current.get("start") != start) and is_being_started(current):
-            raise RunBusy(f"The run {self.name} is already being started.", "Wait a moment, then look at it again.")
+            raise RunBusy(f"The run {self.name} is already being started.", "Wait a moment, then try again.")
 
 
 def list_runs(root: str | Path) -> list[Run]:
@@ -310,7 +315,7 @@ def find(root: str | Path, name: str, paths: bool = False) -> Run:
         paths: also accept the path of a run folder anywhere (for the terminal, never for what a browser sends).
 
     Raises:
-        RunNotFound: none, or several, have that name; the candidates are told.
+        RunNotFound: none, or several, have that name; the message lists the candidates.
     """
     if paths and is_run(name):
         return Run(name)
@@ -323,7 +328,7 @@ def find(root: str | Path, name: str, paths: bool = False) -> Run:
         return matches[0]
     if matches:
         listed = ", ".join(run.name for run in matches[:5])
-        raise RunNotFound(f"{len(matches)} runs begin with {name!r}: {listed}.", "Give more of the name.")
+        raise RunNotFound(f"{len(matches)} runs begin with {name!r}: {listed}.", "Type more of the name.")
     names = [run.name for run in runs]
     near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     remedy = f"Did you mean {' or '.join(near)}?" if near else f"There are no runs in {root} yet."

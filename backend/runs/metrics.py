@@ -251,7 +251,7 @@ class MetricsReader:
         Returns:
             ``{"step": [last step of each bucket], "first": [its first step], "generation": [of the last step],
             "size": steps a bucket, <column>: {"min": [], "max": [], "mean": []}}``. None marks a bucket without a
-            finite value. ``generation`` growing tells a reader that keeps old points to ask anew.
+            finite value. ``generation`` growing tells a reader that keeps old points to read again.
 
         Raises:
             ValueError: an unknown column, or a width below 1.

@@ -65,7 +65,7 @@ Tell = Callable[[str, str], object]
 
 
 def say(text: str, remedy: str) -> None:
-    """Into the log: where there is nobody else to tell."""
+    """Write it to the log, where nothing else receives it."""
     log.warning("%s %s", text, remedy)
 
 
@@ -108,12 +108,12 @@ def open_for_writing(path: Path, generation: int, start_step: int, tell: Tell = 
                     f"{path} can't be written: {error}.", "Check the disk, and that you may write there."
                 ) from error
             if not told:
-                tell(f"{path.name} is held by another program.", f"The run waits {wait_s:.0f} seconds for it.")
+                tell(f"{path.name} is in use by another program.", f"The run waits {wait_s:.0f} seconds for it.")
                 told = True
             if time.monotonic() >= deadline:
                 raise WriteFailed(
-                    f"{path} is held by another program.",
-                    "Close what has it open (a database viewer, a backup, another trainer), then resume.",
+                    f"{path} is in use by another program.",
+                    "Close the program that has it open (a database viewer, a backup, another trainer), then resume.",
                 ) from error
             time.sleep(0.2)
         except sqlite3.DatabaseError as error:
@@ -141,7 +141,7 @@ def repair(path: Path, reason: str, tell: Tell = say) -> None:
             new.executemany(f"INSERT OR REPLACE INTO steps ({', '.join(columns)}) VALUES ({marks})", rows)
             kept += len(rows)
     tell(
-        f"{path.name} was damaged: the rows of {kept} steps could be read and are kept, others are lost to the charts.",
+        f"{path.name} was damaged: the rows of {kept} steps could be read and are kept; the charts lack the others.",
         f"Training is not affected. The damaged file is kept as {aside.name}; check the disk if it happens again.",
     )
 

@@ -1,4 +1,4 @@
-"""Progress of the phases that are not training: scanning, encoding, loading, sampling."""
+"""Reports the progress of phases that are not training: scanning, encoding, loading, sampling."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PhaseProgress:
             self._tell()
 
     def eta_s(self) -> float | None:
-        """Seconds still needed at the present rate; None while it can't be told."""
+        """Seconds still needed at the present rate; None while it is not known."""
         (begun, first), now = self._marks[0], time.monotonic()
         if self._total is None or self._done <= first or now <= begun:
             return None

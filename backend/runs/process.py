@@ -1,4 +1,4 @@
-"""Which operating-system processes belong to a run, beyond doubt, and how to end them.
+"""Finds the operating-system processes that belong to a run, beyond doubt, and ends them.
 
 A pid alone is no identity: after a power cut the same number belongs to somebody else. A process is known by its pid
 together with the moment it began.
@@ -189,7 +189,7 @@ def _send_windows(name: str, leader: ProcessId, processes: list[psutil.Process])
         with contextlib.suppress(OSError, ValueError):
             os.kill(leader.pid, signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
         return
-    # TERM ends the trainer only: its job object takes the others along (see windows.py). KILL spares none.
+    # TERM ends the trainer only: its job object takes the others along (see windows_job.py). KILL spares none.
     for process in processes if name == "KILL" else [p for p in processes if p.pid == leader.pid]:
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -1,4 +1,4 @@
-"""``run.json``: what is known about a run's process and how it ended. Read by anybody, changed under a lock."""
+"""Reads and changes ``run.json``: a run's process, and how it ended. Changes are made under a lock."""
 
 from __future__ import annotations
 

@@ -193,14 +193,14 @@ class StatusReader:
         if current.get("started") is None:
             return Failure(
                 "This run was never started.",
-                "The program that made it ended first.",
+                "The program that created it ended first.",
                 "Start it again from its settings.",
             )
         key = (self._begun, current.get("exit_code"))
         if self._diagnosed is None or self._diagnosed[0] != key:
             if not is_here(current):
                 return Failure(
-                    f"There is no sign of the trainer on {current['host']} any more.",
+                    f"The trainer on {current['host']} gives no sign any more.",
                     "That machine or container was switched off, or this folder is no longer connected to it.",
                     "Look there first. If it has ended, resume the run here.",
                 )
@@ -224,8 +224,8 @@ def statuses(runs: Iterable[RunPaths]) -> list[RunStatus]:
 
 def unreadable(run: RunPaths, error: Exception) -> RunStatus:
     """The status of a run whose files are not what a trainer writes."""
-    remedy = "Look into the folder, or move it away."
-    what = Failure(f"The files of this run can't be understood: {error}.", "They were edited or damaged.", remedy)
+    remedy = "Look into the folder, or move it to another place."
+    what = Failure(f"The files of this run can't be read: {error}.", "They were edited or damaged.", remedy)
     return with_text(RunStatus(run.name, run.path, "dead", error=what))
 
 

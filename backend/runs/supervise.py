@@ -1,4 +1,4 @@
-"""Starts a trainer that outlives whoever started it, and stops it for certain."""
+"""Starts a trainer that outlives the program that started it, and stops it with all its processes."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class StopResult:
         if self.survivors:
             pids = ", ".join(map(str, self.survivors))
             return (
-                f"{self.run.name}: the processes {pids} could not be ended; they hang in the driver or the disk. "
+                f"{self.run.name}: the processes {pids} could not be ended: they hang in the GPU driver or on a disk. "
                 "Restart the machine to free the GPU."
             )
         if self.how == "not running":
             return f"{self.run.name} was not running."
         if self.how == "asked":
-            return f"{self.run.name} has ended as asked."
-        return f"{self.run.name} did not answer and was ended ({self.how}); the last saved state is kept."
+            return f"{self.run.name} has stopped as requested."
+        return f"{self.run.name} did not respond and was ended ({self.how}); the last saved state is kept."
 
 
 def start(
@@ -82,9 +82,9 @@ def start(
     Args:
         config: the configuration or the path of its TOML; None for the one that ``run`` already holds.
         run: an existing run folder; a new one is made from ``config`` when None.
-        resume: go on from the run's saved state.
+        resume: continue from the run's saved state.
         command: the whole command as a list, for a trainer other than ``python -m backend.train``.
-        environment: variables to set beside this process's own.
+        environment: variables to set in addition to this process's own.
 
     Returns:
         The run, with the process in its record.
@@ -212,7 +212,7 @@ def _stop_elsewhere(run: Run, known: dict, grace_s: float, say: Callable[[str], 
     say(f"Asked {run.name} on {known['host']} to save and stop.")
     while run.is_at_work():
         if time.monotonic() - begun > grace_s:
-            raise RunError(f"{run.name} is trained on {known['host']} and has not ended yet.", "Stop it there.")
+            raise RunError(f"{run.name} is being trained on {known['host']} and has not ended yet.", "Stop it there.")
         time.sleep(0.2)
     return StopResult(run, "asked", time.monotonic() - begun)
 

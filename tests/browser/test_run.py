@@ -161,7 +161,7 @@ def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, o
     )
 
     page.click("#start")
-    expect(page.locator(".toast").last).to_contain_text("still at work")
+    expect(page.locator(".toast").last).to_contain_text("still running")
 
     own_server.end(signal.SIGKILL)
     expect(page.locator(".offline")).to_be_visible()

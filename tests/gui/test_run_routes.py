@@ -129,7 +129,7 @@ def test_a_run_that_is_not_at_work_can_be_asked_nothing(page: Page) -> None:
     run = make_run(page.runs)
     for what in ("stop", "save", "sample"):
         answer = page.client.post("/control", json={"run": run.name, "what": what})
-        assert answer.status_code == 409 and "not at work" in answer.json()["detail"]
+        assert answer.status_code == 409 and "not running" in answer.json()["detail"]
     assert Control(run).pending() == set()
     assert page.client.post("/control", json={"run": "nothing", "what": "stop"}).status_code == 404
 

@@ -89,7 +89,7 @@ def test_stop_now_does_not_wait_for_a_deaf_trainer(run, tell):
     start("trainer", run, 100_000, 0.005)
     eventually(lambda: run.status().step > 1, "it trains")
     code, text = tell("stop", run.name, "--now")
-    assert code == 0 and "did not answer and was ended (INT)" in text
+    assert code == 0 and "did not respond and was ended (INT)" in text
 
 
 def test_logs_show_the_end(tell, run):

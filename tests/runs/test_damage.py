@@ -113,7 +113,7 @@ def test_no_sign_for_many_steps_is_told_and_a_clock_that_jumps_is_not(run, monke
     for path in stamps:
         os.utime(path, (time.time() - 400, time.time() - 400))
     seen = StatusReader(run).read()
-    assert "no sign of the trainer for 6 min 40 s; a step usually takes 2.0 s" in seen.text
+    assert "given no sign for 6 min 40 s; a step usually takes 2.0 s" in seen.text
     assert seen.state == "running" and "press Stop and resume" in seen.hang.remedy
 
     real = time.time
@@ -140,10 +140,10 @@ def test_metrics_held_at_the_start_are_waited_for_and_named(run):
     timer.join()
     assert MetricsReader(run).count() == 1
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(WriteFailed, match="held by another program. Close what has it open"):
+    with pytest.raises(WriteFailed, match="in use by another program. Close what has it open"):
         MetricsWriter(run, generation=2, tell=lambda *words: told.append(words), wait_s=0.1)
     holder.close()
-    assert told and "held by another program" in told[-1][0] and "waits" in told[-1][1]
+    assert told and "in use by another program" in told[-1][0] and "waits" in told[-1][1]
 
 
 def damage_the_middle(path):
