@@ -94,11 +94,6 @@ def update(path: Path, change: Callable[[dict], dict | None]) -> dict:
         return changed
 
 
-def set_fields(path: Path, **fields: object) -> dict:
-    """`update` with some fields set."""
-    return update(path, lambda record: record | fields)
-
-
 def without_process(record: dict) -> dict:
     """The record as it stands before a new start: nothing of the process before it."""
     return {key: value for key, value in record.items() if key not in _OF_ONE_PROCESS}

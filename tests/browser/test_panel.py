@@ -24,9 +24,9 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from backend.runs.record import set_fields
 from tests.browser.conftest import Server, Watched, tab, type_in
 from tests.gui.conftest import make_run
+from tests.tiny.runs import set_fields
 
 
 @pytest.fixture

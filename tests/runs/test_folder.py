@@ -16,8 +16,7 @@ from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, DoneEvent, SampleEvent
 from backend.runs.folder import Run, find, is_run, list_runs, safe_name
-from backend.runs.record import set_fields
-from tests.tiny.runs import ROOT
+from tests.tiny.runs import ROOT, set_fields
 
 
 def test_a_new_run_holds_its_whole_configuration(runs_root):
@@ -38,7 +37,7 @@ def test_folders_are_never_used_twice(runs_root):
 
 def test_a_folder_that_can_not_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="can't be made") as caught:
+    with pytest.raises(RunError, match="can't be created") as caught:
         Run.create_empty(tmp_path / "file", "x")
     assert "output_dir" in caught.value.remedy
 
@@ -140,8 +139,8 @@ def test_the_end_is_written_once_and_its_result_grows(run):
 
 def test_two_writers_of_the_record_undo_nothing(run):
     code = (
-        "import sys\nfrom backend.runs.record import set_fields\nfrom pathlib import Path\n"
-        "for n in range(60): set_fields(Path(sys.argv[1]), **{f'{sys.argv[2]}{n}': n})\n"
+        "import sys\nfrom backend.runs.record import update\nfrom pathlib import Path\n"
+        "for n in range(60): update(Path(sys.argv[1]), lambda record: record | {f'{sys.argv[2]}{n}': n})\n"
     )
     command = [sys.executable, "-c", code, str(run.record_path)]
     workers = [subprocess.Popen([*command, letter], cwd=ROOT) for letter in "ab"]
@@ -221,5 +220,5 @@ def test_a_disk_too_small_for_the_record_is_a_sentence(runs_root, run):
     command = [sys.executable, "-c", FULL, str(runs_root), str(run.path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "can't be made: " in done.stdout and "Choose another output_dir" in done.stdout
+    assert "can't be created: " in done.stdout and "Choose another output_dir" in done.stdout
     assert "run.json" in done.stderr and "can't be written" in done.stderr

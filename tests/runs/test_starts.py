@@ -18,9 +18,8 @@ from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
 from backend.runs.process import MARKER, START, ProcessId
-from backend.runs.record import set_fields
 from backend.runs.start_lock import one_start
-from tests.tiny.runs import ROOT, eventually, start, toy
+from tests.tiny.runs import ROOT, eventually, set_fields, start, toy
 
 
 def processes_of(run: Run) -> list[int]:

@@ -15,10 +15,9 @@ from backend.runs.events.kinds import DoneEvent, ErrorEvent, PhaseEvent, StepTot
 from backend.runs.metrics import MetricsWriter
 from backend.runs.phase_progress import PhaseProgress
 from backend.runs.process import ProcessId
-from backend.runs.record import set_fields
 from backend.runs.status_reader import StatusReader, statuses
 from tests.tiny.event_lines import event_lines
-from tests.tiny.runs import save_state
+from tests.tiny.runs import save_state, set_fields
 
 
 @pytest.fixture

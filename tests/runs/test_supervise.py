@@ -19,9 +19,8 @@ from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import MARKER, ProcessId, Tree
-from backend.runs.record import set_fields
 from tests.tiny.event_lines import event_lines
-from tests.tiny.runs import ROOT, eventually, start, toy
+from tests.tiny.runs import ROOT, eventually, set_fields, start, toy
 
 QUICK = (("INT", 0.3), ("TERM", 0.3), ("KILL", 30.0))
 
@@ -164,7 +163,7 @@ def test_a_run_that_can_not_be_written_keeps_nothing_from_opening(run, runs_root
 
 def test_a_run_whose_folder_is_gone_is_not_started(run):
     gone = Run(str(run.path) + "-gone")
-    with pytest.raises(RunError, match="is gone"):
+    with pytest.raises(RunError, match="does not exist any more"):
         supervise.start(None, gone, command=["true"])
 
 
