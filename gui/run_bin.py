@@ -45,10 +45,10 @@ def put(run: Run) -> str:
         except OSError:
             (run.path / MARK).unlink(missing_ok=True)
             raise
-    except OSError as wrong:
+    except OSError as error:
         raise RunError(
-            f"The run {run.name} can't be deleted: {wrong.strerror or wrong}.", "Close programs that use it."
-        ) from wrong
+            f"The run {run.name} can't be deleted: {error.strerror or error}.", "Close programs that use it."
+        ) from error
     return target.name
 
 
@@ -65,10 +65,10 @@ def take_back(root: Path, token: str) -> str | None:
     try:
         held.rename(target)
         (target / MARK).unlink(missing_ok=True)
-    except OSError as wrong:
+    except OSError as error:
         raise RunError(
-            f"The run {target.name} can't be restored: {wrong.strerror or wrong}.", "Close programs that use it."
-        ) from wrong
+            f"The run {target.name} can't be restored: {error.strerror or error}.", "Close programs that use it."
+        ) from error
     return target.name
 
 
@@ -93,8 +93,8 @@ def _remove(path: Path) -> None:
         return
     try:
         path.unlink()
-    except OSError as wrong:
-        log.debug("%s can't be removed yet: %s", path, wrong)
+    except OSError as error:
+        log.debug("%s can't be removed yet: %s", path, error)
 
 
 def _mark(folder: Path) -> dict | None:

@@ -39,7 +39,7 @@ _MOST_WARNINGS = 20
 
 @dataclass
 class CompileFacts:
-    """What the present process said about compiling."""
+    """What the present process wrote about compiling."""
 
     compiling: CompilingEvent | None = None
     state: CompileStateEvent | None = None
@@ -112,7 +112,7 @@ class RunFacts:
             case DoneEvent():
                 self.result = event
             case ResumedEvent():
-                # A new process compiles again: what the old one said about it holds no longer.
+                # A new process compiles again: what the old one wrote about it holds no longer.
                 self.compile, self.recompiles, self.breaks, self.recorded = CompileFacts(), [], [], None
             case _:
                 self._compile(event)

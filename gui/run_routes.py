@@ -93,7 +93,7 @@ def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
         A series with ``from`` takes the place of what the page has from that step on. ``log_offset`` asks for the log
         from there on too, as ``/log`` gives it.
         """
-        view = _found(lambda: views.of(run))
+        view = _or_refusal(lambda: views.of(run))
         status = view.status()
         series, mark = view.series(width, since, until, key)
         reply: dict[str, Any] = {"status": status, "last": view.last(), "key": mark}
@@ -109,7 +109,7 @@ def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
     @router.get("/log")
     def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
         """What was added to a run's log since a byte offset, as text for ``textContent``."""
-        return answer(_log_since(_found(lambda: places.run(run)), offset))
+        return answer(_log_since(_or_refusal(lambda: places.run(run)), offset))
 
     @router.get("/library")
     def library() -> Response:
@@ -121,7 +121,7 @@ def _files(router: APIRouter, places: Places) -> None:
     @router.get("/image")
     def image(run: Name, file: Name) -> Response:
         """A sample picture of a run."""
-        path = places.sample(_found(lambda: places.run(run)), file)
+        path = places.sample(_or_refusal(lambda: places.run(run)), file)
         if path is None:
             raise HTTPException(404, "There is no such sample image.")
         return FileResponse(path, media_type=PICTURES[path.suffix.lower()], headers=_KEEP)
@@ -138,8 +138,8 @@ def _files(router: APIRouter, places: Places) -> None:
         """What a LoRA file says about itself."""
         try:
             return answer({"metadata": safetensors_metadata(_lora(places, run, file))})
-        except ValueError as wrong:
-            raise HTTPException(422, str(wrong)) from None
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
 
     @router.get("/fs")
     def folders(
@@ -153,13 +153,13 @@ def _acting(router: APIRouter, places: Places) -> None:
     @router.post("/control")
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
-        found = _found(lambda: places.run(run))
-        if not found.is_at_work():
+        target = _or_refusal(lambda: places.run(run))
+        if not target.is_at_work():
             raise HTTPException(409, f"The run {run} is not running.")
         if what == "stop":
-            supervise.stop_in_background(found)
+            supervise.stop_in_background(target)
         elif what in ("save", "sample"):
-            _found(lambda: Control(found).request(what))  # type: ignore[arg-type]
+            _or_refusal(lambda: Control(target).request(what))  # type: ignore[arg-type]
         else:
             raise HTTPException(422, "The requests to a run are: stop, save, sample.")
         return answer({"asked": what})
@@ -167,24 +167,24 @@ def _acting(router: APIRouter, places: Places) -> None:
     @router.post("/resume")
     def resume(run: Annotated[str, Body(embed=True)]) -> Response:
         """Continue a run from its saved state."""
-        found = _found(lambda: places.run(run))
+        target = _or_refusal(lambda: places.run(run))
 
         def start() -> None:
-            with one_start(places.runs, but=found):
-                supervise.start(None, found, resume=True)
+            with one_start(places.runs, but=target):
+                supervise.start(None, target, resume=True)
 
-        _found(start)
-        return answer({"run": found.name})
+        _or_refusal(start)
+        return answer({"run": target.name})
 
     @router.post("/delete")
     def delete(run: Annotated[str, Body(embed=True)]) -> Response:
         """Put a run into the bin."""
-        return answer({"token": _found(lambda: places.delete(run))})
+        return answer({"token": _or_refusal(lambda: places.delete(run))})
 
     @router.post("/restore")
     def restore(token: Annotated[str, Body(embed=True)]) -> Response:
         """Take a run out of the bin."""
-        return answer({"run": _found(lambda: places.restore(token))})
+        return answer({"run": _or_refusal(lambda: places.restore(token))})
 
 
 def answer(content: dict[str, Any]) -> Response:
@@ -201,10 +201,10 @@ def answer(content: dict[str, Any]) -> Response:
 def safetensors_metadata(path: Path) -> dict[str, str]:
     """The metadata in a safetensors file's header, read without loading a tensor. ValueError when it is none."""
     try:
-        found = read_header(path).metadata
+        metadata = read_header(path).metadata
     except Unreadable as error:
         raise ValueError(f"{path.name} {error}. {error.remedy}") from None
-    return {str(name): str(value) for name, value in sorted(found.items())}
+    return {str(name): str(value) for name, value in sorted(metadata.items())}
 
 
 def _log_since(run: Run, offset: int) -> dict[str, Any]:
@@ -241,17 +241,17 @@ def _shelf(view: RunView) -> dict[str, Any]:
 
 
 def _lora(places: Places, run: str, file: str) -> Path:
-    path = places.lora(_found(lambda: places.run(run)), file)
+    path = places.lora(_or_refusal(lambda: places.run(run)), file)
     if path is None:
         raise HTTPException(404, "There is no such LoRA file.")
     return path
 
 
-def _found(get: Any) -> Any:
+def _or_refusal(get: Any) -> Any:
     """The value of ``get()``, its errors as answers with their sentence."""
     try:
         return get()
-    except RunError as wrong:
-        raise HTTPException(404 if isinstance(wrong, RunNotFound) else 409, messages.words(wrong)) from None
-    except WriteFailed as wrong:
-        raise HTTPException(507, messages.words(wrong)) from None
+    except RunError as error:
+        raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
+    except WriteFailed as error:
+        raise HTTPException(507, messages.words(error)) from None

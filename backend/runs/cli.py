@@ -52,11 +52,11 @@ def main(arguments: list[str], console: Console | None = None) -> int:
 def show_status(root: Path, name: str | None, console: Console, as_json: bool = False) -> int:
     """Write how one run stands, or all runs in ``root`` when ``name`` is None; 1 when that one run failed."""
     if name is None:
-        found = statuses(list_runs(root))
+        listed = statuses(list_runs(root))
         if as_json:
-            _write_json([status.to_dict() for status in found], console)
-        elif found:
-            console.print(_table(found))
+            _write_json([status.to_dict() for status in listed], console)
+        elif listed:
+            console.print(_table(listed))
         else:
             console.print(escape(f"There are no runs in {root} yet."), highlight=False)
         return 0
@@ -127,11 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _table(found: list[RunStatus]) -> Table:
+def _table(listed: list[RunStatus]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("Run", "State", "Step", "Time left", "Details"):
         table.add_column(title, no_wrap=title == "Run")
-    for status in found:
+    for status in listed:
         total = f" / {status.total_steps}" if status.total_steps else ""
         left = spoken(status.eta_s) if status.eta_s is not None else ""
         style = _STYLES.get(status.state, "")

@@ -33,17 +33,18 @@ _LONGEST = 2000
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a run ended, for people.
-
-    kind: a short stable word (``cuda_oom``, ``disk_full`` ... or ``unknown``). text: what happened. cause: the likely
-    cause. remedy: what to change. exception: the last exception as Python wrote it, None when there was none.
-    """
+    """Why a run ended, for people."""
 
     kind: str
+    """A short word that stays the same (``cuda_oom``, ``disk_full`` ... or ``unknown``)."""
     text: str
+    """What happened."""
     cause: str
+    """The likely cause."""
     remedy: str
+    """What to change."""
     exception: str | None = None
+    """The last exception as Python wrote it; None when there was none."""
 
     def as_event(self) -> ErrorEvent:
         """The event that tells it."""
@@ -67,9 +68,9 @@ def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis
         return Diagnosis(kind, redact(own_text), redact(getattr(error, "cause", "") or ""), redact(own_remedy), line)
     seen: BaseException | None = error
     while seen is not None:
-        found = _match(_one_exception(seen))
-        if found is not None:
-            return replace(found, remedy=unfollowed(found.remedy, settings))
+        diagnosis = _match(_one_exception(seen))
+        if diagnosis is not None:
+            return replace(diagnosis, remedy=unfollowed(diagnosis.remedy, settings))
         seen = seen.__cause__ or seen.__context__
     return _unknown(line)
 
@@ -85,17 +86,17 @@ def diagnose(log_tail: str, exit_code: int | None = None) -> Diagnosis:
     number = _signal_or_status(exit_code)
     chain = [] if number in _OUTSIDE else last_exceptions(text, at_end=not exit_code)
     for exception in reversed(chain):
-        found = _match(exception)
-        if found is not None:
-            return found
+        diagnosis = _match(exception)
+        if diagnosis is not None:
+            return diagnosis
     if number in EXIT_CODES:
         return Diagnosis(*EXIT_CODES[number], chain[-1] if chain else _fault(text))
     if chain:
         return _unknown(chain[-1])
     for line in reversed(_BARE.findall(text) if exit_code else []):
-        found = _match(line.strip())
-        if found is not None:
-            return found
+        diagnosis = _match(line.strip())
+        if diagnosis is not None:
+            return diagnosis
     return _silent(exit_code, text)
 
 
@@ -114,13 +115,13 @@ def last_exceptions(text: str, at_end: bool = False) -> list[str]:
     first = len(starts) - 1
     while first > 0 and any(line.startswith(_CHAIN) for line in lines[starts[first - 1] : starts[first]]):
         first -= 1
-    found = []
+    exceptions = []
     for number, start in enumerate(starts[first:], first):
         end = starts[number + 1] if number + 1 < len(starts) else len(lines)
         exception = _exception_in(lines[start + 1 : end])
         if exception:
-            found.append(exception)
-    return found
+            exceptions.append(exception)
+    return exceptions
 
 
 def _exception_in(lines: list[str]) -> str | None:
@@ -138,9 +139,9 @@ def _exception_in(lines: list[str]) -> str | None:
 
 def _match(exception: str) -> Diagnosis | None:
     for rule in RULES:
-        found = rule.pattern.search(exception)
-        if found is not None:
-            return _filled(rule, found.groupdict(), exception)
+        match = rule.pattern.search(exception)
+        if match is not None:
+            return _filled(rule, match.groupdict(), exception)
     return None
 
 
@@ -186,18 +187,18 @@ def _silent(exit_code: int | None, text: str) -> Diagnosis:
             "Resume the run. If it ends this way again, watch the RAM while it trains.",
         )
     last = next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
-    said = f" Its last line was: {last[:200]}" if last else " It wrote nothing."
+    ending = f" Its last line was: {last[:200]}" if last else " It wrote nothing."
     return Diagnosis(
         "unknown",
-        f"The trainer ended with exit code {exit_code}.{said}",
+        f"The trainer ended with exit code {exit_code}.{ending}",
         "Monotile does not know the cause.",
         "Look at the end of log.txt; launcher.py doctor checks the installation.",
     )
 
 
 def _fault(text: str) -> str | None:
-    found = _FAULT.findall(text)
-    return found[-1] if found else None
+    faults = _FAULT.findall(text)
+    return faults[-1] if faults else None
 
 
 def _one_exception(error: BaseException) -> str:

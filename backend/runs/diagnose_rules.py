@@ -13,14 +13,12 @@ from re import Pattern
 
 @dataclass(frozen=True)
 class Rule:
-    """One known failure.
-
-    kind: a short stable word. pattern: searched in the last exception ("Type: message"). text, cause, remedy:
-    sentences; ``{name}`` is the pattern's group of that name.
-    """
+    """One known failure. In the sentences ``{name}`` is the pattern's group of that name."""
 
     kind: str
+    """A short word that stays the same."""
     pattern: Pattern[str]
+    """Searched in the last exception, which is "Type: message"."""
     text: str
     cause: str
     remedy: str
@@ -272,8 +270,8 @@ RULES: tuple[Rule, ...] = (
     # GPU, driver, build
     _rule(
         "driver_old",
-        r"driver on your system is too old \(found version (?P<found>\d+)\)",
-        "The NVIDIA driver is too old for this torch (it supports CUDA {found}).",
+        r"driver on your system is too old \(found version (?P<cuda>\d+)\)",
+        "The NVIDIA driver is too old for this torch (it supports CUDA {cuda}).",
         "torch was built for a newer CUDA than the driver supports.",
         "Update the NVIDIA driver, or install a torch for an older CUDA with launcher.py --torch-index.",
     ),

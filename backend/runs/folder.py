@@ -46,23 +46,27 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture drawn during training; step, prompt_index and prompt are None for a file that no event names."""
+    """One picture drawn during training; of a file that no event names only path and time are known."""
 
     path: Path
     step: int | None
     prompt_index: int | None
     prompt: str | None
     t: float
+    """The file's time in unix seconds."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One LoRA file of a run; ``size`` in bytes, ``t`` its time in unix seconds, step None when no event names it."""
+    """One LoRA file of a run."""
 
     path: Path
     step: int | None
+    """None when no event names the file."""
     size: int
+    """Bytes."""
     t: float
+    """The file's time in unix seconds."""
 
 
 class Run(RunPaths):

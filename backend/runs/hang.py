@@ -35,10 +35,10 @@ class HangDetector:
         stamps = []
         for path in self._files:
             with suppress(OSError):
-                found = path.stat()
+                status = path.stat()
                 # whoever only reads the metrics makes an empty -wal
-                if found.st_size:
-                    stamps.append(found.st_mtime_ns)
+                if status.st_size:
+                    stamps.append(status.st_mtime_ns)
         if not stamps:
             return 0.0
         newest = max(stamps)

@@ -205,7 +205,7 @@ class MetricsReader:
         self.path = _metrics_path(run)
         self._rest_until = 0.0
         self._whole: tuple[int, int] | None = None
-        self._said: str | None = None
+        self._complaint: str | None = None
 
     def count(self) -> int:
         """Number of steps recorded."""
@@ -371,8 +371,8 @@ class MetricsReader:
 
     def _complain(self, error: Exception) -> None:
         """Log what is wrong with the file, once: a page asks every second."""
-        if self._said != str(error):
-            self._said = str(error)
+        if self._complaint != str(error):
+            self._complaint = str(error)
             log.warning("%s can't be read as a whole: %s", self.path, error)
 
 
@@ -382,10 +382,10 @@ def _metrics_path(run: RunPaths | str | Path) -> Path:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def finite(value: float | int | None) -> float | int | None:

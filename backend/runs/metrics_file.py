@@ -97,7 +97,7 @@ def open_for_writing(path: Path, generation: int, start_step: int, tell: Tell = 
     Raises:
         WriteFailed: the file is held for longer, or can neither be used nor replaced.
     """
-    deadline, told = time.monotonic() + wait_s, False
+    deadline, waiting = time.monotonic() + wait_s, False
     while True:
         try:
             _begin_generation(path, generation, start_step)
@@ -107,9 +107,9 @@ def open_for_writing(path: Path, generation: int, start_step: int, tell: Tell = 
                 raise WriteFailed(
                     f"{path} can't be written: {error}.", "Check the disk, and that you may write there."
                 ) from error
-            if not told:
+            if not waiting:
                 tell(f"{path.name} is in use by another program.", f"The run waits {wait_s:.0f} seconds for it.")
-                told = True
+                waiting = True
             if time.monotonic() >= deadline:
                 raise WriteFailed(
                     f"{path} is in use by another program.",

@@ -29,17 +29,17 @@ class PhaseProgress:
         self._total = total
         self._every_s = every_s
         self._done = 0
-        self._told = -1
-        self._told_at = float("-inf")
+        self._written = -1
+        self._written_at = float("-inf")
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def __enter__(self) -> PhaseProgress:
-        self._tell()
+        self._write()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._told != self._done:
-            self._tell()
+        if kind is None and self._written != self._done:
+            self._write()
 
     def advance(self, count: int = 1) -> None:
         """So many more are done."""
@@ -53,11 +53,11 @@ class PhaseProgress:
             self._marks = deque([(now, done)])
         self._done = done
         self._total = total if total is not None else self._total
-        if now - self._told_at >= self._every_s:
+        if now - self._written_at >= self._every_s:
             self._marks.append((now, done))
             while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW_S:
                 self._marks.popleft()
-            self._tell()
+            self._write()
 
     def eta_s(self) -> float | None:
         """Seconds still needed at the present rate; None while it is not known."""
@@ -66,9 +66,9 @@ class PhaseProgress:
             return None
         return (self._total - self._done) * (now - begun) / (self._done - first)
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         eta = self.eta_s()
-        self._told, self._told_at = self._done, time.monotonic()
+        self._written, self._written_at = self._done, time.monotonic()
         self._events.write(
             PhaseEvent(
                 phase=self._phase, done=self._done, total=self._total, eta_s=None if eta is None else round(eta, 1)

@@ -31,16 +31,15 @@ _CLOCK_SLACK_S = 2.0
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, told apart from later ones with the same pid.
-
-    pid, create_time (unix seconds, as psutil gives it); boot and ticks (Linux: the boot's id, and the start in clock
-    ticks since then) are exact where the create time moves with the clock. None elsewhere.
-    """
+    """One process, distinct from later ones with the same pid."""
 
     pid: int
     create_time: float
+    """Unix seconds, as psutil gives them."""
     boot: str | None = None
+    """Linux: the id of the boot. With `ticks` it is exact, where the create time moves with the clock."""
     ticks: int | None = None
+    """Linux: the start in clock ticks since the boot."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 LADDER: tuple[tuple[Literal["INT", "TERM", "KILL"], float], ...] = (("INT", 10.0), ("TERM", 10.0), ("KILL", 10.0))
 # A trainer that ended by itself leaves helpers that need a moment to notice.
 _AFTERLIFE_S = 5.0
-# A trainer that has told its end still takes its libraries down.
+# A trainer that has written its end still takes its libraries down.
 _LEAVING_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,12 +42,14 @@ How = Literal["not running", "asked", "INT", "TERM", "KILL"]
 
 @dataclass(frozen=True)
 class StopResult:
-    """How a stop went: what it took (``asked`` is the gentle way), its seconds, and pids that could not be ended."""
+    """How a stop went."""
 
     run: Run
     how: How
+    """What it took: ``asked`` is the gentle way, the others are signals."""
     seconds: float
     survivors: tuple[int, ...] = ()
+    """The pids that could not be ended."""
 
     @property
     def stopped(self) -> bool:
@@ -218,7 +220,7 @@ def _stop_elsewhere(run: Run, known: dict, grace_s: float, say: Callable[[str], 
 
 
 def _let_leave(run: Run) -> None:
-    """Wait for a process that has told its end: after a stop, taking torch down takes seconds more."""
+    """Wait for a process that has written its end: after a stop, taking torch down takes seconds more."""
     until = time.monotonic() + _LEAVING_S
     while time.monotonic() < until:
         current = run.record()
