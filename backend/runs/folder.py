@@ -114,7 +114,7 @@ class Run(RunPaths):
             why = getattr(error, "text", "") or f"{error.strerror or error}."
             raise RunError(
                 f"The run's folder {path} can't be created: {why}",
-                "Choose another output_dir, or free some space there.",
+                "Free some space there, or choose another output_dir.",
             ) from error
         return run
 

@@ -346,19 +346,25 @@ def to_fields(event: Event) -> Json:
 
 def from_fields(line: Mapping[str, Any]) -> Event | None:
     """The event of a line's fields (``kind`` and ``t`` included); None for an unknown kind or without what it needs."""
-    for kind in KINDS:
-        if kind.kind == line["kind"] and (not kind.mark or kind.mark in line):
-            values = {name: line[name] for name, plain in _types(kind).items() if _fits(line.get(name, ...), plain)}
-            lacking = any(f.default is MISSING and f.name not in values for f in fields(kind))
-            return None if lacking else kind(**values)
+    for kind in _by_kind().get(line["kind"], ()):
+        if not kind.mark or kind.mark in line:
+            plain, required = _fields(kind)
+            values = {name: line[name] for name in plain.keys() & line.keys() if _fits(line[name], plain[name])}
+            return kind(**values) if required <= values.keys() else None
     return None
 
 
 @cache
-def _types(kind: type[Event]) -> dict[str, tuple[type, ...]]:
-    """The plain types that each field of a class may hold."""
+def _by_kind() -> dict[str, list[type[Event]]]:
+    return {word: [kind for kind in KINDS if kind.kind == word] for word in {kind.kind for kind in KINDS}}
+
+
+@cache
+def _fields(kind: type[Event]) -> tuple[dict[str, tuple[type, ...]], frozenset[str]]:
+    """The plain types that each field of a class may hold, and the fields that must be there."""
     hints = get_type_hints(kind)
-    return {field.name: tuple(_plain(hints[field.name])) for field in fields(kind)}
+    required = frozenset(field.name for field in fields(kind) if field.default is MISSING)
+    return {field.name: tuple(_plain(hints[field.name])) for field in fields(kind)}, required
 
 
 def _plain(hint: Any) -> list[type]:
