@@ -38,6 +38,7 @@ class RunView:
         self._lock = threading.Lock()
         self._offset = 0
         self._facts = RunFacts()
+        self._values: tuple[int, dict[str, Any]] | None = None
         self._ended: tuple[object, dict[str, Any]] | None = None
         self._listed: dict[Path, tuple[object, list[dict[str, Any]]]] = {}
 
@@ -92,12 +93,14 @@ class RunView:
             events, offset = read_events(self.run.events_path, self._offset)
             if offset < self._offset:
                 # The file was replaced by a shorter one: nothing of the old one holds.
-                self._facts = RunFacts()
+                self._facts, self._values = RunFacts(), None
                 events, offset = read_events(self.run.events_path, 0)
             self._offset = offset
             for event in events:
                 self._facts.add(event)
-            facts = self._facts.to_dict()
+            if self._values is None or self._values[0] != self._facts.version:
+                self._values = (self._facts.version, self._facts.to_dict())
+            facts = dict(self._values[1])
             facts["checkpoints"] = self._once(self._facts.saved, self.run.checkpoints_dir, self._files)
             facts["samples"] = self._once(self._facts.drawn, self.run.samples_dir, self._samples)
             mark = f"{self._facts.version}:{len(facts['checkpoints'])}:{len(facts['samples'])}"

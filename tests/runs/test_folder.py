@@ -220,5 +220,5 @@ def test_a_disk_too_small_for_the_record_is_a_sentence(runs_root, run):
     command = [sys.executable, "-c", FULL, str(runs_root), str(run.path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "can't be created: " in done.stdout and "Choose another output_dir" in done.stdout
+    assert "can't be created: " in done.stdout and "choose another output_dir" in done.stdout
     assert "run.json" in done.stderr and "can't be written" in done.stderr
