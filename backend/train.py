@@ -23,14 +23,15 @@ from backend.config.load import load, ready
 from backend.config.schema import Config, by_path, get
 from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
 from backend.plan import base_model_check as family_check
-from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import StoppedEvent
 from backend.runs.folder import Run, find, list_runs
 from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
+from backend.runs.start_lock import one_start
 from backend.runs.states import state_step
 from backend.training.requests import Asks, StopAsked
 from backend.training.run_record import finish
@@ -90,12 +91,12 @@ def run_trainer(
             # A resumed run stands where its state was saved.
             step = (state_step(run.state_dir) if resume else None) or 0
             log.info("Stopped before the first step; there was nothing to save.")
-            events.write("stopped", step=step)
+            events.write(StoppedEvent(step=step))
             finish(run, "stopped", step=step)
             return DONE
         except KeyboardInterrupt:
             log.warning("Ended at once; the last saved state is kept.")
-            events.write("stopped", step=None)
+            events.write(StoppedEvent(step=None))
             finish(run, "stopped")
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
@@ -146,7 +147,7 @@ def _fail(run: Run, events: EventWriter, error: BaseException, cfg: Config | Non
     _log_failure(error, diagnosis)
     # what the error came from says more than the words about it
     diagnosis = replace(diagnosis, exception=getattr(error, "exception", None) or diagnosis.exception)
-    events.write("error", **diagnosis.as_event())
+    events.write(diagnosis.as_event())
     said = {"text": diagnosis.text, "cause": diagnosis.cause, "remedy": diagnosis.remedy}
     finish(run, "failed", error={**said, "exception": diagnosis.exception})
     return WRONG_INPUT if isinstance(error, Refused) else FAILED

@@ -21,9 +21,9 @@ from backend.dataset.images import EXTENSIONS
 from backend.families.table import FAMILIES
 from backend.plan import base_model_check as family_check
 from backend.runs import supervise
-from backend.runs.admission import one_start
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
+from backend.runs.start_lock import one_start
 from gui import base_model, fields, form, imports, keep_on_load, messages
 from gui.draft import Desk
 from gui.run_store import Places

@@ -23,17 +23,17 @@ FOLDER = ".monotile-bin"
 MARK = ".deleted-by-monotile.json"
 """The file inside of a deleted run: what it was called, and when it was deleted."""
 
-# Long enough to think better of it, short enough not to fill a disk.
+# Long enough to change one's mind, short enough not to fill a disk.
 _KEPT_S = 7 * 24 * 3600
 
 
 def put(run: Run) -> str:
     """Move a run into its folder's bin; the token brings it back. RunError when it is at work or can't be moved."""
     if run.is_at_work():
-        raise RunError(f"The run {run.name} is still at work.", "Stop it first.")
+        raise RunError(f"The run {run.name} is still running.", "Stop it first.")
     if not record.is_ours(run.record()) or run.path.is_symlink():
         raise RunError(
-            f"The folder {run.path} holds no record of this program, so it is not touched.",
+            f"The folder {run.path} holds no record that Monotile wrote, so it is not deleted.",
             "Delete it by hand if it is no longer needed.",
         )
     target = run.path.parent / FOLDER / secrets.token_hex(8)
@@ -45,15 +45,15 @@ def put(run: Run) -> str:
         except OSError:
             (run.path / MARK).unlink(missing_ok=True)
             raise
-    except OSError as wrong:
+    except OSError as error:
         raise RunError(
-            f"The run {run.name} can't be deleted: {wrong.strerror or wrong}.", "Close programs that use it."
-        ) from wrong
+            f"The run {run.name} can't be deleted: {error.strerror or error}.", "Close programs that use it."
+        ) from error
     return target.name
 
 
 def take_back(root: Path, token: str) -> str | None:
-    """Take a run out of the bin of a runs folder again; its name, or None where it is not there. RunError."""
+    """Restore a run from the bin of a runs folder; its name, or None where it is not there. RunError."""
     held = next((path for path in _entries(root / FOLDER) if path.name == token), None)
     mark = None if held is None else _mark(held)
     if held is None or mark is None:
@@ -65,8 +65,10 @@ def take_back(root: Path, token: str) -> str | None:
     try:
         held.rename(target)
         (target / MARK).unlink(missing_ok=True)
-    except OSError as wrong:
-        raise RunError(f"The run {target.name} can't be taken back: {wrong.strerror or wrong}.") from wrong
+    except OSError as error:
+        raise RunError(
+            f"The run {target.name} can't be restored: {error.strerror or error}.", "Close programs that use it."
+        ) from error
     return target.name
 
 
@@ -91,8 +93,8 @@ def _remove(path: Path) -> None:
         return
     try:
         path.unlink()
-    except OSError as wrong:
-        log.debug("%s can't be removed yet: %s", path, wrong)
+    except OSError as error:
+        log.debug("%s can't be removed yet: %s", path, error)
 
 
 def _mark(folder: Path) -> dict | None:

@@ -1,4 +1,4 @@
-"""Our own routes, beside Gradio's: what the page polls, the pictures it shows, and the buttons that need no form.
+"""Answers the page's own requests about runs: what it polls, the pictures it shows, the buttons that need no form.
 
 Everything a browser sends is a name out of a list that the server made, never a path; every answer says what kind of
 file it is and forbids the browser to guess.
@@ -21,18 +21,18 @@ from backend.base.errors import WriteFailed
 from backend.base.jsonable import jsonable
 from backend.families.files.headers import Unreadable, read_header
 from backend.runs import supervise
-from backend.runs.admission import one_start
 from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.logs import read_log
+from backend.runs.start_lock import one_start
 from gui import messages
 from gui.run_store import PICTURES, Places, list_paths
-from gui.run_view import RunWatch
+from gui.run_view import RunView
 
 log = logging.getLogger(__name__)
 
-_WATCHED = 1000
+_MOST_VIEWS = 1000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
 _KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
@@ -41,42 +41,42 @@ _TONES = {"done": "good", "failed": "bad", "dead": "bad", "stopped": "calm"}
 Name = Annotated[str, Query(max_length=300)]
 
 
-class Watches:
+class RunViews:
     """The runs that pages look at, each followed once; the least recently seen is forgotten."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._lock = threading.Lock()
-        self._held: dict[Path, RunWatch] = {}
+        self._held: dict[Path, RunView] = {}
 
-    def of(self, name: str) -> RunWatch:
-        """The watch on the run of this name. RunNotFound when there is none."""
+    def of(self, name: str) -> RunView:
+        """The view of the run of this name. RunNotFound when there is none."""
         return self.on(self._places.run(name))
 
-    def on(self, run: Run) -> RunWatch:
-        """The watch on this run."""
+    def on(self, run: Run) -> RunView:
+        """The view of this run."""
         with self._lock:
-            watch = self._held.pop(run.path, None) or RunWatch(run)
-            self._held[run.path] = watch
-            while len(self._held) > _WATCHED:
+            view = self._held.pop(run.path, None) or RunView(run)
+            self._held[run.path] = view
+            while len(self._held) > _MOST_VIEWS:
                 self._held.pop(next(iter(self._held)))
-            return watch
+            return view
 
 
 def routes(places: Places) -> APIRouter:
     """The routes about runs, files and folders; those about the form are in `gui.form_routes`."""
     router = APIRouter()
-    _reading(router, places, Watches(places))
+    _reading(router, places, RunViews(places))
     _files(router, places)
     _acting(router, places)
     return router
 
 
-def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
+def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
     @router.get("/runs")
     def runs() -> Response:
         """Every run with its state, those at work first, then the newest."""
-        return answer({"runs": [_brief(watches.on(run)) for run in places.runs()]})
+        return answer({"runs": [_brief(views.on(run)) for run in places.runs()]})
 
     @router.get("/live")
     def live(
@@ -93,37 +93,37 @@ def _reading(router: APIRouter, places: Places, watches: Watches) -> None:
         A series with ``from`` takes the place of what the page has from that step on. ``log_offset`` asks for the log
         from there on too, as ``/log`` gives it.
         """
-        watch = _found(lambda: watches.of(run))
-        status = watch.status()
-        series, mark = watch.series(width, since, until, key)
-        reply: dict[str, Any] = {"status": status, "last": watch.last(), "key": mark}
+        view = _or_refusal(lambda: views.of(run))
+        status = view.status()
+        series, mark = view.series(width, since, until, key)
+        reply: dict[str, Any] = {"status": status, "last": view.last(), "key": mark}
         if series is not None:
             reply["series"] = series
-        facts, reply["seen"] = watch.facts()
+        facts, reply["seen"] = view.facts()
         if reply["seen"] != seen:
             reply["facts"] = facts
         if log_offset is not None:
-            reply["log"] = _log_since(watch.run, log_offset)
+            reply["log"] = _log_since(view.run, log_offset)
         return answer(reply)
 
     @router.get("/log")
     def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
         """What was added to a run's log since a byte offset, as text for ``textContent``."""
-        return answer(_log_since(_found(lambda: places.run(run)), offset))
+        return answer(_log_since(_or_refusal(lambda: places.run(run)), offset))
 
     @router.get("/library")
     def library() -> Response:
         """Every run with its files and its last samples."""
-        return answer({"runs": [_shelf(watches.on(run)) for run in places.runs()]})
+        return answer({"runs": [_shelf(views.on(run)) for run in places.runs()]})
 
 
 def _files(router: APIRouter, places: Places) -> None:
     @router.get("/image")
     def image(run: Name, file: Name) -> Response:
         """A sample picture of a run."""
-        path = places.sample(_found(lambda: places.run(run)), file)
+        path = places.sample(_or_refusal(lambda: places.run(run)), file)
         if path is None:
-            raise HTTPException(404, "There is no such picture.")
+            raise HTTPException(404, "There is no such sample image.")
         return FileResponse(path, media_type=PICTURES[path.suffix.lower()], headers=_KEEP)
 
     @router.get("/download")
@@ -138,8 +138,8 @@ def _files(router: APIRouter, places: Places) -> None:
         """What a LoRA file says about itself."""
         try:
             return answer({"metadata": safetensors_metadata(_lora(places, run, file))})
-        except ValueError as wrong:
-            raise HTTPException(422, str(wrong)) from None
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
 
     @router.get("/fs")
     def folders(
@@ -153,38 +153,38 @@ def _acting(router: APIRouter, places: Places) -> None:
     @router.post("/control")
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
-        found = _found(lambda: places.run(run))
-        if not found.is_at_work():
-            raise HTTPException(409, f"The run {run} is not at work.")
+        target = _or_refusal(lambda: places.run(run))
+        if not target.is_at_work():
+            raise HTTPException(409, f"The run {run} is not running.")
         if what == "stop":
-            supervise.stop_in_background(found)
+            supervise.stop_in_background(target)
         elif what in ("save", "sample"):
-            _found(lambda: Control(found).request(what))  # type: ignore[arg-type]
+            _or_refusal(lambda: Control(target).request(what))  # type: ignore[arg-type]
         else:
-            raise HTTPException(422, "A run can be asked to stop, save or sample.")
+            raise HTTPException(422, "The requests to a run are: stop, save, sample.")
         return answer({"asked": what})
 
     @router.post("/resume")
     def resume(run: Annotated[str, Body(embed=True)]) -> Response:
-        """Go on with a run from its saved state."""
-        found = _found(lambda: places.run(run))
+        """Continue a run from its saved state."""
+        target = _or_refusal(lambda: places.run(run))
 
         def start() -> None:
-            with one_start(places.runs, but=found):
-                supervise.start(None, found, resume=True)
+            with one_start(places.runs, but=target):
+                supervise.start(None, target, resume=True)
 
-        _found(start)
-        return answer({"run": found.name})
+        _or_refusal(start)
+        return answer({"run": target.name})
 
     @router.post("/delete")
     def delete(run: Annotated[str, Body(embed=True)]) -> Response:
         """Put a run into the bin."""
-        return answer({"token": _found(lambda: places.delete(run))})
+        return answer({"token": _or_refusal(lambda: places.delete(run))})
 
     @router.post("/restore")
     def restore(token: Annotated[str, Body(embed=True)]) -> Response:
         """Take a run out of the bin."""
-        return answer({"run": _found(lambda: places.restore(token))})
+        return answer({"run": _or_refusal(lambda: places.restore(token))})
 
 
 def answer(content: dict[str, Any]) -> Response:
@@ -201,10 +201,10 @@ def answer(content: dict[str, Any]) -> Response:
 def safetensors_metadata(path: Path) -> dict[str, str]:
     """The metadata in a safetensors file's header, read without loading a tensor. ValueError when it is none."""
     try:
-        found = read_header(path).metadata
+        metadata = read_header(path).metadata
     except Unreadable as error:
         raise ValueError(f"{path.name} {error}. {error.remedy}") from None
-    return {str(name): str(value) for name, value in sorted(found.items())}
+    return {str(name): str(value) for name, value in sorted(metadata.items())}
 
 
 def _log_since(run: Run, offset: int) -> dict[str, Any]:
@@ -212,20 +212,20 @@ def _log_since(run: Run, offset: int) -> dict[str, Any]:
     return {"text": text, "offset": end, "reset": offset == 0 or end < offset}
 
 
-def _brief(watch: RunWatch) -> dict[str, Any]:
-    status = watch.status()
+def _brief(view: RunView) -> dict[str, Any]:
+    status = view.status()
     return {key: status[key] for key in ("name", "state", "active", "step", "total_steps", "eta_s", "started", "text")}
 
 
-def _shelf(watch: RunWatch) -> dict[str, Any]:
-    status = watch.status()
-    facts, _ = watch.facts()
+def _shelf(view: RunView) -> dict[str, Any]:
+    status = view.status()
+    facts, _ = view.facts()
     named = [sample["file"] for sample in facts["samples"]]
     shown = named if len(named) <= 8 else [*named[:2], *named[-6:]]
     started = status["started"]
     return {
         "name": status["name"],
-        "path": str(watch.run.path),
+        "path": str(view.run.path),
         "state": status["state"],
         "tone": _TONES.get(status["state"], "busy"),
         "live": status["active"],
@@ -241,17 +241,17 @@ def _shelf(watch: RunWatch) -> dict[str, Any]:
 
 
 def _lora(places: Places, run: str, file: str) -> Path:
-    path = places.lora(_found(lambda: places.run(run)), file)
+    path = places.lora(_or_refusal(lambda: places.run(run)), file)
     if path is None:
         raise HTTPException(404, "There is no such LoRA file.")
     return path
 
 
-def _found(get: Any) -> Any:
+def _or_refusal(get: Any) -> Any:
     """The value of ``get()``, its errors as answers with their sentence."""
     try:
         return get()
-    except RunError as wrong:
-        raise HTTPException(404 if isinstance(wrong, RunNotFound) else 409, messages.words(wrong)) from None
-    except WriteFailed as wrong:
-        raise HTTPException(507, messages.words(wrong)) from None
+    except RunError as error:
+        raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
+    except WriteFailed as error:
+        raise HTTPException(507, messages.words(error)) from None

@@ -24,6 +24,7 @@ from backend.compile import durations
 from backend.compile.counts import counts
 from backend.compile.forward_shape import Running, now_running, scene
 from backend.compile.reasons import Cause, InForce, Signature, explain
+from backend.runs.events.kinds import Event, GraphBreakEvent, GraphEvent, RecompileEvent
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Telemetry:
         self._rows_done = 0
         self._breaks_done = 0
         self._guards_done: dict[CodeType, int] = {}
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Event] = []
         self._planned: int | None = None
         self._allowed: dict[bool, int | None] = {}
         self._pieces = False
@@ -188,8 +189,8 @@ class Telemetry:
         with self._lock:
             return self._compiling()
 
-    def new_events(self) -> list[dict[str, Any]]:
-        """Events since the last call, each with its `kind`, for the run's events.jsonl."""
+    def new_events(self) -> list[Event]:
+        """Events since the last call, for the run's events.jsonl."""
         self.poll()
         with self._lock:
             events, self._events = self._events, []
@@ -312,9 +313,15 @@ class Telemetry:
             warm=self._planned is not None and number >= self._planned,
         )
         self._events.append(
-            {"kind": "compile", "graph": number, "block": kind, "seconds": round(seconds, 3), "cached": hit}
-            | _sizes(signature)
-            | ({"reason": cause.reason} if cause else {})
+            GraphEvent(
+                graph=number,
+                block=kind,
+                seconds=round(seconds, 3),
+                cached=hit,
+                **_sizes(signature),
+                gradients=signature.gradients,
+                reason=cause.reason if cause else None,
+            )
         )
         if recompile:
             self._alarm(graph)
@@ -342,15 +349,14 @@ class Telemetry:
         planned = f" beyond the {self._planned} planned" if self._planned is not None else ""
         log.warning("graph %d%s for %s blocks: %s", graph.number, planned, graph.kind, cause.reason)
         self._events.append(
-            {
-                "kind": "recompile",
-                "reason": cause.reason,
-                "block": graph.kind,
-                "setting": cause.setting,
-                "guard": graph.guard,
-                "graph": graph.number,
-                "planned": self._planned,
-            }
+            RecompileEvent(
+                reason=cause.reason,
+                block=graph.kind,
+                setting=cause.setting,
+                guard=graph.guard,
+                graph=graph.number,
+                planned=self._planned,
+            )
         )
 
     def _read_breaks(self) -> None:
@@ -364,12 +370,11 @@ class Telemetry:
             frame = _place(reason.user_stack or ())
             said = next((line.strip() for line in str(reason.reason).splitlines() if line.strip()), "unknown")
             self._events.append(
-                {
-                    "kind": "graph_break",
-                    "reason": said,
-                    "file": frame.filename if frame else None,
-                    "line": frame.lineno if frame else None,
-                }
+                GraphBreakEvent(
+                    reason=said,
+                    file=frame.filename if frame else None,
+                    line=frame.lineno if frame else None,
+                )
             )
         self.stats = replace(self.stats, breaks=self.stats.breaks + len(fresh))
 
@@ -390,9 +395,6 @@ def _signature(what: Running | None) -> Signature:
     return Signature(scene(), torch.is_grad_enabled(), autocast, training, backend)
 
 
-def _sizes(signature: Signature) -> dict[str, Any]:
+def _sizes(signature: Signature) -> dict[str, int]:
     shape = signature.scene
-    sizes = (
-        {"image_tokens": shape.image_tokens, "text_tokens": shape.text_tokens, "batch": shape.batch} if shape else {}
-    )
-    return sizes | {"gradients": signature.gradients}
+    return {"image_tokens": shape.image_tokens, "text_tokens": shape.text_tokens, "batch": shape.batch} if shape else {}

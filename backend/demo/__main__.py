@@ -24,7 +24,8 @@ from backend.demo.report import Outcome, draw_before_after, read_outcome, tell_o
 from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import Run
-from backend.runs.status import Failure, RunStatus, StatusReader
+from backend.runs.status import Failure, RunStatus
+from backend.runs.status_reader import StatusReader
 from backend.runs.supervise import start, stop
 from backend.training.terminal import show
 

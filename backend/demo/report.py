@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import RenderableType
@@ -15,6 +14,15 @@ from rich.text import Text
 
 from backend.base.files import write_atomic
 from backend.runs.events import read_events
+from backend.runs.events.kinds import (
+    CompileStateEvent,
+    DoneEvent,
+    Event,
+    GraphBreakEvent,
+    GraphEvent,
+    RecompileEvent,
+    ValidationEvent,
+)
 from backend.runs.folder import Run, Sample
 from backend.runs.metrics import MetricsReader
 
@@ -79,8 +87,8 @@ class Outcome:
 def read_outcome(run: Run) -> Outcome:
     """Read the records of `run`; what it did not measure, draw or compile is left out."""
     events, _ = read_events(run.events_path)
-    done = [event for event in events if event["kind"] == "done"]
-    lora = Path(done[-1]["lora"]) if done and done[-1].get("lora") else None
+    loras = [event.lora for event in events if isinstance(event, DoneEvent)]
+    lora = Path(loras[-1]) if loras and loras[-1] else None
     return Outcome(_changes(events), _compiling(events, run), _pairs(run.samples()), lora)
 
 
@@ -166,30 +174,30 @@ def _open(path: Path) -> Image.Image:
         return picture.convert("RGB")
 
 
-def _changes(events: Sequence[dict[str, Any]]) -> tuple[Change, ...]:
+def _changes(events: Sequence[Event]) -> tuple[Change, ...]:
     measured: dict[str, list[Measured]] = {}
     for event in events:
-        if event["kind"] == "validation" and event.get("loss") is not None:
-            found = Measured(event["step"], dict(event["sigma_losses"]), event["loss"])
-            measured.setdefault(event["set"], []).append(found)
+        if isinstance(event, ValidationEvent) and event.loss is not None:
+            found = Measured(event.step, dict(event.sigma_losses or {}), event.loss)
+            measured.setdefault(event.set, []).append(found)
     return tuple(Change(name, found[0], found[-1]) for name, found in measured.items() if len(found) > 1)
 
 
-def _compiling(events: Sequence[dict[str, Any]], run: Run) -> Compiling:
-    states = [event for event in events if event["kind"] == "compile" and "state" in event]
+def _compiling(events: Sequence[Event], run: Run) -> Compiling:
+    states = [event for event in events if isinstance(event, CompileStateEvent)]
     row = MetricsReader(run).last() or {}
 
-    def count(kind: str, key: str | None = None) -> int:
-        return sum(event["kind"] == kind and (key is None or key in event) for event in events)
+    def count(kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in events)
 
-    last = states[-1] if states else {}
+    last = states[-1] if states else CompileStateEvent(state="off")
     return Compiling(
-        state=last.get("state") or "off",
-        reason=last.get("reason"),
-        planned=int(last.get("planned") or 0),
-        graphs=count("compile", "graph"),
-        recompiles=count("recompile"),
-        breaks=count("graph_break"),
+        state=last.state or "off",
+        reason=last.reason,
+        planned=last.planned or 0,
+        graphs=count(GraphEvent),
+        recompiles=count(RecompileEvent),
+        breaks=count(GraphBreakEvent),
         seconds=float(row.get("compile_seconds") or 0.0),
     )
 

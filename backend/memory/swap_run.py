@@ -12,6 +12,7 @@ from torch import nn
 from backend.config.schema import Config
 from backend.memory.swap import Swap
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import SwapEvent
 
 log = logging.getLogger(__name__)
 
@@ -39,5 +40,5 @@ def swap_blocks(
     for line in swap.facts.lines(batches):
         log.info(line)
     limit = swap.facts.limit_seconds * batches
-    events.write("swap", **swap.facts.to_dict(), batches=batches, step_limit_seconds=limit)
+    events.write(SwapEvent(**swap.facts.to_dict(), batches=batches, step_limit_seconds=limit))
     return swap

@@ -1,4 +1,4 @@
-"""``python -m backend.runs status | stop | logs [RUN]``."""
+"""Runs ``python -m backend.runs status | stop | logs [RUN]``."""
 
 from __future__ import annotations
 

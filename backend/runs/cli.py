@@ -1,4 +1,4 @@
-"""The terminal's view of runs: ``status``, ``stop`` and ``logs``.
+"""Shows and stops runs from a terminal: ``status``, ``stop`` and ``logs``.
 
 ``launcher.py status | stop | logs`` calls ``python -m backend.runs`` with the same words.
 """
@@ -21,7 +21,8 @@ from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import find, list_runs
 from backend.runs.logs import read_log, tail_log
-from backend.runs.status import RunStatus, StatusReader, statuses
+from backend.runs.status import RunStatus
+from backend.runs.status_reader import StatusReader, statuses
 from backend.runs.supervise import stop
 
 _STYLES = {"running": "cyan", "starting": "cyan", "stopping": "yellow", "done": "green", "failed": "red", "dead": "red"}
@@ -51,11 +52,11 @@ def main(arguments: list[str], console: Console | None = None) -> int:
 def show_status(root: Path, name: str | None, console: Console, as_json: bool = False) -> int:
     """Write how one run stands, or all runs in ``root`` when ``name`` is None; 1 when that one run failed."""
     if name is None:
-        found = statuses(list_runs(root))
+        listed = statuses(list_runs(root))
         if as_json:
-            _write_json([status.to_dict() for status in found], console)
-        elif found:
-            console.print(_table(found))
+            _write_json([status.to_dict() for status in listed], console)
+        elif listed:
+            console.print(_table(listed))
         else:
             console.print(escape(f"There are no runs in {root} yet."), highlight=False)
         return 0
@@ -79,13 +80,13 @@ def stop_run(root: Path, name: str, console: Console, grace_s: float) -> int:
 
 
 def show_logs(root: Path, name: str, console: Console, lines: int, follow: bool) -> int:
-    """Write the end of a run's log; with ``follow`` go on until the run ends (or Ctrl+C)."""
+    """Write the end of a run's log; with ``follow`` continue until the run ends (or Ctrl+C)."""
     run = find(root, name, paths=True)
     text, offset = tail_log(run.log_path, lines), _size(run.log_path)
     _write(text, console)
     reader = StatusReader(run)
     while follow:
-        # The state is asked first: what the trainer wrote before it ended is read after that.
+        # The state is read first: what the trainer wrote before it ended is read after that.
         active = reader.read().active
         text, offset = read_log(run.log_path, offset)
         _write(text, console)
@@ -107,28 +108,30 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--root", default="runs", help="the folder of run folders (default: runs)")
         return command
 
-    status = add("status", "Show how a run stands, or all runs.", "?")
+    status = add("status", "Show the status of a run, or of all runs.", "?")
     status.add_argument("--json", action="store_true", help="write JSON, for programs")
     status.set_defaults(command=lambda o, c: show_status(resolve(o.root), o.run, c, o.json))
 
     halt = add("stop", "Stop a run: it saves its state first.")
-    halt.add_argument("--grace", type=float, default=120.0, help="seconds to wait before it is ended (default: 120)")
+    halt.add_argument(
+        "--grace", type=float, default=120.0, help="seconds to wait before the run is ended by force (default: 120)"
+    )
     halt.add_argument("--now", action="store_true", help="don't wait for it to save")
     halt.set_defaults(command=lambda o, c: stop_run(resolve(o.root), o.run, c, 0.0 if o.now else o.grace))
 
     logs = add("logs", "Show the end of a run's log.")
     logs.add_argument("-n", "--lines", type=int, default=50, help="how many lines (default: 50)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on as the run writes, until it ends")
+    logs.add_argument("-f", "--follow", action="store_true", help="keep showing new lines until the run ends")
     logs.set_defaults(command=lambda o, c: show_logs(resolve(o.root), o.run, c, o.lines, o.follow))
 
     return parser
 
 
-def _table(found: list[RunStatus]) -> Table:
+def _table(listed: list[RunStatus]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("Run", "State", "Step", "Time left", "What"):
+    for title in ("Run", "State", "Step", "Time left", "Details"):
         table.add_column(title, no_wrap=title == "Run")
-    for status in found:
+    for status in listed:
         total = f" / {status.total_steps}" if status.total_steps else ""
         left = spoken(status.eta_s) if status.eta_s is not None else ""
         style = _STYLES.get(status.state, "")

@@ -1,28 +1,26 @@
-"""How page and terminal speak to a trainer: a file each in the run's ``control/`` folder, seen within a step."""
+"""Carries requests from page and terminal to a trainer: a file each in ``control/``, seen within a step."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from backend.base.files import write_atomic
 from backend.base.jsonable import dumps
-
-if TYPE_CHECKING:
-    from backend.runs.folder import Run
+from backend.runs.paths import RunPaths
 
 Request = Literal["stop", "save", "sample"]
 REQUESTS: frozenset[str] = frozenset({"stop", "save", "sample"})
 
 
 class Control:
-    """The requests of one run. Asking twice is asking once."""
+    """The requests of one run. The same request twice counts once."""
 
-    def __init__(self, run: Run | str | Path) -> None:
-        """Of a `Run`, or of the control folder at a path (made when something is asked)."""
-        self.folder = Path(run) if isinstance(run, str | Path) else run.control_dir
+    def __init__(self, run: RunPaths | str | Path) -> None:
+        """Of a run, or of the control folder at a path (made at the first request)."""
+        self.folder = run.control_dir if isinstance(run, RunPaths) else Path(run)
 
     def request(self, name: Request) -> None:
         """Ask the trainer to ``stop`` (it saves first), ``save`` now, or ``sample`` now.
@@ -36,7 +34,7 @@ class Control:
         write_atomic(self.folder / name, dumps({"t": time.time()}))
 
     def pending(self) -> set[str]:
-        """What is asked for and not yet cleared; costs some microseconds, so that a trainer may ask at every step."""
+        """Requests that are not cleared yet. It takes some microseconds, so that a trainer may look at every step."""
         try:
             return REQUESTS & set(os.listdir(self.folder))
         except FileNotFoundError:
@@ -48,11 +46,11 @@ class Control:
         (self.folder / name).unlink(missing_ok=True)
 
     def clear_all(self) -> None:
-        """Forget what was asked of an earlier process."""
+        """Remove the requests to an earlier process."""
         for name in REQUESTS:
             (self.folder / name).unlink(missing_ok=True)
 
     @staticmethod
     def _check(name: str) -> None:
         if name not in REQUESTS:
-            raise ValueError(f"a run can't be asked to {name!r}; known: {', '.join(sorted(REQUESTS))}")
+            raise ValueError(f"there is no request {name!r} to a run; known: {', '.join(sorted(REQUESTS))}")

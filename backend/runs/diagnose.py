@@ -1,4 +1,4 @@
-"""Turn a trainer's end into words: what happened, the likely cause, what to change."""
+"""Diagnoses why a trainer ended: what happened, the likely cause, what to change."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from backend.base.files import is_disk_full
 from backend.base.redact import redact
 from backend.runs.diagnose_rules import RULES, Rule
+from backend.runs.events.kinds import ErrorEvent
 from backend.runs.exit_codes import EXIT_CODES
-from backend.runs.followed import Settings, unfollowed
+from backend.runs.remedy_filter import Settings, unfollowed
 
 # "pkg.module.SomeError: message" at the start of a line, as the last line of a traceback has it.
 _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$")
 _TRACEBACK = re.compile(r"^(?:[\d:. -]*\w* *\|? *)?Traceback \(most recent call last\):\s*$")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _FAULT = re.compile(r"^(?:Fatal Python error: .+|Windows fatal exception: .+)$", re.MULTILINE)
-# Deaths that libraries write without a traceback, on a line of their own.
+# Failures that libraries write without a traceback, on a line of their own.
 _BARE = re.compile(
     r"^.*(?:CUDA out of memory|No space left on device|std::bad_alloc|terminate called after throwing|Killed process|"
     r"ModuleNotFoundError|No module named).*$",
@@ -25,43 +26,40 @@ _BARE = re.compile(
 )
 # A line that the trainer's own logging wrote: it ends the message of an exception above it.
 _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-# Ended from outside: whatever exception the log holds was survived.
+# Ended from outside: the trainer survived whatever exception the log holds.
 _OUTSIDE = {9, 15, 1, 2, 0xC000013A, 0x40010004}
 _LONGEST = 2000
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a run ended, for people.
-
-    kind: a short stable word (``cuda_oom``, ``disk_full`` ... or ``unknown``). text: what happened. cause: the likely
-    cause. remedy: what to change. exception: the last exception as Python wrote it, None when there was none.
-    """
+    """Why a run ended, for people."""
 
     kind: str
+    """A short word that stays the same (``cuda_oom``, ``disk_full`` ... or ``unknown``)."""
     text: str
+    """What happened."""
     cause: str
+    """The likely cause."""
     remedy: str
+    """What to change."""
     exception: str | None = None
+    """The last exception as Python wrote it; None when there was none."""
 
-    def as_event(self) -> dict[str, str | None]:
-        """The fields of an ``error`` event."""
-        return {
-            "text": self.text,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "exception": self.exception,
-            "error_kind": self.kind,
-        }
+    def as_event(self) -> ErrorEvent:
+        """The event that tells it."""
+        return ErrorEvent(
+            text=self.text, cause=self.cause, remedy=self.remedy, exception=self.exception, error_kind=self.kind
+        )
 
 
 def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis:
     """Diagnose an exception, for the trainer's own ``error`` event.
 
-    settings: values by ``section.name``, of which no advice says what they are already; None where they are not known.
+    settings: values by ``section.name``, so that no advice repeats what is set already; None where they are not known.
 
-    An error that brings its own ``text`` and ``remedy`` (as those of this project do) speaks for itself; otherwise the
-    rules are tried on it, and then on what caused it.
+    An error with its own ``text`` and ``remedy`` (as those of this project) gives the words; otherwise the rules are
+    tried on it, and then on what caused it.
     """
     own_text, own_remedy = getattr(error, "text", None), getattr(error, "remedy", None)
     line = redact(_one_exception(error))
@@ -70,9 +68,9 @@ def explain(error: BaseException, settings: Settings | None = None) -> Diagnosis
         return Diagnosis(kind, redact(own_text), redact(getattr(error, "cause", "") or ""), redact(own_remedy), line)
     seen: BaseException | None = error
     while seen is not None:
-        found = _match(_one_exception(seen))
-        if found is not None:
-            return replace(found, remedy=unfollowed(found.remedy, settings))
+        diagnosis = _match(_one_exception(seen))
+        if diagnosis is not None:
+            return replace(diagnosis, remedy=unfollowed(diagnosis.remedy, settings))
         seen = seen.__cause__ or seen.__context__
     return _unknown(line)
 
@@ -82,23 +80,23 @@ def diagnose(log_tail: str, exit_code: int | None = None) -> Diagnosis:
 
     Args:
         log_tail: the last lines of ``log.txt``; some tens of kilobytes are plenty.
-        exit_code: as ``subprocess`` gives it; None when nobody was there to see it.
+        exit_code: as ``subprocess`` gives it; None when it is not known.
     """
     text = redact(log_tail.replace("\r\n", "\n"))
     number = _signal_or_status(exit_code)
     chain = [] if number in _OUTSIDE else last_exceptions(text, at_end=not exit_code)
     for exception in reversed(chain):
-        found = _match(exception)
-        if found is not None:
-            return found
+        diagnosis = _match(exception)
+        if diagnosis is not None:
+            return diagnosis
     if number in EXIT_CODES:
         return Diagnosis(*EXIT_CODES[number], chain[-1] if chain else _fault(text))
     if chain:
         return _unknown(chain[-1])
     for line in reversed(_BARE.findall(text) if exit_code else []):
-        found = _match(line.strip())
-        if found is not None:
-            return found
+        diagnosis = _match(line.strip())
+        if diagnosis is not None:
+            return diagnosis
     return _silent(exit_code, text)
 
 
@@ -117,13 +115,13 @@ def last_exceptions(text: str, at_end: bool = False) -> list[str]:
     first = len(starts) - 1
     while first > 0 and any(line.startswith(_CHAIN) for line in lines[starts[first - 1] : starts[first]]):
         first -= 1
-    found = []
+    exceptions = []
     for number, start in enumerate(starts[first:], first):
         end = starts[number + 1] if number + 1 < len(starts) else len(lines)
         exception = _exception_in(lines[start + 1 : end])
         if exception:
-            found.append(exception)
-    return found
+            exceptions.append(exception)
+    return exceptions
 
 
 def _exception_in(lines: list[str]) -> str | None:
@@ -141,9 +139,9 @@ def _exception_in(lines: list[str]) -> str | None:
 
 def _match(exception: str) -> Diagnosis | None:
     for rule in RULES:
-        found = rule.pattern.search(exception)
-        if found is not None:
-            return _filled(rule, found.groupdict(), exception)
+        match = rule.pattern.search(exception)
+        if match is not None:
+            return _filled(rule, match.groupdict(), exception)
     return None
 
 
@@ -174,7 +172,7 @@ def _unknown(exception: str) -> Diagnosis:
     return Diagnosis(
         "unknown",
         f"The trainer stopped with an error: {redact(first)[:300]}",
-        "The cause is not known to Monotile.",
+        "Monotile does not know the cause.",
         "The end of log.txt shows where it happened; if the settings look right, please report it with that log.",
         redact(exception)[:_LONGEST],
     )
@@ -184,23 +182,23 @@ def _silent(exit_code: int | None, text: str) -> Diagnosis:
     if exit_code is None:
         return Diagnosis(
             "vanished",
-            "The trainer ended without a word.",
+            "The trainer ended without a message.",
             "The machine was switched off or restarted, the process was ended from outside, or memory (RAM) ran out.",
             "Resume the run. If it ends this way again, watch the RAM while it trains.",
         )
     last = next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
-    said = f" Its last line was: {last[:200]}" if last else " It wrote nothing."
+    ending = f" Its last line was: {last[:200]}" if last else " It wrote nothing."
     return Diagnosis(
         "unknown",
-        f"The trainer ended with exit code {exit_code}.{said}",
-        "The cause is not known to Monotile.",
+        f"The trainer ended with exit code {exit_code}.{ending}",
+        "Monotile does not know the cause.",
         "Look at the end of log.txt; launcher.py doctor checks the installation.",
     )
 
 
 def _fault(text: str) -> str | None:
-    found = _FAULT.findall(text)
-    return found[-1] if found else None
+    faults = _FAULT.findall(text)
+    return faults[-1] if faults else None
 
 
 def _one_exception(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What trainers die of, as data: how it is said, why it happens, what to change.
+"""Lists the known failures of a trainer as data: what happened, why, and what to change.
 
 The wordings come from torch 2.11 to 2.13, Triton, safetensors, Pillow, sqlite, CPython and Windows, and from public
 reports about trainers of this kind. Order matters: the first rule that fits is taken, so the particular comes first.
@@ -13,14 +13,12 @@ from re import Pattern
 
 @dataclass(frozen=True)
 class Rule:
-    """One known failure.
-
-    kind: a short stable word. pattern: searched in the last exception ("Type: message"). text, cause, remedy:
-    sentences; ``{name}`` is the pattern's group of that name.
-    """
+    """One known failure. In the sentences ``{name}`` is the pattern's group of that name."""
 
     kind: str
+    """A short word that stays the same."""
     pattern: Pattern[str]
+    """Searched in the last exception, which is "Type: message"."""
     text: str
     cause: str
     remedy: str
@@ -35,12 +33,12 @@ _LESS_VRAM = (
     "lower resolution or network_dim; close other programs that use the GPU."
 )
 LESS_RAM = (
-    "Close other programs, set loader_workers to 0, or let the system use more swap space (Windows: page file). What a "
-    "run needs of RAM is on the Memory tab: fewer blocks_to_swap and base_quantization lower it."
+    "Close other programs, set loader_workers to 0, or let the system use more swap space (Windows: page file). The "
+    "Memory tab shows how much RAM a run needs; fewer blocks_to_swap and base_quantization lower it."
 )
-_SET_UP = "Start launcher.py once more: it installs what requirements.txt names."
+_SET_UP = "Start launcher.py again: it installs what requirements.txt names."
 _COPY_AGAIN = "Copy or download the file again and compare its size with the original's."
-_NO_COMPILE = "Set compile to false to train without it; launcher.py doctor tells what is missing."
+_NO_COMPILE = "Set compile to false to train without it; launcher.py doctor shows what is missing."
 
 RULES: tuple[Rule, ...] = (
     # Memory of the GPU
@@ -65,7 +63,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "page_file",
         r"WinError 1455|paging file is too small",
-        "Windows refused memory: the page file is too small.",
+        "Windows has no more memory to give: the page file is too small.",
         "Loading a model needs more memory than RAM and page file hold together.",
         "Make the page file larger (Advanced system settings, Performance, Virtual memory), or close programs.",
     ),
@@ -73,7 +71,7 @@ RULES: tuple[Rule, ...] = (
         "shared_memory",
         r"DataLoader worker.*(bus error|SIGBUS)|insufficient shared memory|unable to (open|write).*shared memory",
         "A loader process ran out of shared memory.",
-        "Containers give little of it (/dev/shm).",
+        "Containers have little shared memory (/dev/shm).",
         "Set loader_workers to 0, or start the container with a larger --shm-size.",
     ),
     _rule(
@@ -103,28 +101,28 @@ RULES: tuple[Rule, ...] = (
         r"no space left on device|not enough space on the disk|disk quota exceeded|os error (?:28|112|122)\b|"
         r"database or disk is full|PytorchStreamWriter failed|inline_container.*(?:file write failed|unexpected pos)",
         "The disk is full.",
-        "A file did not fit; the one it was to replace is still there.",
+        "A file did not fit on the disk. The file that it was to replace is still there.",
         "Free some space, or choose an output_dir (or cache_dir, compile_cache_dir) on another disk, then resume.",
     ),
     _rule(
         "file_in_use",
         r"WinError 32|being used by another process",
-        "A file is held by another program.",
-        "On Windows a file that is open elsewhere can't be replaced.",
+        "A file is in use by another program.",
+        "On Windows a file that another program has open can't be replaced.",
         "Close the program that uses it (a viewer, a sync tool, a virus scanner), then resume.",
     ),
     _rule(
         "read_only",
         r"Errno 30\]|read-only file system",
-        "The disk can only be read.",
-        "The folder lies on a disk that is mounted read-only.",
-        "Choose an output_dir on a disk that can be written.",
+        "The disk is read-only.",
+        "The folder is on a disk that is mounted read-only.",
+        "Choose an output_dir on a disk that you can write to.",
     ),
     _rule(
         "permission",
         r"PermissionError:.*?(?P<path>'[^']+')",
-        "Access to {path} was refused.",
-        "The user who runs the trainer may not read or write there.",
+        "Access to {path} was denied.",
+        "The user who runs the trainer has no permission to read or write there.",
         "Give that user permission, or choose another folder.",
     ),
     _rule(
@@ -138,22 +136,22 @@ RULES: tuple[Rule, ...] = (
         "path_too_long",
         r"WinError 206|file name too long|Errno 36\]",
         "A path is too long for this system.",
-        "Windows ends paths at 260 characters, most systems names at 255.",
-        "Use a shorter output_name and a folder nearer to the root of the disk.",
+        "Windows allows 260 characters in a path, most systems 255 in a name.",
+        "Use a shorter output_name, and a folder closer to the root of the disk.",
     ),
     _rule(
         "safetensors",
         r"SafetensorError|HeaderTooLarge|HeaderTooSmall|InvalidHeader|MetadataIncompleteBuffer|InvalidOffset|"
         r"deserializing header",
-        "A .safetensors file is damaged or unfinished.",
-        "A download or copy broke off, or the file is of another kind (a saved web page, a git-lfs pointer).",
+        "A .safetensors file is damaged or incomplete.",
+        "A download or copy was interrupted, or the file is of another kind (a saved web page, a git-lfs pointer).",
         _COPY_AGAIN,
     ),
     _rule(
         "checkpoint_file",
         r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive|central directory",
         "A model or state file is damaged or of another kind.",
-        "A download or copy broke off, or writing it was cut short.",
+        "A download or copy was interrupted, or it was not written to its end.",
         _COPY_AGAIN,
     ),
     _rule(
@@ -167,14 +165,14 @@ RULES: tuple[Rule, ...] = (
         "picture",
         r"image file is truncated|broken PNG|UnidentifiedImageError|broken data stream|DecompressionBomb",
         "A picture can't be read.",
-        "The file is damaged or only partly there, or its size is beyond reason.",
+        "The file is damaged or incomplete, or its size is not plausible.",
         "Remove it from the images folder or replace it; the Dataset tab lists pictures with problems.",
     ),
     _rule(
         "json",
         r"JSONDecodeError",
         "A JSON file of the model can't be read.",
-        "A download or copy broke off, or the file was edited by hand.",
+        "A download or copy was interrupted, or the file was edited by hand.",
         _COPY_AGAIN,
     ),
     _rule(
@@ -190,14 +188,14 @@ RULES: tuple[Rule, ...] = (
         r"LocalEntryNotFoundError|can't load (?:the )?(?:tokenizer|model|configuration|config) for|"
         r"couldn't connect to|HFValidationError",
         "A part of the base model is missing.",
-        "The folder in base_model is not complete; nothing is fetched from the net.",
-        "Point base_model at a whole diffusers folder (model_index.json in it); the Model tab lists what is missing.",
+        "The folder in base_model is not complete; nothing is downloaded.",
+        "Set base_model to a complete diffusers folder (model_index.json in it); the Model tab lists what is missing.",
     ),
     _rule(
         "missing_file",
         r"(?:FileNotFoundError|NotADirectoryError):.*?(?P<path>'[^']+')",
         "{path} was not found.",
-        "The file or folder was moved, renamed or deleted, or lies on a disk that is not there.",
+        "The file or folder was moved, renamed or deleted, or is on a disk that is not connected.",
         "Put it back, or correct the path in the settings.",
     ),
     _rule(
@@ -212,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         "nan",
         r"\bnon-?finite\b|NotFinite|not (?:a )?finite\b|became (?:nan|-?inf)\b|\bloss (?:is|was) nan\b|"
         r"\bnan (?:loss|gradient|values?)\b|FloatingPointError",
-        "The numbers broke down: a value became NaN or infinite.",
+        "Training diverged: a value became NaN or infinite.",
         "The learning rate is too high for this optimizer, a picture or caption is unusual, or fp16 overflowed.",
         "Lower learning_rate, keep max_grad_norm at 1.0, use bf16 as mixed_precision; resume from the last good state.",
     ),
@@ -220,7 +218,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "recompile_limit",
         r"FailOnRecompileLimitHit|recompile_limit|cache_size_limit reached",
-        "The limit of recompiles was reached.",
+        "The recompile limit was reached.",
         "More shapes reached one compiled block than were planned for.",
         "Set shape_mode to static, or raise compile_cache_size_limit; the plan shows how many graphs are needed.",
     ),
@@ -234,8 +232,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "python_headers",
         r"Python\.h: no such file|Python\.h' file not found",
-        "A compile needs Python's header files.",
-        "Triton builds a small C module, for which the system's Python lacks its development files.",
+        "torch.compile needs Python's header files, and they are missing.",
+        "Triton builds a small C module, and the development files of the system's Python are not installed.",
         "Linux: sudo apt install python3-dev (or python3-devel). Or set compile to false.",
     ),
     _rule(
@@ -243,21 +241,21 @@ RULES: tuple[Rule, ...] = (
         r"failed to find C compiler|no working C\+\+ compiler|InvalidCxxCompiler|Compiler: \S+ is not found|"
         r"(?:gcc|g\+\+|cl\.exe|clang)'? ?(?:: not found|is not recognized)|"
         r"no such file or directory: '(?:gcc|g\+\+|cc|cl)'",
-        "No C compiler was found, which compiling needs.",
+        "torch.compile needs a C compiler, and none was found.",
         "torch.compile builds small C programs with the system's compiler.",
         "Linux: sudo apt install build-essential. Windows: Visual Studio Build Tools, C++. Or set compile to false.",
     ),
     _rule(
         "triton",
         r"TritonMissing|working triton installation|no module named 'triton|triton is not available",
-        "Triton is missing, which compiling for the GPU needs.",
+        "torch.compile needs Triton for the GPU, and it is missing.",
         "It comes with torch on Linux; on Windows it is the package triton-windows.",
         "Linux: reinstall torch. Windows: run launcher.py, which installs triton-windows. Or set compile to false.",
     ),
     _rule(
         "compile_unsupported",
         r"torch\._dynamo\.exc\.(?:Unsupported|UserError|InternalTorchDynamoError)|graph break.*fullgraph",
-        "torch.compile met code that it can't compile whole.",
+        "torch.compile found code that it can't compile in one graph.",
         "With compile_fullgraph on, one such place ends the run.",
         "Set compile_fullgraph to false, or compile to false.",
     ),
@@ -272,23 +270,23 @@ RULES: tuple[Rule, ...] = (
     # GPU, driver, build
     _rule(
         "driver_old",
-        r"driver on your system is too old \(found version (?P<found>\d+)\)",
-        "The NVIDIA driver is too old for this torch (it speaks CUDA {found}).",
-        "torch was built for a newer CUDA than the driver knows.",
+        r"driver on your system is too old \(found version (?P<cuda>\d+)\)",
+        "The NVIDIA driver is too old for this torch (it supports CUDA {cuda}).",
+        "torch was built for a newer CUDA than the driver supports.",
         "Update the NVIDIA driver, or install a torch for an older CUDA with launcher.py --torch-index.",
     ),
     _rule(
         "driver_old",
         r"driver version is insufficient|driver on your system is too old|forward compatibility was attempted",
         "The NVIDIA driver is too old for this torch.",
-        "torch was built for a newer CUDA than the driver knows.",
+        "torch was built for a newer CUDA than the driver supports.",
         "Update the NVIDIA driver, or install a torch for an older CUDA with launcher.py --torch-index.",
     ),
     _rule(
         "no_cuda",
         r"not compiled with CUDA enabled",
         "This torch is built for the CPU only.",
-        "Another build of torch was installed than the GPU needs.",
+        "The installed build of torch has no support for the GPU.",
         "Run launcher.py --torch-index with the address that PyTorch's install page gives for your CUDA version.",
     ),
     _rule(
@@ -297,19 +295,19 @@ RULES: tuple[Rule, ...] = (
         r"cuda unknown error|nvml.*(?:not found|unknown error)|no NVIDIA GPU",
         "No usable NVIDIA GPU was found.",
         "The driver is missing, was updated without a restart, or CUDA_VISIBLE_DEVICES hides the GPU.",
-        "Restart the machine, look whether nvidia-smi shows the GPU, and reinstall the driver if not.",
+        "Restart the machine and check that nvidia-smi shows the GPU; if it does not, reinstall the driver.",
     ),
     _rule(
         "gpu_busy",
         r"device\(s\) is/are busy or unavailable",
-        "The GPU is taken by another program.",
-        "It is set to serve one process at a time.",
-        "End the other program, or ask whoever runs this machine.",
+        "The GPU is in use by another program.",
+        "The GPU is set to exclusive mode: one process at a time.",
+        "Close the other program, or ask the administrator of this machine.",
     ),
     _rule(
         "gpu_too_old",
         r"no kernel image is available|is not compatible with the current PyTorch installation|ptx was compiled with",
-        "This torch has no code for this GPU.",
+        "This build of torch does not support this GPU.",
         "The GPU is older or newer than what this build of torch was made for.",
         "Install a torch that fits the GPU with launcher.py --torch-index.",
     ),
@@ -317,22 +315,22 @@ RULES: tuple[Rule, ...] = (
         "gpu_lost",
         r"fallen off the bus|GPU is lost|unspecified launch failure|uncorrectable ECC|device lost|"
         r"CUDA error: unknown error|misaligned address|hardware stack error",
-        "The GPU stopped answering.",
+        "The GPU stopped responding.",
         "Heat, power, overclocking or the driver; on Windows also a step longer than two seconds on a display GPU.",
-        "Take back overclocking, check cooling and power, restart the machine, then resume.",
+        "Undo overclocking, check cooling and power, restart the machine, then resume.",
     ),
     _rule(
         "gpu_code",
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|CUDA error",
         "A computation on the GPU failed.",
-        "A kernel and this GPU, driver or setting don't agree.",
+        "A kernel does not work with this GPU, driver or setting.",
         "Set attention to sdpa, then compile to false, to find which one it is; update the driver.",
     ),
     _rule(
         "mixed_devices",
         r"expected all tensors to be on the same device|found at least two devices",
         "A part of the model was on another device than its input.",
-        "This is a fault in Monotile, or a combination of settings that it should have refused.",
+        "This is a bug in Monotile, or a combination of settings that it should not accept.",
         "Please report it with log.txt and config.toml; compile set to false may avoid it.",
     ),
     _rule(
@@ -362,27 +360,27 @@ RULES: tuple[Rule, ...] = (
         r"ImportError: (?P<library>[\w.+-]+): cannot open shared object file",
         "The system library {library} is missing.",
         "A Python package needs a library of the system, or of CUDA.",
-        "Install it with the system's package manager, or make .venv anew with launcher.py.",
+        "Install it with the system's package manager, or create .venv again with launcher.py.",
     ),
     _rule(
         "missing_library",
         r"DLL load failed|WinError 126|WinError 127|0xc0000135",
         "A library (DLL) could not be loaded.",
         "On Windows the Visual C++ runtime is missing or a package is damaged.",
-        "Install Microsoft's Visual C++ Redistributable (x64), then start launcher.py once more.",
+        "Install Microsoft's Visual C++ Redistributable (x64), then start launcher.py again.",
     ),
     _rule(
         "package_versions",
         r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'",
         "{module} has no {name}: its version does not fit the others.",
-        "Packages of different times are mixed in this environment.",
+        "The environment holds packages whose versions do not fit together.",
         _SET_UP,
     ),
     _rule(
         "port",
         r"address already in use|Errno 98\]|WinError 10048",
-        "The port is already taken.",
-        "Another program, or another Monotile, listens there.",
+        "The port is already in use.",
+        "Another program, or another Monotile, uses it.",
         "Choose another one with --port.",
     ),
     _rule(

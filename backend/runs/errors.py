@@ -1,4 +1,4 @@
-"""The errors of this package that people read: what is wrong, and what to do about it."""
+"""Defines the errors of runs that people read: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long it will still take, from what steps took lately; and durations in words."""
+"""Computes how long a run will still take from its recent steps; and says durations in words."""
 
 from __future__ import annotations
 

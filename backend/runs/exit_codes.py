@@ -1,4 +1,4 @@
-"""What a process that ended without an exception died of, by how the system says it ended."""
+"""Lists why a process ended without an exception, by its exit code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ Entry = tuple[str, str, str, str]
 _RAM_KILL = (
     "killed",
     "The system killed the trainer.",
-    "Most likely the machine ran out of memory (RAM): the system then ends the process that holds most.",
+    "Most likely the machine ran out of memory (RAM): the system then ends the process that uses most.",
     LESS_RAM + " Then resume.",
 )
 _CRASH = (
     "crash",
     "The trainer crashed inside a compiled library.",
     "A driver, a GPU kernel or a damaged package; overclocked or faulty memory shows the same way.",
-    "Update the GPU driver; set attention to sdpa and compile to false to find the part. The log ends with the place.",
+    "Update the GPU driver; set attention to sdpa and compile to false to find the part. The end of the log shows "
+    "the place.",
 )
 _WINDOW = (
     "interrupted",
@@ -48,7 +49,7 @@ EXIT_CODES: dict[int, Entry] = {
     ),
     4: (
         "cpu_too_old",
-        "The processor does not know an instruction that was used.",
+        "The processor does not support an instruction that was used.",
         "A package was built for a newer processor.",
         "Install builds of torch and its companions for this processor.",
     ),
@@ -57,7 +58,7 @@ EXIT_CODES: dict[int, Entry] = {
     0xC00000FD: _CRASH,
     0xC000001D: (
         "cpu_too_old",
-        "The processor does not know an instruction that was used.",
+        "The processor does not support an instruction that was used.",
         "A package was built for a newer processor.",
         "Install builds of torch and its companions for this processor.",
     ),
@@ -69,6 +70,6 @@ EXIT_CODES: dict[int, Entry] = {
         "missing_library",
         "A library (DLL) was not found.",
         "The Visual C++ runtime is missing or a package is damaged.",
-        "Install Microsoft's Visual C++ Redistributable (x64), then start launcher.py once more.",
+        "Install Microsoft's Visual C++ Redistributable (x64), then start launcher.py again.",
     ),
 }

@@ -1,4 +1,4 @@
-"""A run is a folder: everything about it is inside, and anybody who has the folder sees the same run.
+"""Makes, finds and changes run folders: everything about a run is inside, and who has the folder sees the same run.
 
 ``config.toml`` (whole), ``run.json``, ``events.jsonl``, ``metrics.sqlite``, ``log.txt``, ``state/``, ``checkpoints/``,
 ``samples/``, ``control/``.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeVar
 
 from backend.base.jsonable import jsonable
 from backend.base.redact import redact_value
@@ -25,16 +25,19 @@ from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import read_events
-from backend.runs.place import is_being_started, is_fresh, is_here, place
+from backend.runs.events.kinds import CheckpointEvent, SampleEvent
+from backend.runs.liveness import is_alive, is_being_started, is_fresh, is_here, place
+from backend.runs.paths import CONFIG, EVENTS, RECORD, RunPaths
 from backend.runs.process import MARKER, START, ProcessId
+from backend.runs.record import FINAL, FinalState
 from backend.runs.states import newest_state
+from backend.runs.status import RunStatus
+from backend.runs.status_reader import StatusReader
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
-    from backend.runs.status import RunStatus
 
-FinalState = Literal["done", "stopped", "failed", "dead"]
-FINAL: frozenset[str] = frozenset({"done", "stopped", "failed", "dead"})
+FileEvent = TypeVar("FileEvent", SampleEvent, CheckpointEvent)
 _PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³])(\.|$)", re.IGNORECASE)
 # Folder names end at 255 bytes; the time and a number follow.
@@ -43,54 +46,31 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture drawn during training; step, prompt_index and prompt are None for a file that no event names."""
+    """One picture drawn during training; of a file that no event names only path and time are known."""
 
     path: Path
     step: int | None
     prompt_index: int | None
     prompt: str | None
     t: float
+    """The file's time in unix seconds."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One LoRA file of a run; ``size`` in bytes, ``t`` its time in unix seconds, step None when no event names it."""
+    """One LoRA file of a run."""
 
     path: Path
     step: int | None
+    """None when no event names the file."""
     size: int
+    """Bytes."""
     t: float
+    """The file's time in unix seconds."""
 
 
-class Run:
+class Run(RunPaths):
     """One run folder. Cheap to make; holds nothing open."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(os.path.abspath(path))
-        self.config_path = self.path / "config.toml"
-        self.record_path = self.path / "run.json"
-        self.events_path = self.path / "events.jsonl"
-        self.metrics_path = self.path / "metrics.sqlite"
-        self.log_path = self.path / "log.txt"
-        self.state_dir = self.path / "state"
-        self.checkpoints_dir = self.path / "checkpoints"
-        self.samples_dir = self.path / "samples"
-        self.control_dir = self.path / "control"
-        self.alive_path = self.path / "alive"
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and other.path == self.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
-
-    @property
-    def name(self) -> str:
-        """The folder's name, by which page and terminal call the run."""
-        return self.path.name
 
     @classmethod
     def create(cls, cfg: Config, name: str | None = None, root: str | Path | None = None) -> Run:
@@ -133,7 +113,8 @@ class Run:
         except OSError as error:
             why = getattr(error, "text", "") or f"{error.strerror or error}."
             raise RunError(
-                f"The run's folder {path} can't be made: {why}", "Choose another output_dir, or free some space there."
+                f"The run's folder {path} can't be created: {why}",
+                "Free some space there, or choose another output_dir.",
             ) from error
         return run
 
@@ -153,10 +134,7 @@ class Run:
     def is_alive(self, current: dict | None = None) -> bool:
         """True while the trainer process runs, here or elsewhere. current: its record, where that was just read."""
         current = self.record() if current is None else current
-        process = ProcessId.from_record(current)
-        if process is None:
-            return False
-        return process.is_alive() if is_here(current) else is_fresh(self.alive_path)
+        return is_alive(current, self.alive_path)
 
     def is_at_work(self) -> bool:
         """True while a trainer works on it, or was just started and has not said so yet."""
@@ -197,7 +175,9 @@ class Run:
             }
 
         if not self.path.is_dir():
-            raise RunNotFound(f"The run's folder {self.path} is gone.", "Start a new run from its settings.")
+            raise RunNotFound(
+                f"The run's folder {self.path} does not exist any more.", "Start a new run from its settings."
+            )
         self.control_dir.mkdir(exist_ok=True)
         record.update(self.record_path, change)
         return word
@@ -212,7 +192,7 @@ class Run:
             os.environ[START] = self.prepare_start(sys.orig_argv)
             os.environ[MARKER] = str(self.path)
         if sys.platform == "win32":
-            from backend.runs.windows import contain_descendants
+            from backend.runs.windows_job import contain_descendants
 
             contain_descendants()
         word = os.environ[START]
@@ -221,7 +201,7 @@ class Run:
         def change(current: dict) -> dict:
             self.refuse_second(current, word)
             if current.get("start", word) != word:
-                raise RunBusy(f"The run {self.name} was started once more, by another process.", "Leave it that one.")
+                raise RunBusy(f"The run {self.name} was started again by another process.", "Leave it to that process.")
             return current | own | {"start": word}
 
         record.update(self.record_path, change)
@@ -268,38 +248,36 @@ class Run:
         record.update(self.record_path, change)
 
     def status(self) -> RunStatus:
-        """How the run stands now, held against the live process. For repeated asking, keep a `StatusReader`."""
-        from backend.runs.status import StatusReader
-
+        """How the run stands now, compared with the live process. To look repeatedly, keep a `StatusReader`."""
         return StatusReader(self).read()
 
-    def samples(self, told: Mapping[str, dict] | None = None) -> list[Sample]:
-        """The sample pictures that exist, in the order they were drawn. told: their events by name, where known."""
-        told = self._told("sample") if told is None else told
-        found = [
-            Sample(path, *(told.get(path.name, {}).get(key) for key in ("step", "prompt_index", "prompt")), _time(path))
+    def samples(self, events: Mapping[str, SampleEvent] | None = None) -> list[Sample]:
+        """The sample pictures that exist, in the order they were drawn. events: theirs by file name, where known."""
+        events = self._by_file(SampleEvent) if events is None else events
+        samples = [
+            _sample(path, events.get(path.name))
             for path in _files(self.samples_dir)
             if path.suffix.lower() in _PICTURES
         ]
-        return sorted(found, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
+        return sorted(samples, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
 
-    def checkpoints(self, told: Mapping[str, dict] | None = None) -> list[Checkpoint]:
-        """The LoRA files that exist, oldest step first. told: their events by name, where known."""
-        told = self._told("checkpoint") if told is None else told
-        found = [
-            Checkpoint(path, told.get(path.name, {}).get("step"), _size(path), _time(path))
+    def checkpoints(self, events: Mapping[str, CheckpointEvent] | None = None) -> list[Checkpoint]:
+        """The LoRA files that exist, oldest step first. events: theirs by file name, where known."""
+        events = self._by_file(CheckpointEvent) if events is None else events
+        files = [
+            Checkpoint(path, events[path.name].step if path.name in events else None, _size(path), _time(path))
             for path in _files(self.checkpoints_dir)
             if path.suffix == ".safetensors"
         ]
-        return sorted(found, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
+        return sorted(files, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
 
     def has_state(self) -> bool:
         """True when there is something to resume from: a whole state, not one whose writing was cut off."""
         return newest_state(self.state_dir) is not None
 
-    def _told(self, kind: str) -> dict[str, dict]:
+    def _by_file(self, kind: type[FileEvent]) -> dict[str, FileEvent]:
         events, _ = read_events(self.events_path)
-        return {Path(str(event.get("file"))).name: event for event in events if event["kind"] == kind}
+        return {Path(event.file).name: event for event in events if isinstance(event, kind)}
 
     def refuse_second(self, current: dict, start: str | None = None) -> None:
         """RunBusy when another process than this one works on the run, or is about to, by its record `current`.
@@ -308,13 +286,15 @@ class Run:
         """
         process = ProcessId.from_record(current)
         if process is not None and not is_here(current) and is_fresh(self.alive_path):
-            raise RunBusy(f"The run {self.name} is at work on {current['host']}.", "Stop it there first, or wait.")
+            raise RunBusy(
+                f"The run {self.name} is being trained on {current['host']}.", "Stop it there first, or wait."
+            )
         if process is not None and is_here(current) and process.pid != os.getpid() and process.is_alive():
             raise RunBusy(
                 f"The run {self.name} is already being trained by process {process.pid}.", "Stop it first, or wait."
             )
         if (start is None or current.get("start") != start) and is_being_started(current):
-            raise RunBusy(f"The run {self.name} is already being started.", "Wait a moment, then look at it again.")
+            raise RunBusy(f"The run {self.name} is already being started.", "Wait a moment, then try again.")
 
 
 def list_runs(root: str | Path) -> list[Run]:
@@ -326,7 +306,7 @@ def list_runs(root: str | Path) -> list[Run]:
 def is_run(path: str | Path) -> bool:
     """True for a folder that holds a run's record or its configuration and events."""
     # os.path answers False where a folder may not be looked into; Path raises.
-    have = [os.path.isfile(os.path.join(path, name)) for name in ("run.json", "config.toml", "events.jsonl")]
+    have = [os.path.isfile(os.path.join(path, name)) for name in (RECORD, CONFIG, EVENTS)]
     return have[0] or (have[1] and have[2])
 
 
@@ -339,7 +319,7 @@ def find(root: str | Path, name: str, paths: bool = False) -> Run:
         paths: also accept the path of a run folder anywhere (for the terminal, never for what a browser sends).
 
     Raises:
-        RunNotFound: none, or several, have that name; the candidates are told.
+        RunNotFound: none, or several, have that name; the message lists the candidates.
     """
     if paths and is_run(name):
         return Run(name)
@@ -352,7 +332,7 @@ def find(root: str | Path, name: str, paths: bool = False) -> Run:
         return matches[0]
     if matches:
         listed = ", ".join(run.name for run in matches[:5])
-        raise RunNotFound(f"{len(matches)} runs begin with {name!r}: {listed}.", "Give more of the name.")
+        raise RunNotFound(f"{len(matches)} runs begin with {name!r}: {listed}.", "Type more of the name.")
     names = [run.name for run in runs]
     near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     remedy = f"Did you mean {' or '.join(near)}?" if near else f"There are no runs in {root} yet."
@@ -364,6 +344,12 @@ def safe_name(name: str) -> str:
     text = re.sub(r'[\x00-\x1f\x7f<>:"/\\|?*\s]+', "-", name).strip("-. ")
     text = text.encode("utf-8")[:_LONGEST_NAME].decode("utf-8", "ignore").rstrip("-. ")
     return f"run-{text}" if not text or _RESERVED.match(text) else text
+
+
+def _sample(path: Path, event: SampleEvent | None) -> Sample:
+    if event is None:
+        return Sample(path, None, None, None, _time(path))
+    return Sample(path, event.step, event.prompt_index, event.prompt, _time(path))
 
 
 def _created(run: Run) -> float:

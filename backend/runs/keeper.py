@@ -1,4 +1,4 @@
-"""Keeps a run's folder in being while its trainer works: gives a sign of life, and makes again what others deleted.
+"""Keeps a run's folder whole while its trainer works: gives a sign of life, and makes again what others deleted.
 
 It runs in the trainer, in a thread of its own. Without it a run whose folder is deleted would train on into nothing.
 """
@@ -16,9 +16,10 @@ from typing import BinaryIO
 from backend.base.files import write_atomic
 from backend.runs import record
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import WarningEvent
 from backend.runs.folder import Run
+from backend.runs.liveness import BEAT_S
 from backend.runs.logsetup import log_to_path_again
-from backend.runs.place import BEAT_S
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,14 @@ class Keeper:
 
     What was only appended to (events, log) is held open, so that its text outlives the file; record and settings are
     kept in memory. Metrics come back by their own writer. Samples, LoRA files and states that were deleted are lost;
-    the next ones are written as ever.
+    the next ones are written as before.
     """
 
     def __init__(self, run: Run, events: EventWriter, look_s: float = _LOOK_S, beat_s: float = BEAT_S) -> None:
-        """events: is told what was made again. look_s: seconds between two looks; beat_s: between two signs of life."""
+        """events: receive a warning of what was made again.
+
+        look_s: seconds between two looks. beat_s: seconds between two signs of life.
+        """
         self._run = run
         self._events = events
         self._look_s, self._beat_s = look_s, beat_s
@@ -131,10 +135,10 @@ class Keeper:
         if self._log is not None:
             log_to_path_again(run, self._log)
         self._beat()
-        text = f"The run's folder {run.path}, or files in it, were deleted or moved while it trains. It was made again."
-        remedy = "Samples, LoRA files and states that were in it are gone; the next ones are saved here as ever."
+        text = f"The run's folder {run.path}, or files in it, were deleted or moved during training, and made again."
+        remedy = "Samples, LoRA files and states that were in it are lost; the next ones are saved here as before."
         log.warning("%s %s", text, remedy)
-        self._events.write("warning", text=text, remedy=remedy)
+        self._events.write(WarningEvent(text=text, remedy=remedy))
 
 
 def _is_at(stream: BinaryIO, path: Path) -> bool:

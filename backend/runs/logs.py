@@ -1,4 +1,4 @@
-"""Read the end of a run's ``log.txt``, and follow it, for page and terminal."""
+"""Reads the end of a run's ``log.txt``, and follows it, for page and terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging for a trainer process: human lines in the run's ``log.txt``, and no secret in them."""
+"""Sets up logging for a trainer process: lines for people in the run's ``log.txt``, without secrets."""
 
 from __future__ import annotations
 

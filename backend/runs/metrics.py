@@ -1,4 +1,4 @@
-"""One row a training step, in ``metrics.sqlite``: written by the trainer, read by anybody at the same time.
+"""Writes and reads one row a training step in ``metrics.sqlite``; anybody may read while the trainer writes.
 
 A resume begins a new *generation*: the rows after the step it resumes from move to the table ``discarded``, so that the
 table ``steps`` is one continuous series, each row of which knows the generation that made it.
@@ -17,13 +17,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backend.runs import metrics_file
 from backend.runs.metrics_file import ALL_COLUMNS, COLUMNS, Tell
-
-if TYPE_CHECKING:
-    from backend.runs.folder import Run
+from backend.runs.paths import RunPaths
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +41,7 @@ class MetricsWriter:
 
     def __init__(
         self,
-        run: Run | str | Path,
+        run: RunPaths | str | Path,
         generation: int = 0,
         start_step: int = 0,
         commit_every_s: float = 0.5,
@@ -54,11 +51,11 @@ class MetricsWriter:
         """Open or make the file, and begin a generation.
 
         Args:
-            run: a `Run`, or the path of the sqlite file.
+            run: a run, or the path of the sqlite file.
             generation: 0 for a first start, one more at each resume.
             start_step: the last step that stands; rows of later steps are set aside.
             commit_every_s: seconds that rows are gathered before they are committed.
-            tell: is told, with a remedy, when the file is held, damaged or removed by others.
+            tell: receives a sentence and a remedy when the file is held, damaged or removed by others.
             wait_s: how long another program may hold the file at the beginning.
 
         Raises:
@@ -72,7 +69,7 @@ class MetricsWriter:
         self._complained = False
         self._tell = tell
         self._repaired = False
-        metrics_file.prepare(self.path, generation, start_step, tell, wait_s)
+        metrics_file.open_for_writing(self.path, generation, start_step, tell, wait_s)
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -191,7 +188,7 @@ class MetricsWriter:
         """A file that turned out to be damaged gives way to one with what can be read; the next try goes there."""
         try:
             metrics_file.repair(self.path, str(error), self._tell)
-            metrics_file.prepare(self.path, self.generation, 2**62, self._tell, wait_s=0.0)
+            metrics_file.open_for_writing(self.path, self.generation, 2**62, self._tell, wait_s=0.0)
             self._repaired = True
         except (sqlite3.Error, OSError) as failed:
             log.warning("%s is damaged and can't be replaced: %s", self.path, failed)
@@ -204,11 +201,11 @@ class MetricsReader:
     query that takes longer than `QUERY_S` is given up, and none is tried for a while.
     """
 
-    def __init__(self, run: Run | str | Path) -> None:
+    def __init__(self, run: RunPaths | str | Path) -> None:
         self.path = _metrics_path(run)
         self._rest_until = 0.0
         self._whole: tuple[int, int] | None = None
-        self._said: str | None = None
+        self._complaint: str | None = None
 
     def count(self) -> int:
         """Number of steps recorded."""
@@ -254,7 +251,7 @@ class MetricsReader:
         Returns:
             ``{"step": [last step of each bucket], "first": [its first step], "generation": [of the last step],
             "size": steps a bucket, <column>: {"min": [], "max": [], "mean": []}}``. None marks a bucket without a
-            finite value. ``generation`` growing tells a reader that keeps old points to ask anew.
+            finite value. ``generation`` growing tells a reader that keeps old points to read again.
 
         Raises:
             ValueError: an unknown column, or a width below 1.
@@ -374,21 +371,21 @@ class MetricsReader:
 
     def _complain(self, error: Exception) -> None:
         """Log what is wrong with the file, once: a page asks every second."""
-        if self._said != str(error):
-            self._said = str(error)
+        if self._complaint != str(error):
+            self._complaint = str(error)
             log.warning("%s can't be read as a whole: %s", self.path, error)
 
 
-def _metrics_path(run: Run | str | Path) -> Path:
-    return Path(run) if isinstance(run, str | Path) else run.metrics_path
+def _metrics_path(run: RunPaths | str | Path) -> Path:
+    return run.metrics_path if isinstance(run, RunPaths) else Path(run)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def finite(value: float | int | None) -> float | int | None:

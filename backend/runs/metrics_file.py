@@ -65,7 +65,7 @@ Tell = Callable[[str, str], object]
 
 
 def say(text: str, remedy: str) -> None:
-    """Into the log: where there is nobody else to tell."""
+    """Write it to the log, where nothing else receives it."""
     log.warning("%s %s", text, remedy)
 
 
@@ -88,16 +88,16 @@ def connect(path: Path, busy_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
-def prepare(path: Path, generation: int, start_step: int, tell: Tell = say, wait_s: float = 30.0) -> None:
+def open_for_writing(path: Path, generation: int, start_step: int, tell: Tell = say, wait_s: float = 30.0) -> None:
     """Open or make the file, repair it where it is damaged, and begin a generation.
 
-    tell: is told of a file that is held by another program, and of what was lost of a damaged one. wait_s: how long
-    another program may hold it.
+    tell: receives a sentence about a file that another program holds, or about what was lost of a damaged one. wait_s:
+    how long another program may hold it.
 
     Raises:
         WriteFailed: the file is held for longer, or can neither be used nor replaced.
     """
-    deadline, told = time.monotonic() + wait_s, False
+    deadline, waiting = time.monotonic() + wait_s, False
     while True:
         try:
             _begin_generation(path, generation, start_step)
@@ -107,13 +107,13 @@ def prepare(path: Path, generation: int, start_step: int, tell: Tell = say, wait
                 raise WriteFailed(
                     f"{path} can't be written: {error}.", "Check the disk, and that you may write there."
                 ) from error
-            if not told:
-                tell(f"{path.name} is held by another program.", f"The run waits {wait_s:.0f} seconds for it.")
-                told = True
+            if not waiting:
+                tell(f"{path.name} is in use by another program.", f"The run waits {wait_s:.0f} seconds for it.")
+                waiting = True
             if time.monotonic() >= deadline:
                 raise WriteFailed(
-                    f"{path} is held by another program.",
-                    "Close what has it open (a database viewer, a backup, another trainer), then resume.",
+                    f"{path} is in use by another program.",
+                    "Close the program that has it open (a database viewer, a backup, another trainer), then resume.",
                 ) from error
             time.sleep(0.2)
         except sqlite3.DatabaseError as error:
@@ -141,7 +141,7 @@ def repair(path: Path, reason: str, tell: Tell = say) -> None:
             new.executemany(f"INSERT OR REPLACE INTO steps ({', '.join(columns)}) VALUES ({marks})", rows)
             kept += len(rows)
     tell(
-        f"{path.name} was damaged: the rows of {kept} steps could be read and are kept, others are lost to the charts.",
+        f"{path.name} was damaged: the rows of {kept} steps could be read and are kept; the charts lack the others.",
         f"Training is not affected. The damaged file is kept as {aside.name}; check the disk if it happens again.",
     )
 

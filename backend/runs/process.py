@@ -1,4 +1,4 @@
-"""Which operating-system processes belong to a run, beyond doubt, and how to end them.
+"""Finds the operating-system processes that belong to a run, beyond doubt, and ends them.
 
 A pid alone is no identity: after a power cut the same number belongs to somebody else. A process is known by its pid
 together with the moment it began.
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,16 +31,15 @@ _CLOCK_SLACK_S = 2.0
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, told apart from later ones with the same pid.
-
-    pid, create_time (unix seconds, as psutil gives it); boot and ticks (Linux: the boot's id, and the start in clock
-    ticks since then) are exact where the create time moves with the clock. None elsewhere.
-    """
+    """One process, distinct from later ones with the same pid."""
 
     pid: int
     create_time: float
+    """Unix seconds, as psutil gives them."""
     boot: str | None = None
+    """Linux: the id of the boot. With `ticks` it is exact, where the create time moves with the clock."""
     ticks: int | None = None
+    """Linux: the start in clock ticks since the boot."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
@@ -51,7 +51,7 @@ class ProcessId:
         return cls(pid, psutil.Process(pid).create_time(), boot_id(), _start_ticks(pid))
 
     @classmethod
-    def from_record(cls, record: dict) -> ProcessId | None:
+    def from_record(cls, record: Mapping) -> ProcessId | None:
         """The identity stored by `to_record`, or None when the record holds none."""
         pid, created = record.get("pid"), record.get("create_time")
         if not isinstance(pid, int) or not 0 < pid < 2**31 or not isinstance(created, int | float):
@@ -188,7 +188,7 @@ def _send_windows(name: str, leader: ProcessId, processes: list[psutil.Process])
         with contextlib.suppress(OSError, ValueError):
             os.kill(leader.pid, signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
         return
-    # TERM ends the trainer only: its job object takes the others along (see windows.py). KILL spares none.
+    # TERM ends the trainer only: its job object takes the others along (see windows_job.py). KILL spares none.
     for process in processes if name == "KILL" else [p for p in processes if p.pid == leader.pid]:
         with contextlib.suppress(psutil.Error):
             process.kill()

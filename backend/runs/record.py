@@ -1,4 +1,4 @@
-"""``run.json``: what is known about a run's process and how it ended. Read by anybody, changed under a lock."""
+"""Reads and changes ``run.json``: a run's process, and how it ended. Changes are made under a lock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from backend.base.files import locked, open_file, write_atomic
 from backend.base.jsonable import dumps
@@ -13,6 +14,11 @@ from backend.base.jsonable import dumps
 log = logging.getLogger(__name__)
 
 VERSION = 1
+
+FinalState = Literal["done", "stopped", "failed", "dead"]
+FINAL: frozenset[str] = frozenset({"done", "stopped", "failed", "dead"})
+"""The values of ``state`` that say how a run ended."""
+
 # A record has some kilobytes; whatever is larger is none.
 _LARGEST = 4_000_000
 
@@ -86,11 +92,6 @@ def update(path: Path, change: Callable[[dict], dict | None]) -> dict:
         changed = {"v": VERSION, **changed}
         write_atomic(path, dumps(changed, indent=2) + "\n")
         return changed
-
-
-def set_fields(path: Path, **fields: object) -> dict:
-    """`update` with some fields set."""
-    return update(path, lambda record: record | fields)
 
 
 def without_process(record: dict) -> dict:

@@ -15,7 +15,7 @@ from backend.base.files import remove_abandoned
 from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.folder import FINAL, Run, list_runs
-from backend.runs.place import START_GRACE_S, is_being_started, is_here
+from backend.runs.liveness import START_GRACE_S, is_being_started, is_here
 from backend.runs.process import MARKER, START, ProcessId, Tree
 from backend.runs.status import RunStatus
 

@@ -21,12 +21,13 @@ _ROWS_A_QUERY = 100_000
 
 @dataclass(slots=True)
 class _Bucket:
-    """Steps `first` to `last`. values: of each column minimum, maximum, sum, and number of rows that have one."""
+    """Some steps in a row."""
 
     first: int
     last: int
     generation: int
     values: list[list[Any]]
+    """Of each column: minimum, maximum, sum, and the number of rows that have a value."""
 
     def merge(self, other: _Bucket) -> None:
         """Take in a bucket of later steps."""
@@ -43,13 +44,11 @@ class _Bucket:
 
 @dataclass
 class Rollup:
-    """The whole curve of a run in at most `_MOST_BUCKETS` buckets. Safe for several threads.
-
-    reader: the run's metrics. columns: names out of `metrics.COLUMNS`.
-    """
+    """The whole curve of a run in at most `_MOST_BUCKETS` buckets. Safe for several threads."""
 
     reader: MetricsReader
     columns: Sequence[str]
+    """Names out of `metrics.COLUMNS`."""
     _size: int = 1
     _buckets: list[_Bucket] = field(default_factory=list)
     _mark: object = None
@@ -73,10 +72,10 @@ class Rollup:
             before, _, step = (since or "").rpartition(":")
             start = int(step) // size * size if before == layout and step.isdecimal() else None
             kept = self._buckets if start is None else self._from(start)
-            told = self._listed(_merged(kept, size), size)
+            series = self._listed(_merged(kept, size), size)
             if start is not None:
-                told["from"] = start
-            return told, f"{layout}:{self._buckets[-1].last}"
+                series["from"] = start
+            return series, f"{layout}:{self._buckets[-1].last}"
 
     def _from(self, start: int) -> list[_Bucket]:
         index = len(self._buckets)
@@ -108,7 +107,7 @@ class Rollup:
             self._buckets.append(bucket)
 
     def _listed(self, buckets: list[_Bucket], size: int) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        series: dict[str, Any] = {
             "step": [bucket.last for bucket in buckets],
             "first": [bucket.first for bucket in buckets],
             "generation": [bucket.generation for bucket in buckets],
@@ -116,12 +115,12 @@ class Rollup:
         }
         for place, name in enumerate(self.columns):
             four = [bucket.values[place] for bucket in buckets]
-            told[name] = {
+            series[name] = {
                 "min": [finite(value[0]) for value in four],
                 "max": [finite(value[1]) for value in four],
                 "mean": [finite(value[2] / value[3]) if value[3] else None for value in four],
             }
-        return told
+        return series
 
 
 def _merged(buckets: list[_Bucket], size: int) -> list[_Bucket]:

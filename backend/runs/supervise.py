@@ -1,4 +1,4 @@
-"""Starts a trainer that outlives whoever started it, and stops it for certain."""
+"""Starts a trainer that outlives the program that started it, and stops it with all its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backend.runs import record
 from backend.runs.control import Control
 from backend.runs.errors import RunError
 from backend.runs.folder import FINAL, Run
-from backend.runs.place import is_here
+from backend.runs.liveness import is_here
 from backend.runs.process import MARKER, START, ProcessId, Tree
 from backend.runs.recovery import end_tree, settle
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 LADDER: tuple[tuple[Literal["INT", "TERM", "KILL"], float], ...] = (("INT", 10.0), ("TERM", 10.0), ("KILL", 10.0))
 # A trainer that ended by itself leaves helpers that need a moment to notice.
 _AFTERLIFE_S = 5.0
-# A trainer that has told its end still takes its libraries down.
+# A trainer that has written its end still takes its libraries down.
 _LEAVING_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,12 +42,14 @@ How = Literal["not running", "asked", "INT", "TERM", "KILL"]
 
 @dataclass(frozen=True)
 class StopResult:
-    """How a stop went: what it took (``asked`` is the gentle way), its seconds, and pids that could not be ended."""
+    """How a stop went."""
 
     run: Run
     how: How
+    """What it took: ``asked`` is the gentle way, the others are signals."""
     seconds: float
     survivors: tuple[int, ...] = ()
+    """The pids that could not be ended."""
 
     @property
     def stopped(self) -> bool:
@@ -59,14 +61,14 @@ class StopResult:
         if self.survivors:
             pids = ", ".join(map(str, self.survivors))
             return (
-                f"{self.run.name}: the processes {pids} could not be ended; they hang in the driver or the disk. "
+                f"{self.run.name}: the processes {pids} could not be ended: they hang in the GPU driver or on a disk. "
                 "Restart the machine to free the GPU."
             )
         if self.how == "not running":
             return f"{self.run.name} was not running."
         if self.how == "asked":
-            return f"{self.run.name} has ended as asked."
-        return f"{self.run.name} did not answer and was ended ({self.how}); the last saved state is kept."
+            return f"{self.run.name} has stopped as requested."
+        return f"{self.run.name} did not respond and was ended ({self.how}); the last saved state is kept."
 
 
 def start(
@@ -82,9 +84,9 @@ def start(
     Args:
         config: the configuration or the path of its TOML; None for the one that ``run`` already holds.
         run: an existing run folder; a new one is made from ``config`` when None.
-        resume: go on from the run's saved state.
+        resume: continue from the run's saved state.
         command: the whole command as a list, for a trainer other than ``python -m backend.train``.
-        environment: variables to set beside this process's own.
+        environment: variables to set in addition to this process's own.
 
     Returns:
         The run, with the process in its record.
@@ -212,13 +214,13 @@ def _stop_elsewhere(run: Run, known: dict, grace_s: float, say: Callable[[str], 
     say(f"Asked {run.name} on {known['host']} to save and stop.")
     while run.is_at_work():
         if time.monotonic() - begun > grace_s:
-            raise RunError(f"{run.name} is trained on {known['host']} and has not ended yet.", "Stop it there.")
+            raise RunError(f"{run.name} is being trained on {known['host']} and has not ended yet.", "Stop it there.")
         time.sleep(0.2)
     return StopResult(run, "asked", time.monotonic() - begun)
 
 
 def _let_leave(run: Run) -> None:
-    """Wait for a process that has told its end: after a stop, taking torch down takes seconds more."""
+    """Wait for a process that has written its end: after a stop, taking torch down takes seconds more."""
     until = time.monotonic() + _LEAVING_S
     while time.monotonic() < until:
         current = run.record()

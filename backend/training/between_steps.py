@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from backend.config.schema import Config
 from backend.runs.events import EventWriter
-from backend.runs.progress import PhaseProgress
+from backend.runs.events.kinds import ValidationEvent, WarningEvent
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.checkpoint import Position
 from backend.training.requests import Asks
 from backend.training.sampling import Interrupted
@@ -106,7 +107,7 @@ class Duties:
                 return
             sigmas = self.cfg.validation.validation_sigmas
             losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, found.sigma_losses, strict=True)}
-            self.events.write("validation", step=self.position.step, set=name, sigma_losses=losses, loss=found.loss)
+            self.events.write(ValidationEvent(step=self.position.step, set=name, sigma_losses=losses, loss=found.loss))
             log.info("Validation %s at step %d: %.5f", name, self.position.step, found.loss)
             self.measured.setdefault(name, {"first": found.loss})["last"] = found.loss
 
@@ -126,4 +127,4 @@ class Duties:
                 self.draw(self.position.step)
         elif asked:
             text = "A sample was asked for, but there are no sample prompts"
-            self.events.write("warning", text=text, remedy="Add a prompt on the Sampling tab before the next run.")
+            self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))

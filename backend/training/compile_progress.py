@@ -6,6 +6,7 @@ import threading
 
 from backend.compile.telemetry import Telemetry
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CompilingEvent
 
 
 class CompilePulse:
@@ -39,6 +40,6 @@ class CompilePulse:
             now = None if over else self._telemetry.compiling
             if now != told:
                 told = now
-                self._events.write("compile", compiling=now)
+                self._events.write(CompilingEvent(compiling=now))
             for event in self._telemetry.new_events():
-                self._events.write(**event)
+                self._events.write(event)

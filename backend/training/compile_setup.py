@@ -27,6 +27,7 @@ from backend.config.schema import Config
 from backend.memory import checkpointing
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.inputs import Inputs
 from backend.training.trainable import Trained
@@ -104,11 +105,11 @@ def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Reco
         return None
     if inputs.device.type != capture.DEVICE:
         if chosen == "on":
-            events.write("warning", **_no_device(inputs.cfg, inputs.device.type))
+            events.write(WarningEvent(**_no_device(inputs.cfg, inputs.device.type)))
         return None
     hip = "it was never tried on ROCm" if torch.version.hip is not None else ""
     if chosen == "auto" and (why := hip or unrecordable(inputs.cfg)):
-        events.write("cuda_graphs", state="left out", reason=why)
+        events.write(CudaGraphsEvent(state="left out", reason=why))
         log.info("CUDA graphs: %s", why)
         return None
     return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
@@ -128,11 +129,11 @@ def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
     if recorder.failed:
         remedy = "The run goes on without. Set compile.cuda_graphs to off, and this line is gone."
         if chosen == "on":
-            events.write("warning", text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy)
-        events.write("cuda_graphs", state="failed", reason=recorder.failed)
+            events.write(WarningEvent(text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy))
+        events.write(CudaGraphsEvent(state="failed", reason=recorder.failed))
     elif recorder.trial is not None and recorder.trial.against:
-        events.write("cuda_graphs", state="left out", reason=recorder.trial.against)
+        events.write(CudaGraphsEvent(state="left out", reason=recorder.trial.against))
     elif recorder.recordings:
         shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
         facts = {"shapes": shapes, "seconds": seconds, "kept": recorder.kept, "reason": recorder.full}
-        events.write("cuda_graphs", state="recorded", **facts)
+        events.write(CudaGraphsEvent(state="recorded", **facts))

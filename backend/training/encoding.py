@@ -13,7 +13,8 @@ from backend.latents.cache import Words, build_latents, build_text
 from backend.latents.store import CacheLost
 from backend.memory.decoder import tile
 from backend.runs.events import EventWriter
-from backend.runs.progress import PhaseProgress
+from backend.runs.events.kinds import WarningEvent
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.requests import Asks
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def encode_again(inputs: Inputs, events: EventWriter, lost: CacheLost) -> None:
     finally:
         torch.set_rng_state(drawn)
         free_memory()
-    events.write("warning", text=lost.text, remedy="It was encoded again, and training continued. Check the disk.")
+    events.write(WarningEvent(text=lost.text, remedy="It was encoded again, and training continued. Check the disk."))
 
 
 def free_memory() -> None:

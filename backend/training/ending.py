@@ -7,6 +7,7 @@ from functools import partial
 
 from backend.base.errors import Failed
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import DoneEvent, StoppedEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training import oom
 from backend.training.expected_memory import hold_against_peak
@@ -35,7 +36,7 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
     job.count_time()
     position = job.position
     if ending == "stopped":
-        events.write("stopped", step=position.step)
+        events.write(StoppedEvent(step=position.step))
         finish(run, "stopped", step=position.step)
         log.info("Stopped at step %d; resume continues from there.", position.step)
         return
@@ -51,7 +52,7 @@ def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
         "validation": job.duties.measured,
         "memory": memory,
     }
-    events.write("done", **result)
+    events.write(DoneEvent(**result))
     finish(run, "done", **result)
     log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, job.saver.final)
 
@@ -84,5 +85,5 @@ def _tell_nothing_was_left(run: Run, job: Job, events: EventWriter) -> None:
     done, length = job.position.step, job.total_steps
     text = f"Nothing was trained: the run has done {done} steps already, and its length is {length} steps."
     remedy = f"To train longer: launcher.py train --resume {run.name} --max_train_steps N, with a larger N."
-    events.write("warning", text=text, remedy=remedy)
+    events.write(WarningEvent(text=text, remedy=remedy))
     log.warning("%s %s", text, remedy)

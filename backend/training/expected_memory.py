@@ -21,6 +21,7 @@ from backend.plan.memory.nearest import Search
 from backend.plan.memory.report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words
 from backend.plan.memory.work import RunWork
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import MemoryEstimateEvent, MemoryPeakEvent, WarningEvent
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +47,13 @@ class Expected:
         """Write the estimate down, as an event, in the log and in the run's folder."""
         nearest = self.search.nearest()
         told = memory_dict(self.estimate, nearest)
-        events.write("memory_estimate", **told)
+        events.write(MemoryEstimateEvent(**told))
         _write(events, {"estimate": told})
         for line in memory_lines(self.estimate, nearest):
             log.info(line)
         if self.estimate.verdict == "does_not_fit":
             remedy = "" if nearest is None else nearest_words(nearest)
-            events.write("warning", text=memory_lines(self.estimate, None)[0], remedy=remedy)
+            events.write(WarningEvent(text=memory_lines(self.estimate, None)[0], remedy=remedy))
 
     def refuse_what_can_not_fit(self) -> None:
         """Refused for stages whose weights alone are more than there is: what activations add is not yet counted."""
@@ -147,7 +148,7 @@ def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Met
                 told["words"] += f"; beside it recorded passes keep {gigabytes(kept)}"
             log.info("Video memory: %s", told["words"])
         log.info("RAM: %s", against_peak(told["ram_estimated"], told["ram_peak"]))
-    events.write("memory_peak", **told)
+    events.write(MemoryPeakEvent(**told))
     _write(events, {"peak": told})
     return told
 

@@ -47,7 +47,8 @@ from backend.plan.mode_plan import fitting_size
 from backend.plan.plan import Plan
 from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.runs.events import EventWriter
-from backend.runs.progress import PhaseProgress
+from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
+from backend.runs.phase_progress import PhaseProgress
 from backend.shapes import attention
 from backend.training import oom
 from backend.training.encoding import encode, watched
@@ -166,8 +167,8 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     tell_problems([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
     for line in plan.lines():
         log.info(line)
-    events.write("plan", **plan.to_dict())
-    events.write("step_total", total=plan.steps.steps)
+    events.write(PlanEvent(**plan.to_dict()))
+    events.write(StepTotalEvent(total=plan.steps.steps))
 
     device = pick_device()
     _limit(cfg, device, events)
@@ -212,7 +213,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
 def _limit(cfg: Config, device: torch.device, events: EventWriter) -> None:
     without_effect = limit(cfg.memory.vram_limit_gb, device)
     if without_effect:
-        events.write("warning", text=without_effect, remedy="Take memory.vram_limit_gb out.")
+        events.write(WarningEvent(text=without_effect, remedy="Take memory.vram_limit_gb out."))
         log.warning(without_effect)
 
 
@@ -246,7 +247,7 @@ def tell_problems(problems: list[Problem], events: EventWriter) -> None:
     """Tell warnings as events; Refused with all errors."""
     for problem in problems:
         if problem.severity == "warning":
-            events.write("warning", text=problem.text, remedy=problem.remedy)
+            events.write(WarningEvent(text=problem.text, remedy=problem.remedy))
             log.warning(problem.sentence())
     if errors(problems):
         raise Refused.of(errors(problems))

@@ -15,6 +15,7 @@ from backend.memory.meter import Meter
 from backend.memory.swap import Swap
 from backend.plan.graphs import GraphPlan
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CompiledShareEvent, CompileStateEvent, PhaseEvent, WarningEvent
 from backend.training.checkpoint import Position
 from backend.training.step_log import Measure
 
@@ -133,7 +134,7 @@ class Watch:
             log.info("compile: %s; not every planned shape came in this part of the run", said)
             return
         remedy = "The run is not affected. The Compile panel shows what each graph was made for."
-        self._events.write("warning", text=said, remedy=remedy)
+        self._events.write(WarningEvent(text=said, remedy=remedy))
         log.warning(said)
 
     def tell(self) -> None:
@@ -141,8 +142,7 @@ class Watch:
         if self._telemetry is None:
             return
         for event in self._telemetry.new_events():
-            fields = dict(event)
-            self._events.write(str(fields.pop("kind")), **fields)
+            self._events.write(event)
         self._verdict()
 
     def _tell_share(self) -> None:
@@ -151,7 +151,7 @@ class Watch:
         if found is None or self._report is None:
             return
         self._report.share = found
-        self._events.write("compile", share=found)
+        self._events.write(CompiledShareEvent(share=found))
         log.info("compile: linear layers are left out; %.0f %% of the blocks' forward time runs compiled", 100 * found)
 
     def _check(self) -> None:
@@ -172,7 +172,7 @@ class Watch:
             self._told = said
             self._compile_state()
             remedy = self._report.remedy or "launcher.py doctor shows what is missing to compile here."
-            self._events.write("warning", text=said, remedy=f"The run goes on, slower. {remedy}")
+            self._events.write(WarningEvent(text=said, remedy=f"The run goes on, slower. {remedy}"))
             log.warning(said)
 
     def _compile_state(self) -> None:
@@ -181,7 +181,7 @@ class Watch:
         state = "off" if report is None else report.state
         why = report.why if report is not None else None
         planned = None if report is not None and report.disable_linear else self._planned
-        self._events.write("compile", state=state, reason=why, planned=planned)
+        self._events.write(CompileStateEvent(state=state, reason=why, planned=planned))
 
     def _phase(self, phase: str) -> None:
-        self._events.write("phase", phase=phase, done=self._position.step, total=self._total, eta_s=None)
+        self._events.write(PhaseEvent(phase=phase, done=self._position.step, total=self._total, eta_s=None))

@@ -34,6 +34,7 @@ from backend.memory.meter import Meter
 from backend.models.common.conditioning import Teller
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent, ResumedEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 from backend.shapes.runtime import ShapeRuntime
@@ -81,7 +82,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
     _seed(cfg)
     cache = cache_folder(cfg)
     inputs = gather(cfg, events, asks)
-    events.write("phase", phase="load", done=0, total=None, eta_s=None)
+    events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))
     accelerator = make_accelerator(cfg, inputs)
     with oom.explained(events, inputs.expected):
         trained = load_trained(inputs, accelerator, events, stack)
@@ -104,7 +105,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool
         stand_on(state)
     generation = run.begin_generation(position.step)
     if state:
-        events.write("resumed", step=position.step, generation=generation)
+        events.write(ResumedEvent(step=position.step, generation=generation))
         log.info("Going on at step %d, generation %d", position.step, generation)
     told = partial(_warn, events)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=told))
@@ -131,13 +132,13 @@ def _state(run: Run, events: EventWriter) -> Path:
             f"The saved state {state.name} is damaged: {wrong} The run resumes from {found.state.name}, saved before."
         )
         remedy = f"To keep the later steps, stop the run now and put the files of {state} back from a copy."
-        events.write("warning", text=text, remedy=remedy)
+        events.write(WarningEvent(text=text, remedy=remedy))
         log.warning("%s %s", text, remedy)
     return found.state
 
 
 def _warn(events: EventWriter, text: str, remedy: str = "") -> None:
-    events.write("warning", text=text, remedy=remedy)
+    events.write(WarningEvent(text=text, remedy=remedy))
     log.warning("%s %s", text, remedy)
 
 

@@ -26,8 +26,9 @@ from backend.objectives import flow
 from backend.objectives.base import Steps
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import SampleEvent, WarningEvent
 from backend.runs.folder import Run
-from backend.runs.progress import PhaseProgress
+from backend.runs.phase_progress import PhaseProgress
 from backend.training.requests import Asks
 
 log = logging.getLogger(__name__)
@@ -201,10 +202,10 @@ class Sampler:
             write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
         except (ValueError, WriteFailed) as error:
             remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
-            self.events.write("warning", text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy)
+            self.events.write(WarningEvent(text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy))
             return
         file = path.relative_to(self.run.path).as_posix()
-        self.events.write("sample", step=step, prompt_index=number, file=file, prompt=prompt.prompt)
+        self.events.write(SampleEvent(step=step, prompt_index=number, file=file, prompt=prompt.prompt))
 
 
 def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:

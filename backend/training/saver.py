@@ -24,6 +24,7 @@ from backend.lora.inject import Lora
 from backend.lora.keys import Names
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.checkpoint import Fingerprint, Position, Stateful, save_state
 from backend.training.step_log import NotFinite
@@ -87,7 +88,7 @@ class Saver:
         except WriteFailed as error:
             self._again_at = time.monotonic() + AGAIN_S
             remedy = f"{error.remedy} Training goes on, and the save is tried again every {AGAIN_S:.0f} seconds."
-            self.events.write("warning", text=f"Step {step} could not be saved. {error.text}", remedy=remedy)
+            self.events.write(WarningEvent(text=f"Step {step} could not be saved. {error.text}", remedy=remedy))
             log.warning("Step %d could not be saved: %s", step, error)
             return None
         self._again_at, self._saved_step = None, step
@@ -108,7 +109,7 @@ class Saver:
             assert isinstance(failure, WriteFailed)
             self._state_time = time.monotonic()
             text = f"The resume state of step {self.position.step} could not be saved. {failure.text}"
-            self.events.write("warning", text=text, remedy=failure.remedy)
+            self.events.write(WarningEvent(text=text, remedy=failure.remedy))
             log.warning("%s %s", text, failure.remedy)
             return False
         return True
@@ -206,14 +207,14 @@ class Saver:
                     raise
                 if not told:
                     wait = f"The run waits {self.wait_s / 60:.0f} minutes for it."
-                    self.events.write("warning", text=error.text, remedy=f"{error.remedy} {wait}")
+                    self.events.write(WarningEvent(text=error.text, remedy=f"{error.remedy} {wait}"))
                     log.warning("%s %s", error, wait)
                     told = True
                 time.sleep(min(2.0, max(0.05, self.wait_s / 20)))
 
     def _write(self, name: str) -> Path:
         """LoRA and state, of which neither may cost the other: what failed first is raised once both were tried."""
-        self.events.write("phase", phase="save", done=self.position.step, total=None, eta_s=None)
+        self.events.write(PhaseEvent(phase="save", done=self.position.step, total=None, eta_s=None))
         failure: Exception | None = None
         path = self.run.checkpoints_dir / name
         try:
@@ -242,7 +243,7 @@ class Saver:
         self.flush()
         save_state(self.run.state_dir, self.position, self.lora, self.parts, self.fingerprint)
         self.state_at, self._state_time = here, time.monotonic()
-        self.events.write("state", step=self.position.step)
+        self.events.write(StateEvent(step=self.position.step))
 
     def _write_lora(self, name: str, step: int) -> Path:
         try:
@@ -257,7 +258,7 @@ class Saver:
         self.file = (step, path)
         self.final = path if name == self._final_name else self.final
         if not there:
-            self.events.write("checkpoint", step=step, file=path.relative_to(self.run.path).as_posix())
+            self.events.write(CheckpointEvent(step=step, file=path.relative_to(self.run.path).as_posix()))
         return path
 
     def _free(self, path: Path) -> Path:
@@ -276,7 +277,7 @@ class Saver:
                 log.warning("%s stays, and the new file has another name: %s", path.name, error)
                 return unused_path(path)
         log.info("%s of before is kept as %s", path.name, kept.name)
-        self.events.write("checkpoint", step=before, file=kept.relative_to(self.run.path).as_posix())
+        self.events.write(CheckpointEvent(step=before, file=kept.relative_to(self.run.path).as_posix()))
         return path
 
     def _keep_last(self) -> None:

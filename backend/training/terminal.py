@@ -12,9 +12,24 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from backend.base.problems import sentences
 from backend.runs.events import read_events
+from backend.runs.events.kinds import (
+    CheckpointEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    GraphBreakEvent,
+    MemoryEstimateEvent,
+    MemoryPeakEvent,
+    RecompileEvent,
+    ResumedEvent,
+    SampleEvent,
+    StoppedEvent,
+    ValidationEvent,
+    WarningEvent,
+)
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
-from backend.runs.status import StatusReader
+from backend.runs.status_reader import StatusReader
 
 _EVERY_S = 0.25
 
@@ -95,28 +110,35 @@ def step_numbers(row: dict[str, Any] | None) -> str:
     return "  ".join(parts)
 
 
-def event_line(event: dict[str, Any]) -> str:
+def event_line(event: Event) -> str:
     """One line for a rare event; empty for what the bar shows."""
-    kind, step = event["kind"], event.get("step")
-    if kind == "validation":
-        levels = ", ".join(f"{sigma}: {loss:.4f}" for sigma, loss in (event.get("sigma_losses") or {}).items())
-        return f"step {step}: validation {event.get('set')} {event.get('loss'):.5f} ({levels})"
-    if kind in ("checkpoint", "sample"):
-        return f"step {step}: {kind} {event.get('file')}"
-    if kind in ("warning", "error"):
-        return f"{kind}: {sentences(event.get('text'), event.get('cause'), event.get('remedy'))}"
-    if kind == "recompile":
-        return f"recompile: {event.get('reason')}"
-    if kind == "graph_break":
-        return f"graph break: {event.get('reason')} ({event.get('file')}:{event.get('line')})"
-    if kind == "memory_estimate":
-        return f"memory: {event.get('headline')}"
-    if kind == "memory_peak":
-        return f"memory: {event['words']}" if event.get("words") else ""
-    if kind == "resumed":
-        return f"resumed at step {step}"
-    if kind == "stopped":
-        return f"stopped at step {step}"
-    if kind == "done":
-        return f"done: {step} steps, {event.get('lora')}"
+    match event:
+        case ValidationEvent():
+            losses = (event.sigma_losses or {}).items()
+            levels = ", ".join(f"{sigma}: {_loss(loss, 4)}" for sigma, loss in losses)
+            return f"step {event.step}: validation {event.set} {_loss(event.loss, 5)} ({levels})"
+        case CheckpointEvent() | SampleEvent():
+            return f"step {event.step}: {event.kind} {event.file}"
+        case WarningEvent():
+            return f"warning: {sentences(event.text, event.remedy)}"
+        case ErrorEvent():
+            return f"error: {sentences(event.text, event.cause, event.remedy)}"
+        case RecompileEvent():
+            return f"recompile: {event.reason}"
+        case GraphBreakEvent():
+            return f"graph break: {event.reason} ({event.file}:{event.line})"
+        case MemoryEstimateEvent():
+            return f"memory: {event.headline}"
+        case MemoryPeakEvent():
+            return f"memory: {event.words}" if event.words else ""
+        case ResumedEvent():
+            return f"resumed at step {event.step}"
+        case StoppedEvent():
+            return f"stopped at step {event.step}"
+        case DoneEvent():
+            return f"done: {event.step} steps, {event.lora}"
     return ""
+
+
+def _loss(value: float | None, digits: int) -> str:
+    return "not finite" if value is None else f"{value:.{digits}f}"

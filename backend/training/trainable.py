@@ -30,6 +30,7 @@ from backend.optimizers.ema import PART, Ema
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
 from backend.plan.lora_findings import lora_findings
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import WarningEvent
 from backend.training.checkpoint import Stateful
 from backend.training.inputs import Inputs, optimizer_of, scheduler_of
 from backend.training.text_encoders import TrainedText, load_trained_text
@@ -79,7 +80,7 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
     checkpointing.apply(denoiser, kind, cfg.network.drops)
     if kind == "offload" and inputs.device.type == "cpu":
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
-        events.write("warning", text=text, remedy="Set memory.checkpointing_kind to auto.")
+        events.write(WarningEvent(text=text, remedy="Set memory.checkpointing_kind to auto."))
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
@@ -145,15 +146,15 @@ def _inject(
     elsewhere = not_loadable(lora.layers, inputs.family.lora_layers)
     if elsewhere:
         text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
-        events.write("warning", text=text, remedy="Leave them out with targets_exclude if that matters.")
+        events.write(WarningEvent(text=text, remedy="Leave them out with targets_exclude if that matters."))
     for finding in lora_findings(cfg, inputs.family, inputs.targets):
         if finding.severity == "warning":
-            events.write("warning", text=finding.text, remedy=finding.remedy)
+            events.write(WarningEvent(text=finding.text, remedy=finding.remedy))
         else:
             log.info(finding.sentence())
     if network.network_weights:
         for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
-            events.write("warning", text=said, remedy="")
+            events.write(WarningEvent(text=said, remedy=""))
     return lora
 
 

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import MemoryEstimateEvent, MemoryPeakEvent
 from backend.runs.metrics import MetricsWriter
 from tests.browser.conftest import Server, Watched, field, go_to, tab, type_in
 from tests.gui.conftest import make_run
@@ -74,8 +75,8 @@ def test_who_holds_memory_is_shown_with_the_estimate_beside_the_peak(
         card = {"allocated": 9 * GB, "reserved": 10 * GB, "peak": 9 * GB, "total": 24 * GB, "free": 11 * GB}
         row = {f"vram_{name}": size for name, size in card.items()} | {"vram_others": 2 * GB}
         metrics.add(5, loss=0.5, **row, ram=GB, ram_total=64 * GB, ram_available=30 * GB)
-    EventWriter(run).write("memory_estimate", headline="Fits.", allocated=9 * GB, ram_total=3 * GB, verdict="fits")
-    EventWriter(run).write("memory_peak", ram_peak=3 * GB, words="estimated 9.0 GB, peak 9.3 GB (-3 %)")
+    EventWriter(run).write(MemoryEstimateEvent(headline="Fits.", allocated=9 * GB, ram_total=3 * GB, verdict="fits"))
+    EventWriter(run).write(MemoryPeakEvent(ram_peak=3 * GB, words="estimated 9.0 GB, peak 9.3 GB (-3 %)"))
     now = page.locator("#memory-now")
     for said in ("this run11.0 GB", "other programs2.0 GB", "free11.0 GB"):
         expect(now).to_contain_text(said)

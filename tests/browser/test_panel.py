@@ -11,11 +11,22 @@ from playwright.sync_api import Browser, Page, expect
 from backend.config.load import load
 from backend.config.schema import with_values
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import (
+    CompileStateEvent,
+    CudaGraphsEvent,
+    GraphBreakEvent,
+    GraphEvent,
+    PlanEvent,
+    RecompileEvent,
+    ResumedEvent,
+    SampleEvent,
+    WarningEvent,
+)
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from backend.runs.record import set_fields
 from tests.browser.conftest import Server, Watched, tab, type_in
 from tests.gui.conftest import make_run
+from tests.tiny.runs import set_fields
 
 
 @pytest.fixture
@@ -83,18 +94,18 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     page, run = panel
     verdict = page.locator("#compile-verdict")
     events = EventWriter(run)
-    events.write("plan", steps={"epochs": 6.25})
-    events.write("compile", state="compiled", reason=None, planned=4)
+    events.write(PlanEvent(steps={"epochs": 6.25}))
+    events.write(CompileStateEvent(state="compiled", reason=None, planned=4))
     expect(verdict).to_have_class("verdict good")
     expect(page.locator("#stat-epoch .stat-value")).to_have_text("6.25 / 6.25")
     expect(page.locator("#stat-graphs .stat-value")).to_have_text("4 / 4")
     expect(page.locator("#stat-recompiles")).to_have_class("stat good")
-    events.write("compile", state="fallback", reason="No C compiler was found.", planned=4)
+    events.write(CompileStateEvent(state="fallback", reason="No C compiler was found.", planned=4))
     expect(verdict).to_have_class("verdict warn")
     expect(verdict).to_contain_text("Asked for, but fell back to eager. No C compiler was found.")
-    events.write("compile", state="compiled", reason=None, planned=4)
+    events.write(CompileStateEvent(state="compiled", reason=None, planned=4))
     for _ in range(3):
-        events.write("graph_break", reason="a call that torch can't trace", file="denoise.py", line=97)
+        events.write(GraphBreakEvent(reason="a call that torch can't trace", file="denoise.py", line=97))
     with MetricsWriter(run, generation=1, start_step=400) as metrics:
         metrics.add(401, loss=0.5, graphs=4, recompiles=0, breaks=3, limit_hits=1)
     expect(verdict).to_have_class("verdict warn")
@@ -102,12 +113,12 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(page.locator("#compile-reasons")).to_contain_text("Graph break · 3 times")
     expect(page.locator("#stat-limits")).to_have_class("stat warn")
     # Linear layers left out on purpose: nothing is planned, and breaks are what was asked for.
-    events.write("compile", state="compiled", reason=None, planned=None)
+    events.write(CompileStateEvent(state="compiled", reason=None, planned=None))
     expect(verdict).to_have_class("verdict good")
     expect(page.locator("#stat-graphs .stat-value")).to_have_text("4")
-    events.write("compile", state="compiled", reason=None, planned=4)
+    events.write(CompileStateEvent(state="compiled", reason=None, planned=4))
     reason = "caption length went from 128 to 256 ${1+1} {{x}} <i>"
-    events.write("recompile", reason=reason, block="double", setting="caption_buckets")
+    events.write(RecompileEvent(reason=reason, block="double", setting="caption_buckets"))
     with MetricsWriter(run, generation=1, start_step=400) as metrics:
         metrics.add(401, loss=0.5, graphs=5, recompiles=1, breaks=0)
     expect(verdict).to_have_class("verdict bad")
@@ -115,21 +126,21 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(page.locator("#compile-reasons")).to_contain_text("Ends it: caption_buckets")
     expect(page.locator("#stat-recompiles")).to_have_class("stat bad")
     for text in ("First.", "Second.", "Third."):
-        events.write("warning", text=text, remedy="")
+        events.write(WarningEvent(text=text, remedy=""))
     expect(page.locator("#run-warnings > .warning")).to_have_text("Third.")
     page.locator("#run-warnings summary").click()
     expect(page.locator("#run-warnings details .warning")).to_have_text(["Second.", "First."])
     # A process that resumes the run counts anew; until its first step its events tell.
     set_fields(run.record_path, generation=2)
-    events.write("resumed", step=401)
-    events.write("compile", graph=1, block="double", seconds=2.5, cached=True, gradients=True)
+    events.write(ResumedEvent(step=401))
+    events.write(GraphEvent(graph=1, block="double", seconds=2.5, cached=True, gradients=True))
     expect(page.locator("#stat-graphs .stat-value")).to_have_text("1")
     expect(page.locator("#stat-recompiles .stat-value")).to_have_text("0")
     expect(page.locator("#stat-compile .stat-value")).to_have_text("2.5 s")
     expect(page.locator("#stat-hits .stat-value")).to_have_text("1")
-    events.write("cuda_graphs", state="recorded", shapes=2, seconds=1.5, kept=3 << 30)
+    events.write(CudaGraphsEvent(state="recorded", shapes=2, seconds=1.5, kept=3 << 30))
     expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which keeps 3.0 GB.")
-    events.write("cuda_graphs", state="left out", reason="the card does not wait for the processor")
+    events.write(CudaGraphsEvent(state="left out", reason="the card does not wait for the processor"))
     expect(verdict).to_contain_text("CUDA graphs are left out: the card does not wait for the processor.")
 
 
@@ -140,7 +151,7 @@ def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> Non
     for step in (0, 400):
         Image.new("RGB", (64, 64), (step % 255, 80, 90)).save(run.samples_dir / f"s{step}.png")
         EventWriter(run).write(
-            "sample", step=step, prompt_index=1, file=f"samples/s{step}.png", prompt="a <b>bold</b> fox"
+            SampleEvent(step=step, prompt_index=1, file=f"samples/s{step}.png", prompt="a <b>bold</b> fox")
         )
     strip = page.locator(".sample-row").filter(has_text="a <b>bold</b> fox")
     expect(strip.locator("img")).to_have_count(2)

@@ -145,9 +145,9 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
 
 def events_of(run: Run, kind: str) -> list[dict]:
     """The run's events of one kind."""
-    from backend.runs.events import read_events
+    from tests.tiny.event_lines import event_lines
 
-    return [event for event in read_events(run.events_path)[0] if event["kind"] == kind]
+    return event_lines(run, kind)
 
 
 def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, own_server: Server) -> None:
@@ -161,7 +161,7 @@ def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, o
     )
 
     page.click("#start")
-    expect(page.locator(".toast").last).to_contain_text("still at work")
+    expect(page.locator(".toast").last).to_contain_text("still running")
 
     own_server.end(signal.SIGKILL)
     expect(page.locator(".offline")).to_be_visible()

@@ -37,7 +37,7 @@ with torch.no_grad():
 stats = telemetry.poll()
 telemetry.stop()
 print(json.dumps({"folder": str(folder), "graphs": stats.graphs, "hits": stats.cache_hits, "misses": stats.cache_misses,
-    "cached": [e["cached"] for e in telemetry.new_events() if e["kind"] == "compile"]}))
+    "cached": [e.cached for e in telemetry.new_events() if e.kind == "compile"]}))
 """
 
 

@@ -11,6 +11,7 @@ from backend.families.table import family
 from backend.models.families import family_named
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.mode_plan import compiled_classes
+from backend.runs.events.kinds import RecompileEvent
 from backend.shapes.runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
@@ -204,8 +205,8 @@ def test_pieces_of_a_planned_shape_are_no_recompile_and_those_of_another_are() -
     later = telemetry.poll()
     telemetry.stop()
     assert later.recompiles > 0
-    told = [event for event in telemetry.new_events() if event["kind"] == "recompile"]
-    assert "batch went from 2 rows to 3 rows" in told[0]["reason"]
+    told = [event for event in telemetry.new_events() if isinstance(event, RecompileEvent)]
+    assert "batch went from 2 rows to 3 rows" in told[0].reason
 
 
 def test_whole_model_scope_is_one_graph() -> None:

@@ -15,8 +15,9 @@ import torch
 from backend.config.schema import Config, with_values
 from backend.memory.meter import Meter
 from backend.plan.memory.settings import unrecordable
-from backend.runs.events import EventWriter, read_events
+from backend.runs.events import EventWriter
 from backend.training.compile_setup import _tell
+from tests.tiny.event_lines import event_lines
 from tests.tiny.tape import Card
 from tests.tiny.training import config, events, rows, train_here
 
@@ -141,8 +142,7 @@ def test_what_a_recorder_found_is_told(tmp_path: Path) -> None:
         ("auto", {}),
     ):
         _tell(writer, chosen, recorder(**facts))
-    found, _ = read_events(writer.path, 0)
-    told = [{key: value for key, value in event.items() if key not in ("v", "t")} for event in found]
+    told = event_lines(writer.path)
     assert [event["kind"] for event in told] == ["cuda_graphs", "warning", "cuda_graphs", "cuda_graphs", "cuda_graphs"]
     assert [event.get("state") for event in told] == ["failed", None, "failed", "left out", "recorded"]
     assert told[1]["text"] == "CUDA graphs are left out: no" and "off" in told[1]["remedy"]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from backend.compile.forward_shape import Scene, set_scene
 from backend.compile.helper import compile_model, set_recompile_limit
 from backend.compile.reasons import Signature, explain, from_guard
 from backend.compile.telemetry import Telemetry
+from backend.runs.events.kinds import GraphBreakEvent, GraphEvent, RecompileEvent
 from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
 
 
@@ -47,8 +49,8 @@ def test_recompiles_are_told_in_words_with_the_setting_that_ends_them() -> None:
     step(stack, 2, 48, 128)
     step(stack, 1, 32, 128)
     step(stack, 3, 64, 512)
-    events = [event for event in telemetry.new_events() if event["kind"] == "recompile"]
-    assert [event["reason"] for event in events] == [
+    events = [event for event in telemetry.new_events() if isinstance(event, RecompileEvent)]
+    assert [event.reason for event in events] == [
         "caption length went from 128 to 256 tokens",
         "image tokens went from 32 to 48",
         "batch went from 2 rows to 1 row",
@@ -56,8 +58,8 @@ def test_recompiles_are_told_in_words_with_the_setting_that_ends_them() -> None:
         "caption length went from 128 to 512 tokens and image tokens went from 32 to 64 and "
         "batch went from 1 row to 3 rows",
     ]
-    assert "caption_buckets" in events[0]["setting"] and "shape_mode = static" in events[1]["setting"]
-    assert all(event["block"] == "first" and event["guard"] for event in events)
+    assert "caption_buckets" in events[0].setting and "shape_mode = static" in events[1].setting
+    assert all(event.block == "first" and event.guard for event in events)
     stats = telemetry.poll()
     assert (stats.graphs, stats.recompiles, stats.planned) == (6, 4, 2)
     assert telemetry.difference().startswith("2 graphs were planned, 6 were made; the last one because caption length")
@@ -110,11 +112,11 @@ def test_train_and_eval_are_told_apart() -> None:
 def test_breaks_have_file_and_line() -> None:
     stack, telemetry = compiled(block=BreakingBlock)
     step(stack, 1, 16, 8)
-    breaks = [event for event in telemetry.new_events() if event["kind"] == "graph_break"]
+    breaks = [event for event in telemetry.new_events() if isinstance(event, GraphBreakEvent)]
     assert telemetry.poll().breaks == len(breaks) >= 1
-    assert breaks[0]["line"] > 10 and "graph_break" in breaks[0]["reason"]
+    assert breaks[0].line > 10 and "graph_break" in breaks[0].reason
     # Where the layer is called, and not torch's own way of calling it.
-    assert {event["file"].rpartition("/")[2] for event in breaks} == {"toys.py"}
+    assert {event.file.rpartition("/")[2] for event in breaks} == {"blocks.py"}
 
 
 def test_limit_hits_are_counted_and_said() -> None:
@@ -199,17 +201,11 @@ def test_compile_events_say_what_was_made() -> None:
     stack, telemetry = compiled()
     step(stack, 2, 16, 8)
     (event,) = telemetry.new_events()
-    assert event.pop("seconds") > 0
-    assert event == {
-        "kind": "compile",
-        "graph": 1,
-        "block": "first",
-        "cached": False,
-        "image_tokens": 16,
-        "text_tokens": 8,
-        "batch": 2,
-        "gradients": True,
-    }
+    assert event.seconds > 0
+    made = GraphEvent(
+        graph=1, block="first", cached=False, image_tokens=16, text_tokens=8, batch=2, gradients=True, reason=None
+    )
+    assert replace(event, seconds=None) == made
 
 
 def test_first_graph_has_no_cause_and_the_nearest_one_explains() -> None:

@@ -18,7 +18,7 @@ from backend.families.table import FAMILIES
 from backend.plan.make_plan import make_plan
 from backend.runs.diagnose_rules import RULES as FAILURES
 from backend.runs.exit_codes import EXIT_CODES
-from backend.runs.followed import FOLLOWED, unfollowed
+from backend.runs.remedy_filter import FOLLOWED, unfollowed
 from tests.tiny.plan_items import scan_of
 from tests.tiny.rule_rows import BROKEN
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import dump
 from backend.demo import __main__ as demo
-from backend.runs.events import read_events
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
+from tests.tiny.event_lines import event_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +67,7 @@ def test_what_it_prints_is_what_the_run_wrote(tmp_path: Path) -> None:
     code, text, runs = run_demo(tmp_path, preset(tmp_path), "--steps", "3")
     assert code == 0, text
     (run,) = runs
-    events, _ = read_events(run.events_path)
+    events = event_lines(run)
     by_kind = {kind: [e for e in events if e["kind"] == kind] for kind in {e["kind"] for e in events}}
 
     lines = [line.split() for line in text.splitlines()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -12,6 +11,14 @@ from rich.console import Console
 
 from backend.demo.report import draw_before_after, percent, read_outcome, tell_outcome
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import (
+    CompileStateEvent,
+    Event,
+    GraphEvent,
+    RecompileEvent,
+    SampleEvent,
+    ValidationEvent,
+)
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 
@@ -24,20 +31,20 @@ def run(tmp_path: Path) -> Run:
     return Run.create_empty(tmp_path, "demo")
 
 
-def write(run: Run, *events: dict[str, Any]) -> None:
+def write(run: Run, *events: Event) -> None:
     writer = EventWriter(run)
     for event in events:
-        writer.write(**event)
+        writer.write(event)
 
 
-def validation(step: int, losses: dict[str, float], name: str = "concept") -> dict[str, Any]:
+def validation(step: int, losses: dict[str, float], name: str = "concept") -> Event:
     mean = sum(losses.values()) / len(losses)
-    return {"kind": "validation", "step": step, "set": name, "sigma_losses": losses, "loss": mean}
+    return ValidationEvent(step=step, set=name, sigma_losses=losses, loss=mean)
 
 
-def compiled(graphs: int, planned: int = 2, **state: Any) -> list[dict[str, Any]]:
-    made = [{"kind": "compile", "graph": n + 1, "block": "double", "seconds": 1.0} for n in range(graphs)]
-    return [{"kind": "compile", "state": "compiled", "reason": None, "planned": planned} | state, *made]
+def compiled(graphs: int, planned: int = 2, state: str = "compiled", reason: str | None = None) -> list[Event]:
+    made = [GraphEvent(graph=n + 1, block="double", seconds=1.0) for n in range(graphs)]
+    return [CompileStateEvent(state=state, reason=reason, planned=planned), *made]
 
 
 def said(run: Run) -> tuple[str, str]:
@@ -88,7 +95,7 @@ def test_graphs_as_planned_are_told_in_plain(run: Run) -> None:
 
 
 def test_a_graph_too_many_is_amber(run: Run) -> None:
-    write(run, *compiled(3), {"kind": "recompile", "reason": "image tokens", "block": "double", "setting": None})
+    write(run, *compiled(3), RecompileEvent(reason="image tokens", block="double"))
     text, coloured = said(run)
     assert "Graphs: 2 planned, 3 made; 1 recompiles, 0 graph breaks" in text
     assert "\x1b[33mGraphs" in coloured
@@ -102,7 +109,7 @@ def test_without_a_compiler_it_says_so_in_amber(run: Run) -> None:
 
 
 def test_compile_switched_off_is_no_alarm(run: Run) -> None:
-    write(run, {"kind": "compile", "state": "off", "reason": None, "planned": 0})
+    write(run, CompileStateEvent(state="off", planned=0))
     text, coloured = said(run)
     assert text.strip() == "Compile: off"
     assert "\x1b[33m" not in coloured
@@ -114,9 +121,7 @@ def test_first_and_last_sample_of_each_prompt_lie_side_by_side(run: Run) -> None
         size = (64, 64) if prompt == 0 else (96, 48)
         path = run.samples_dir / f"step{step}-{prompt}.png"
         Image.new("RGB", size, colour).save(path)
-        write(
-            run, {"kind": "sample", "step": step, "prompt_index": prompt, "file": path.name, "prompt": f"p{prompt} 猫"}
-        )
+        write(run, SampleEvent(step=step, prompt_index=prompt, file=path.name, prompt=f"p{prompt} 猫"))
     sheet = draw_before_after(read_outcome(run), run.path / "sheet.png")
     assert sheet is not None
     with Image.open(sheet) as picture:

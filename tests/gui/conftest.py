@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from backend.config.load import parse
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent, SampleEvent, StepTotalEvent, ValidationEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 
@@ -52,16 +53,16 @@ def make_run(root: Path, name: str = "fox", steps: int = 30) -> Run:
     assert config is not None
     run = Run.create(config)
     events = EventWriter(run)
-    events.write("step_total", total=steps)
+    events.write(StepTotalEvent(total=steps))
     with MetricsWriter(run) as metrics:
         for step in range(1, steps + 1):
             metrics.add(step, loss=1.0 / step, loss_smooth=1.1 / step, ram=1000 + step, graphs=4, recompiles=0)
     for step in (0, steps):
-        events.write("validation", step=step, set="held out", sigma_losses={"0.1": 0.5}, loss=0.5 - step / 100)
+        events.write(ValidationEvent(step=step, set="held out", sigma_losses={"0.1": 0.5}, loss=0.5 - step / 100))
     (run.samples_dir / "step_000030_0.png").write_bytes(b"\x89PNG picture")
-    events.write("sample", step=steps, prompt_index=0, file="samples/step_000030_0.png", prompt="a fox")
+    events.write(SampleEvent(step=steps, prompt_index=0, file="samples/step_000030_0.png", prompt="a fox"))
     (run.checkpoints_dir / f"{name}.safetensors").write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
-    events.write("checkpoint", step=steps, file=f"checkpoints/{name}.safetensors")
+    events.write(CheckpointEvent(step=steps, file=f"checkpoints/{name}.safetensors"))
     run.log_path.write_text("first line\nsecond line\n", encoding="utf-8")
     run.finish("done", step=steps)
     return run

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from backend.runs import metrics
 from backend.runs.cli import show_status
 from backend.runs.folder import Run, list_runs
-from backend.runs.status import statuses
+from backend.runs.status_reader import statuses
 from gui import run_view
 from tests.gui.conftest import ADDRESS, Page, make_run
 
@@ -127,7 +127,7 @@ def test_the_page_and_the_terminal_stay_up(odd: Page, application: FastAPI) -> N
 def test_an_endless_query_is_given_up_and_not_tried_again_at_once(odd: Page) -> None:
     number = list(DAMAGE).index("endless metrics")
     run = next(run for run in list_runs(odd.runs) if run.name.startswith(f"odd{number:02d}"))
-    follower = run_view.RunWatch(run)
+    follower = run_view.RunView(run)
     follower.status()
     begun = time.monotonic()
     for _ in range(20):

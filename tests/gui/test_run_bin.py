@@ -86,5 +86,5 @@ def test_a_run_at_work_is_not_deleted(page: Page, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MONOTILE_RUN", "")
     run = Run.create_empty(page.runs, "busy")
     run.prepare_start(["x"])
-    with pytest.raises(RunError, match="still at work"):
+    with pytest.raises(RunError, match="still running"):
         run_bin.put(run)

@@ -10,6 +10,15 @@ import pytest
 
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import (
+    CheckpointEvent,
+    CompileStateEvent,
+    GraphEvent,
+    PhaseEvent,
+    RecompileEvent,
+    ResumedEvent,
+    WarningEvent,
+)
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader, MetricsWriter
 from gui import run_view
@@ -44,7 +53,7 @@ def test_what_did_not_change_is_not_sent_again(page: Page) -> None:
     assert "series" not in again and "facts" not in again
     with MetricsWriter(run, generation=1, start_step=20) as metrics:
         metrics.add(21, loss=0.5)
-    EventWriter(run).write("recompile", reason="caption length went from 128 to 256", block="double", setting="x")
+    EventWriter(run).write(RecompileEvent(reason="caption length went from 128 to 256", block="double", setting="x"))
     later = live(page, run, **marks)
     assert later["series"]["step"] == list(range(1, 22)) and later["last"]["step"] == 21
     assert later["facts"]["recompiles"][0]["reason"] == "caption length went from 128 to 256"
@@ -58,7 +67,7 @@ def test_new_files_and_a_new_start_are_seen_at_once(page: Page) -> None:
     facts = live(page, run)["facts"]
     assert {sample["file"] for sample in facts["samples"]} == {"step_000030_0.png", "later.png"}
     assert {file["name"] for file in facts["checkpoints"]} == {"fox.safetensors", "later.safetensors"}
-    EventWriter(run).write("checkpoint", step=40, file="checkpoints/later.safetensors")
+    EventWriter(run).write(CheckpointEvent(step=40, file="checkpoints/later.safetensors"))
     steps = {file["name"]: file["step"] for file in live(page, run)["facts"]["checkpoints"]}
     assert steps["later.safetensors"] == 40
     run.prepare_start(["again"])
@@ -77,21 +86,21 @@ def test_a_long_run_is_thinned_and_keeps_its_extremes(page: Page) -> None:
 def test_compile_facts_are_folded(page: Page) -> None:
     run = make_run(page.runs)
     events = EventWriter(run)
-    events.write("compile", state="compiled", reason=None, planned=4)
+    events.write(CompileStateEvent(state="compiled", reason=None, planned=4))
     for graph in (1, 2):
-        events.write("compile", graph=graph, block="double", seconds=3.0, cached=False, gradients=True)
+        events.write(GraphEvent(graph=graph, block="double", seconds=3.0, cached=False, gradients=True))
     facts = live(page, run)["facts"]["compile"]
     assert (facts["state"], facts["planned"], facts["graphs"], len(facts["made"])) == ("compiled", 4, 2, 2)
-    events.write("compile", state="fallback", reason="no C compiler was found", planned=4)
+    events.write(CompileStateEvent(state="fallback", reason="no C compiler was found", planned=4))
     assert live(page, run)["facts"]["compile"]["reason"] == "no C compiler was found"
-    events.write("resumed", step=10, generation=1)
+    events.write(ResumedEvent(step=10, generation=1))
     assert live(page, run)["facts"]["compile"] == {}
 
 
 def test_warnings_are_whole_sentences_each_told_once(page: Page) -> None:
     run = make_run(page.runs)
     for _ in range(2):
-        EventWriter(run).write("warning", text="the run ends early", remedy="Set max_train_steps to 240")
+        EventWriter(run).write(WarningEvent(text="the run ends early", remedy="Set max_train_steps to 240"))
     facts = page.client.get("/live", params={"run": run.name}).json()["facts"]
     assert facts["warnings"] == [{"text": "The run ends early.", "remedy": "Set max_train_steps to 240."}]
 
@@ -120,7 +129,7 @@ def test_a_run_that_is_not_at_work_can_be_asked_nothing(page: Page) -> None:
     run = make_run(page.runs)
     for what in ("stop", "save", "sample"):
         answer = page.client.post("/control", json={"run": run.name, "what": what})
-        assert answer.status_code == 409 and "not at work" in answer.json()["detail"]
+        assert answer.status_code == 409 and "not running" in answer.json()["detail"]
     assert Control(run).pending() == set()
     assert page.client.post("/control", json={"run": "nothing", "what": "stop"}).status_code == 404
 
@@ -175,7 +184,7 @@ def test_of_a_growing_run_only_what_is_new_is_sent(page: Page, monkeypatch: pyte
         metrics.add(5001, loss=9.0)
         metrics.flush()
         run.log_path.write_text("a line\n", encoding="utf-8")
-        EventWriter(run).write("phase", phase="train", done=5001)
+        EventWriter(run).write(PhaseEvent(phase="train", done=5001))
         later = live(page, run, width=100, log_offset=0, key=first["key"], seen=first["seen"])
     assert len(later["series"]["step"]) == 1 and later["series"]["loss"]["max"] == [9.0]
     assert later["series"]["from"] == 5001 // later["series"]["size"] * later["series"]["size"]

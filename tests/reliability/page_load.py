@@ -21,6 +21,7 @@ import psutil
 
 from backend.runs import supervise
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent, StepTotalEvent, ValidationEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 
@@ -173,15 +174,15 @@ def feed(path: str, first: str) -> None:
     run, step, begun = Run(path), int(first), time.monotonic()
     run.attach()
     events, control = EventWriter(run), Control(run)
-    events.write("step_total", total=1_000_000)
+    events.write(StepTotalEvent(total=1_000_000))
     with MetricsWriter(run, 0, step) as metrics:
         while "stop" not in control.pending():
             step += 1
             metrics.add(step, loss=1.0 / step, loss_smooth=1.0, lr=1e-4, s_per_step=0.05, ram=4_000_000_000, graphs=4)
             if step % 100 == 0:
-                events.write("validation", step=step, set="held out", sigma_losses={"0.5": 0.4}, loss=0.4)
+                events.write(ValidationEvent(step=step, set="held out", sigma_losses={"0.5": 0.4}, loss=0.4))
             else:
-                events.write("phase", phase="train", done=step, total=1_000_000, eta_s=None)
+                events.write(PhaseEvent(phase="train", done=step, total=1_000_000, eta_s=None))
             if step % 20 == 0:
                 with open(run.log_path, "a", encoding="utf-8") as stream:
                     stream.write(f"step {step}\n")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from backend.runs.cli import main
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import DoneEvent, ErrorEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.terminal import event_line
 from tests.tiny.runs import ROOT, eventually, start
@@ -49,10 +50,10 @@ def test_no_runs_yet(tell, runs_root):
 
 
 def test_text_and_remedy_of_a_warning_are_two_sentences(tell, run):
-    EventWriter(run).write("warning", text="the run is eager", remedy="Free some room")
+    EventWriter(run).write(WarningEvent(text="the run is eager", remedy="Free some room"))
     assert "Warning: the run is eager. Free some room." in tell("status", run.name)[1]
-    said = {"kind": "error", "text": "this run is on cpu", "cause": None, "remedy": "Set attention to auto."}
-    assert event_line(said) == "error: this run is on cpu. Set attention to auto."
+    error = ErrorEvent(text="this run is on cpu", remedy="Set attention to auto.")
+    assert event_line(error) == "error: this run is on cpu. Set attention to auto."
 
 
 def test_status_of_one_and_of_all(tell, run, runs_root):
@@ -88,12 +89,12 @@ def test_stop_now_does_not_wait_for_a_deaf_trainer(run, tell):
     start("trainer", run, 100_000, 0.005)
     eventually(lambda: run.status().step > 1, "it trains")
     code, text = tell("stop", run.name, "--now")
-    assert code == 0 and "did not answer and was ended (INT)" in text
+    assert code == 0 and "did not respond and was ended (INT)" in text
 
 
 def test_logs_show_the_end(tell, run):
     run.log_path.write_text("".join(f"line [bold]{number}\n" for number in range(100)) + "open end")
-    EventWriter(run).write("done", step=1)
+    EventWriter(run).write(DoneEvent(step=1))
     run.finish("done")
     assert tell("logs", run.name, "-n", "2")[1] == "line [bold]99\nopen end\n"
 
@@ -114,7 +115,7 @@ def test_each_command_has_help(command, capsys):
 
 def test_reading_runs_imports_nothing_heavy():
     code = (
-        "import sys, backend.runs.cli, backend.runs.supervise, backend.runs.logsetup, backend.runs.progress\n"
+        "import sys, backend.runs.cli, backend.runs.supervise, backend.runs.logsetup, backend.runs.phase_progress\n"
         "print(sorted(set(sys.modules) & {'torch', 'diffusers', 'transformers', 'accelerate', 'gradio', 'numpy'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"

@@ -13,12 +13,14 @@ import time
 import pytest
 
 from backend.base.errors import WriteFailed
-from backend.runs import metrics_file, record, supervise
-from backend.runs.events import EventWriter, read_events
+from backend.runs import metrics_file, supervise
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent, StateEvent
+from backend.runs.hang import HangDetector
 from backend.runs.metrics import MetricsReader, MetricsWriter
-from backend.runs.silence import Silence
-from backend.runs.status import StatusReader
-from tests.tiny.runs import eventually, save_state, start
+from backend.runs.status_reader import StatusReader
+from tests.tiny.event_lines import event_lines
+from tests.tiny.runs import eventually, save_state, set_fields, start
 
 LONG = 1_000_000
 
@@ -30,7 +32,7 @@ def training(run, step=3):
 
 
 def warnings(run):
-    return [event["text"] for event in read_events(run.events_path)[0] if event["kind"] == "warning"]
+    return [event["text"] for event in event_lines(run, "warning")]
 
 
 def test_killed_at_any_moment_it_is_told_truly_and_goes_on(run):
@@ -101,7 +103,7 @@ def test_a_paused_trainer_does_not_look_healthy(run):
 def test_no_sign_for_many_steps_is_told_and_a_clock_that_jumps_is_not(run, monkeypatch):
     monkeypatch.setenv("MONOTILE_RUN", "")
     run.attach()
-    EventWriter(run).write("phase", phase="train", done=0)
+    EventWriter(run).write(PhaseEvent(phase="train", done=0))
     with MetricsWriter(run) as writer:
         for step in range(1, 20):
             writer.add(step, s_per_step=2.0)
@@ -111,11 +113,11 @@ def test_no_sign_for_many_steps_is_told_and_a_clock_that_jumps_is_not(run, monke
     for path in stamps:
         os.utime(path, (time.time() - 400, time.time() - 400))
     seen = StatusReader(run).read()
-    assert "no sign of the trainer for 6 min 40 s; a step usually takes 2.0 s" in seen.text
-    assert seen.state == "running" and "press Stop and resume" in seen.hang.remedy
+    assert "given no sign for 6 min 40 s; a step usually takes 2.0 s" in seen.text
+    assert seen.state == "running" and "press Stop, then resume" in seen.hang.remedy
 
     real = time.time
-    watched = Silence(run)
+    watched = HangDetector(run)
     watched.seconds()
     os.utime(run.events_path)
     watched.seconds()
@@ -138,10 +140,10 @@ def test_metrics_held_at_the_start_are_waited_for_and_named(run):
     timer.join()
     assert MetricsReader(run).count() == 1
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(WriteFailed, match="held by another program. Close what has it open"):
+    with pytest.raises(WriteFailed, match="in use by another program. Close the program that has it open"):
         MetricsWriter(run, generation=2, tell=lambda *words: told.append(words), wait_s=0.1)
     holder.close()
-    assert told and "held by another program" in told[-1][0] and "waits" in told[-1][1]
+    assert told and "in use by another program" in told[-1][0] and "waits" in told[-1][1]
 
 
 def damage_the_middle(path):
@@ -204,9 +206,9 @@ def test_a_reader_gives_what_can_be_read(run, caplog):
 def test_a_resumed_run_that_is_stopped_while_it_loads_stands_where_it_was_saved(run):
     save_state(run, 40)
     (run.state_dir / f".step-00000050.{os.getpid()}-0123abcd.part").mkdir()
-    EventWriter(run).write("state", step=30)  # the newer one's event did not get out
+    EventWriter(run).write(StateEvent(step=30))  # the newer one's event did not get out
     run.prepare_start(["x"])
-    record.set_fields(run.record_path, starter=None, started=1.0)
+    set_fields(run.record_path, starter=None, started=1.0)
     status = run.status()
     assert (status.state, status.step, status.state_step, status.resumable) == ("dead", 40, 40, True)
     shutil.rmtree(run.state_dir / "step-00000040")

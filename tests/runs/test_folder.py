@@ -14,9 +14,9 @@ from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent, DoneEvent, SampleEvent
 from backend.runs.folder import Run, find, is_run, list_runs, safe_name
-from backend.runs.record import set_fields
-from tests.tiny.runs import ROOT
+from tests.tiny.runs import ROOT, set_fields
 
 
 def test_a_new_run_holds_its_whole_configuration(runs_root):
@@ -37,7 +37,7 @@ def test_folders_are_never_used_twice(runs_root):
 
 def test_a_folder_that_can_not_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="can't be made") as caught:
+    with pytest.raises(RunError, match="can't be created") as caught:
         Run.create_empty(tmp_path / "file", "x")
     assert "output_dir" in caught.value.remedy
 
@@ -74,7 +74,7 @@ def test_runs_are_listed_newest_first_and_other_folders_are_not(runs_root):
 
 def test_a_run_whose_record_was_lost_is_still_a_run(run):
     run.config_path.write_text("")
-    EventWriter(run).write("done", step=1)
+    EventWriter(run).write(DoneEvent(step=1))
     run.record_path.unlink()
     assert is_run(run.path) and run.status().state == "done"
 
@@ -105,7 +105,7 @@ def test_samples_and_checkpoints_carry_what_the_events_say(run):
     for step, index in ((20, 1), (20, 0), (5, 0)):
         path = run.samples_dir / f"{step:06d}_{index}.png"
         path.write_bytes(b"png")
-        events.write("sample", step=step, prompt_index=index, file=path.name, prompt=f"prompt {index}")
+        events.write(SampleEvent(step=step, prompt_index=index, file=path.name, prompt=f"prompt {index}"))
     (run.samples_dir / ".half.png.12-00000000.part").touch()
     (run.samples_dir / "notes.txt").touch()
     (run.samples_dir / "unknown.webp").touch()
@@ -113,7 +113,7 @@ def test_samples_and_checkpoints_carry_what_the_events_say(run):
         (5, 0, "prompt 0"), (20, 0, "prompt 0"), (20, 1, "prompt 1"), (None, None, None)
     ]  # fmt: skip
     (run.checkpoints_dir / "lora-000010.safetensors").write_bytes(b"1234")
-    events.write("checkpoint", step=10, file=str(run.checkpoints_dir / "lora-000010.safetensors"))
+    events.write(CheckpointEvent(step=10, file=str(run.checkpoints_dir / "lora-000010.safetensors")))
     (saved,) = run.checkpoints()
     assert (saved.step, saved.size) == (10, 4)
 
@@ -139,8 +139,8 @@ def test_the_end_is_written_once_and_its_result_grows(run):
 
 def test_two_writers_of_the_record_undo_nothing(run):
     code = (
-        "import sys\nfrom backend.runs.record import set_fields\nfrom pathlib import Path\n"
-        "for n in range(60): set_fields(Path(sys.argv[1]), **{f'{sys.argv[2]}{n}': n})\n"
+        "import sys\nfrom backend.runs.record import update\nfrom pathlib import Path\n"
+        "for n in range(60): update(Path(sys.argv[1]), lambda record: record | {f'{sys.argv[2]}{n}': n})\n"
     )
     command = [sys.executable, "-c", code, str(run.record_path)]
     workers = [subprocess.Popen([*command, letter], cwd=ROOT) for letter in "ab"]
@@ -220,5 +220,5 @@ def test_a_disk_too_small_for_the_record_is_a_sentence(runs_root, run):
     command = [sys.executable, "-c", FULL, str(runs_root), str(run.path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "can't be made: " in done.stdout and "Choose another output_dir" in done.stdout
+    assert "can't be created: " in done.stdout and "choose another output_dir" in done.stdout
     assert "run.json" in done.stderr and "can't be written" in done.stderr

@@ -67,6 +67,7 @@ def test_values_of_secret_variables_are_hidden_wherever_they_turn_up(tmp_path):
 LEAKY = """
 import logging, os, sys, threading, warnings
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import WarningEvent
 from backend.runs.folder import Run
 from backend.runs.logsetup import configure_logging
 run = Run(sys.argv[1])
@@ -86,7 +87,7 @@ except ValueError:
     log.exception("survived")
 thread = threading.Thread(target=lambda: 1 / 0, name="helper")
 thread.start(); thread.join()
-EventWriter(run).write("warning", text=secret, remedy=os.environ["WANDB_API_KEY"])
+EventWriter(run).write(WarningEvent(text=secret, remedy=os.environ["WANDB_API_KEY"]))
 run.finish("failed", error={"text": "died with " + secret})
 raise RuntimeError("uncaught with " + secret)
 """

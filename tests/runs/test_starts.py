@@ -11,14 +11,15 @@ import time
 import psutil
 import pytest
 
-from backend.runs import admission, place, recovery, supervise
-from backend.runs.admission import one_start
+from backend.runs import liveness as place
+from backend.runs import recovery, supervise
+from backend.runs import start_lock as admission
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
 from backend.runs.process import MARKER, START, ProcessId
-from backend.runs.record import set_fields
-from tests.tiny.runs import ROOT, eventually, start, toy
+from backend.runs.start_lock import one_start
+from tests.tiny.runs import ROOT, eventually, set_fields, start, toy
 
 
 def processes_of(run: Run) -> list[int]:
@@ -92,7 +93,7 @@ def test_of_two_resumes_at_once_one_is_refused_and_the_other_trains(run):
 ONE_START = """
 import sys
 from backend.runs import supervise
-from backend.runs.admission import one_start
+from backend.runs.start_lock import one_start
 from backend.runs.errors import RunBusy
 from backend.runs.folder import Run, list_runs
 run = Run(sys.argv[1])
@@ -122,7 +123,7 @@ def test_two_runs_at_once_from_two_programs_share_no_gpu(runs_root):
         program.stdin.flush()
     said = [program.communicate(timeout=60)[0].strip() for program in programs]
     assert said.count("started") == 1, said
-    assert all("is still at work" in text and "Stop it first" in text for text in said if text != "started")
+    assert all("is still running" in text and "Stop it first" in text for text in said if text != "started")
     winner = runs[said.index("started")]
     assert [run for run in runs if run.is_at_work()] == [winner]
     supervise.stop(winner, say=lambda _: None)

@@ -10,13 +10,14 @@ import pytest
 
 from backend.runs.control import Control
 from backend.runs.eta import spoken, step_seconds
-from backend.runs.events import EventWriter, read_events
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import DoneEvent, ErrorEvent, PhaseEvent, StepTotalEvent, WarningEvent
 from backend.runs.metrics import MetricsWriter
+from backend.runs.phase_progress import PhaseProgress
 from backend.runs.process import ProcessId
-from backend.runs.progress import PhaseProgress
-from backend.runs.record import set_fields
-from backend.runs.status import StatusReader, statuses
-from tests.tiny.runs import save_state
+from backend.runs.status_reader import StatusReader, statuses
+from tests.tiny.event_lines import event_lines
+from tests.tiny.runs import save_state, set_fields
 
 
 @pytest.fixture
@@ -65,22 +66,22 @@ def test_durations_in_words(seconds, words):
 def test_phases_before_training_tell_their_own_progress(live):
     events, reader = EventWriter(live), StatusReader(live)
     assert reader.read().state == "starting" and reader.read().text == "Starting."
-    events.write("phase", phase="cache_latents", done=120, total=400, eta_s=70.0)
+    events.write(PhaseEvent(phase="cache_latents", done=120, total=400, eta_s=70.0))
     status = reader.read()
     assert (status.state, status.phase, status.done, status.total, status.eta_s) == (
         "running", "cache_latents", 120, 400, 70.0
     )  # fmt: skip
     assert status.text == "Encoding images: 120 of 400, about 1 min 10 s left."
-    events.write("phase", phase="compile", done=None, total=None, eta_s=None)
+    events.write(PhaseEvent(phase="compile", done=None, total=None, eta_s=None))
     assert reader.read().text == "Compiling."
-    events.write("phase", phase="sample", done=1, total=4, eta_s=8.0)
+    events.write(PhaseEvent(phase="sample", done=1, total=4, eta_s=8.0))
     assert reader.read().eta_s == 8.0
 
 
 def test_training_tells_steps_and_what_is_left_and_so_do_the_pauses_in_it(live):
     events, reader = EventWriter(live), StatusReader(live)
-    events.write("step_total", total=1600)
-    events.write("phase", phase="train")
+    events.write(StepTotalEvent(total=1600))
+    events.write(PhaseEvent(phase="train"))
     with MetricsWriter(live, live.begin_generation()) as metrics:
         for step in range(1, 101):
             metrics.add(step, loss=1.0, s_per_step=50.0 if step == 1 else 0.5)
@@ -88,7 +89,7 @@ def test_training_tells_steps_and_what_is_left_and_so_do_the_pauses_in_it(live):
     assert (status.step, status.total_steps, status.done, status.total) == (100, 1600, 100, 1600)
     assert (status.s_per_step, status.eta_s) == (0.5, 750.0)
     assert status.text == "Training: step 100 of 1600, about 12 min left."
-    events.write("phase", phase="sample", done=1, total=4, eta_s=8.0)
+    events.write(PhaseEvent(phase="sample", done=1, total=4, eta_s=8.0))
     status = reader.read()
     assert (status.done, status.total, status.eta_s) == (1, 4, 750.0)
     assert status.text == "Drawing sample images: 1 of 4, about 12 min left."
@@ -96,7 +97,7 @@ def test_training_tells_steps_and_what_is_left_and_so_do_the_pauses_in_it(live):
 
 def test_warnings_and_the_saved_step_are_kept(live):
     events = EventWriter(live)
-    events.write("warning", text="Two images were skipped.", remedy="See the Dataset tab.")
+    events.write(WarningEvent(text="Two images were skipped.", remedy="See the Dataset tab."))
     save_state(live, 400)
     status = live.status()
     assert status.warnings == ({"text": "Two images were skipped.", "remedy": "See the Dataset tab."},)
@@ -106,16 +107,16 @@ def test_warnings_and_the_saved_step_are_kept(live):
 def test_a_reader_kept_for_long_equals_a_fresh_one(live):
     reader, events = StatusReader(live), EventWriter(live)
     for number in range(5):
-        events.write("phase", phase="load", done=number, total=5)
+        events.write(PhaseEvent(phase="load", done=number, total=5))
         kept, fresh = reader.read().to_dict(), live.status().to_dict()
         assert kept | {"elapsed_s": 0} == fresh | {"elapsed_s": 0}
 
 
 def test_a_new_start_forgets_the_old_but_not_what_was_saved(live):
     reader, events = StatusReader(live), EventWriter(live)
-    events.write("step_total", total=50)
+    events.write(StepTotalEvent(total=50))
     save_state(live, 30)
-    events.write("error", text="It broke.", cause="", remedy="", exception=None)
+    events.write(ErrorEvent(text="It broke.", cause="", remedy="", exception=None))
     live.finish("failed", error={"text": "It broke."})
     assert reader.read().error.text == "It broke."
     set_fields(live.record_path, pid=None)
@@ -125,7 +126,7 @@ def test_a_new_start_forgets_the_old_but_not_what_was_saved(live):
 
 
 def test_requests_to_stop_show(live):
-    EventWriter(live).write("phase", phase="train")
+    EventWriter(live).write(PhaseEvent(phase="train"))
     assert live.status().state == "running"
     Control(live).request("save")
     assert live.status().state == "running"
@@ -142,7 +143,7 @@ def test_a_run_that_was_made_and_never_started(run):
 
 def test_an_end_that_only_the_events_know(run):
     set_fields(run.record_path, pid=2**22 - 1, create_time=5.0, started=5.0, exit_code=0)
-    EventWriter(run).write("done", step=9)
+    EventWriter(run).write(DoneEvent(step=9))
     assert run.status().state == "done"
 
 
@@ -153,7 +154,7 @@ def test_a_broken_record_is_no_crash(run):
 
 
 def test_json_has_everything_and_only_what_json_can_say(live):
-    EventWriter(live).write("phase", phase="scan", done=1, total=float("nan"))
+    EventWriter(live).write(PhaseEvent(phase="scan", done=1, total=float("nan")))
     values = json.loads(json.dumps(live.status().to_dict(), allow_nan=False))
     assert values["name"] == live.name and values["path"] == str(live.path)
     assert values["active"] is True and values["state"] == "running" and values["total"] is None
@@ -163,7 +164,7 @@ def test_progress_writes_seldom_and_ends_with_the_whole(run):
     with PhaseProgress(EventWriter(run), "cache_latents", total=500, every_s=3600) as progress:
         for _ in range(500):
             progress.advance()
-    events, _ = read_events(run.events_path)
+    events = event_lines(run)
     assert [(event["phase"], event["done"], event["total"]) for event in events] == [
         ("cache_latents", 0, 500), ("cache_latents", 500, 500)
     ]  # fmt: skip
@@ -172,7 +173,7 @@ def test_progress_writes_seldom_and_ends_with_the_whole(run):
 
 def test_progress_of_the_present_rate(run, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("backend.runs.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("backend.runs.phase_progress.time.monotonic", lambda: now[0])
     progress = PhaseProgress(EventWriter(run), "cache_latents", total=1000)
     now[0] += 300.0
     progress.set(900)  # found in the cache, after what is compiled at the first of all
@@ -182,14 +183,14 @@ def test_progress_of_the_present_rate(run, monkeypatch):
         progress.advance()  # encoded, one a second
     assert 35 < progress.eta_s() < 45
     progress.set(10, total=20)
-    assert read_events(run.events_path)[0][-1]["done"] == 960  # nothing was told within the second
+    assert event_lines(run)[-1]["done"] == 960  # nothing was told within the second
 
 
 def test_a_phase_that_failed_does_not_look_finished(run):
     with pytest.raises(KeyError), PhaseProgress(EventWriter(run), "scan", total=5, every_s=3600) as progress:
         progress.advance(5)
         raise KeyError
-    assert [event["done"] for event in read_events(run.events_path)[0]] == [0]
+    assert [event["done"] for event in event_lines(run)] == [0]
 
 
 def test_last_words_in_the_log_make_a_failure_of_an_unseen_end(run):

@@ -16,12 +16,11 @@ import pytest
 from backend.runs import recovery, supervise
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
-from backend.runs.events import read_events
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import MARKER, ProcessId, Tree
-from backend.runs.record import set_fields
-from tests.tiny.runs import ROOT, eventually, start, toy
+from tests.tiny.event_lines import event_lines
+from tests.tiny.runs import ROOT, eventually, set_fields, start, toy
 
 QUICK = (("INT", 0.3), ("TERM", 0.3), ("KILL", 30.0))
 
@@ -164,7 +163,7 @@ def test_a_run_that_can_not_be_written_keeps_nothing_from_opening(run, runs_root
 
 def test_a_run_whose_folder_is_gone_is_not_started(run):
     gone = Run(str(run.path) + "-gone")
-    with pytest.raises(RunError, match="is gone"):
+    with pytest.raises(RunError, match="does not exist any more"):
         supervise.start(None, gone, command=["true"])
 
 
@@ -251,7 +250,7 @@ def test_r6_a_resume_goes_on_counting_and_overwrites_nothing(run):
     assert [row["generation"] for row in rows] == [0] * 30 + [1] * 15
     after = {path.name: path.read_text() for path in run.checkpoints_dir.iterdir()}
     assert before.items() <= after.items() and len(after) == 4
-    (resumed,) = (event for event in read_events(run.events_path)[0] if event["kind"] == "resumed")
+    (resumed,) = event_lines(run, "resumed")
     assert (resumed["step"], resumed["generation"]) == (30, 1)
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.runs import supervise
+from backend.runs import record, supervise
 from backend.runs.folder import Run
 
-TOYS = Path(__file__).parent / "toys"
+TOYS = Path(__file__).parents[1] / "runs" / "toys"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,6 +23,11 @@ def toy(name: str, run: Run, *arguments: object) -> list[str]:
 def start(name: str, run: Run, *arguments: object) -> Run:
     """Start a toy trainer as the page starts a real one."""
     return supervise.start(None, run, command=toy(name, run, *arguments), environment={"PYTHONPATH": str(ROOT)})
+
+
+def set_fields(path: Path, **fields: object) -> None:
+    """Set fields of the record at a path."""
+    record.update(path, lambda current: current | fields)
 
 
 def save_state(run: Run, step: int) -> Path:

@@ -14,11 +14,11 @@ import torch
 from backend.config.load import parse
 from backend.config.schema import Config
 from backend.runs import record
-from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import MARKER
 from backend.train import run_trainer
+from tests.tiny.event_lines import event_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,8 +66,7 @@ def start(run: Run, *more: str, **environment: str) -> subprocess.Popen[bytes]:
 
 def events(run: Run, kind: str | None = None) -> list[dict[str, Any]]:
     """The run's events, of one kind or all."""
-    found, _ = read_events(run.events_path)
-    return [event for event in found if kind is None or event["kind"] == kind]
+    return event_lines(run, kind)
 
 
 def rows(run: Run) -> list[dict[str, Any]]:

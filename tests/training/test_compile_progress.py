@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from backend.compile.telemetry import Telemetry
-from backend.runs.events import EventWriter, read_events
+from backend.runs.events import EventWriter
 from backend.training.compile_progress import CompilePulse
+from tests.tiny.event_lines import event_lines
 
 
 def test_the_events_name_what_is_being_compiled(tmp_path: Path) -> None:
@@ -27,11 +28,11 @@ def test_the_events_name_what_is_being_compiled(tmp_path: Path) -> None:
         with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
             torch.compile(block.forward, backend=slow_backend)(torch.ones(2, 4))
             # Nothing polls the telemetry before the first step, and still the graph is told.
-            wait_until(lambda: any("graph" in event for event in read_events(path)[0]))
+            wait_until(lambda: any("graph" in event for event in event_lines(path)))
     finally:
         telemetry.stop()
         torch._dynamo.reset()
-    events = read_events(path)[0]
+    events = event_lines(path)
     told = [event["compiling"] for event in events if "compiling" in event]
     assert told[0] is not None and told[-1] is None
     assert [event["graph"] for event in events if "graph" in event] == [1]
@@ -49,4 +50,4 @@ def test_nothing_is_said_while_nothing_compiles(tmp_path: Path) -> None:
     with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
         time.sleep(0.1)
     telemetry.stop()
-    assert read_events(path) == ([], 0)
+    assert event_lines(path) == []

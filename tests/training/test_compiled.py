@@ -190,7 +190,7 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
 ) -> None:
     """From the third step on, rows are padded further than planned: exact as ever, but another shape."""
     from backend.shapes.runtime import ShapeRuntime
-    from gui.run_view import RunWatch
+    from gui.run_view import RunView
 
     planned, calls = ShapeRuntime.image_size, []
 
@@ -205,7 +205,7 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
     assert code == 0, events(run, "error")
     assert [(row["graphs"], row["recompiles"]) for row in rows(run)] == [(2, 0), (2, 0), (4, 2), (4, 2)]
     assert rows(run)[2]["s_per_step"] is None
-    facts, _ = RunWatch(run).facts()
+    facts, _ = RunView(run).facts()
     size = (
         facts["plan"]["graphs"]["shapes"]["training"][0]["image_tokens"] if "shapes" in facts["plan"]["graphs"] else 16
     )

@@ -12,6 +12,7 @@ from backend.compile.memory_shortage import is_full
 from backend.models.common import local
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CudaGraphsEvent
 from backend.training.job import Job
 from backend.training.oom import Shortage, told
 from tests.tiny.training import config, events, lora_of, same, state_of, train_here
@@ -166,9 +167,9 @@ def test_recorded_passes_are_named_first(tmp_path: Path) -> None:
     """They keep memory that a run without them has."""
     writer, error = EventWriter(tmp_path / "events.jsonl"), torch.OutOfMemoryError(MESSAGE)
     assert "cuda_graphs" not in told(error, writer, None).remedy
-    writer.write("cuda_graphs", state="recorded", shapes=2, seconds=1.0, kept=3 << 30, reason="")
+    writer.write(CudaGraphsEvent(state="recorded", shapes=2, seconds=1.0, kept=3 << 30, reason=""))
     assert told(error, writer, None).remedy.startswith("Set compile.cuda_graphs to off: recorded passes keep 3.0 GB.")
-    writer.write("cuda_graphs", state="failed", reason="memory ran out beside them")
+    writer.write(CudaGraphsEvent(state="failed", reason="memory ran out beside them"))
     assert "cuda_graphs" not in told(error, writer, None).remedy
 
 

@@ -14,12 +14,13 @@ from backend.memory.seeds import generator
 from backend.objectives import flow
 from backend.objectives.flow_matching import FlowMatching
 from backend.runs.control import Control
-from backend.runs.events import EventWriter, read_events
+from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.training.between_steps import Duties, due
 from backend.training.checkpoint import Position
 from backend.training.requests import Asks
 from backend.training.validation import Example, Measured, validate
+from tests.tiny.event_lines import event_lines
 
 CPU = torch.device("cpu")
 SIGMAS = (0.05, 0.1, 0.2, 0.35)
@@ -94,7 +95,7 @@ def test_a_stop_does_not_wait_for_the_end_of_a_set(tmp_path: Path) -> None:
         measure_until_stopped, None, pictures={"held out": 3},
     )  # fmt: skip
     duties.at_start()
-    told = read_events(run.events_path)[0]
+    told = event_lines(run)
     assert measured == ["k0"] and [event["kind"] for event in told if event["kind"] == "validation"] == []
     assert told[0]["phase"] == "validate" and told[0]["total"] == 3
 

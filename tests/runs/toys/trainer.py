@@ -18,6 +18,17 @@ from backend.base.files import atomic_folder, unused_path, write_atomic
 from backend.runs.control import Control
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import (
+    CheckpointEvent,
+    DoneEvent,
+    PhaseEvent,
+    ResumedEvent,
+    StateEvent,
+    StepTotalEvent,
+    StoppedEvent,
+    WarningEvent,
+    to_fields,
+)
 from backend.runs.folder import Run
 from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
@@ -32,9 +43,9 @@ def train(run, steps, seconds, die):
     first = state_step(run.state_dir) or 0
     generation = run.begin_generation(first)
     if first:
-        events.write("resumed", step=first, generation=generation)
-    events.write("step_total", total=steps)
-    events.write("phase", phase="train")
+        events.write(ResumedEvent(step=first, generation=generation))
+    events.write(StepTotalEvent(total=steps))
+    events.write(PhaseEvent(phase="train"))
 
     def save(step):
         metrics.flush()
@@ -43,11 +54,11 @@ def train(run, steps, seconds, die):
         with atomic_folder(unused_path(run.state_dir / f"step-{step:08d}")) as state:
             write_atomic(state / "position.json", json.dumps({"position": {"step": step}}))
         write_atomic(run.state_dir / "latest", f"step-{step:08d}")
-        events.write("checkpoint", step=step, file=path.name)
-        events.write("state", step=step)
+        events.write(CheckpointEvent(step=step, file=path.name))
+        events.write(StateEvent(step=step))
 
     def tell(text, remedy):
-        events.write("warning", text=text, remedy=remedy)
+        events.write(WarningEvent(text=text, remedy=remedy))
 
     with MetricsWriter(run, generation, first, commit_every_s=0.05, tell=tell) as metrics:
         for step in range(first + 1, steps + 1):
@@ -63,7 +74,7 @@ def train(run, steps, seconds, die):
                 os.kill(os.getpid(), signal.SIGKILL)
             if "stop" in control.pending():
                 save(step)
-                events.write("stopped", step=step)
+                events.write(StoppedEvent(step=step))
                 return run.finish("stopped", step=step)
             if "save" in control.pending():
                 save(step)
@@ -73,7 +84,7 @@ def train(run, steps, seconds, die):
                     save(step)
                 except WriteFailed as error:  # the real one too tries again later
                     log.warning("step %d could not be saved: %s", step, error)
-        events.write("done", step=steps)
+        events.write(DoneEvent(step=steps))
         run.finish("done", step=steps, lora=str(run.checkpoints()[-1].path))
 
 
@@ -88,6 +99,6 @@ if __name__ == "__main__":
             train(run, int(sys.argv[2]), float(sys.argv[3]), (sys.argv[4:] or ["die=never"])[0].removeprefix("die="))
     except Exception as error:
         diagnosis = explain(error)
-        EventWriter(run).write("error", **diagnosis.as_event())
-        run.finish("failed", error=diagnosis.as_event())
+        EventWriter(run).write(diagnosis.as_event())
+        run.finish("failed", error=to_fields(diagnosis.as_event()))
         raise

@@ -1,4 +1,4 @@
-"""Progress of the phases that are not training: scanning, encoding, loading, sampling."""
+"""Reports the progress of phases that are not training: scanning, encoding, loading, sampling."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PhaseEvent
 
 # The rate is that of the last half minute: files found in a cache go by much faster than those to be encoded.
 _WINDOW_S = 30.0
@@ -28,17 +29,17 @@ class PhaseProgress:
         self._total = total
         self._every_s = every_s
         self._done = 0
-        self._told = -1
-        self._told_at = float("-inf")
+        self._written = -1
+        self._written_at = float("-inf")
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def __enter__(self) -> PhaseProgress:
-        self._tell()
+        self._write()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._told != self._done:
-            self._tell()
+        if kind is None and self._written != self._done:
+            self._write()
 
     def advance(self, count: int = 1) -> None:
         """So many more are done."""
@@ -52,26 +53,24 @@ class PhaseProgress:
             self._marks = deque([(now, done)])
         self._done = done
         self._total = total if total is not None else self._total
-        if now - self._told_at >= self._every_s:
+        if now - self._written_at >= self._every_s:
             self._marks.append((now, done))
             while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW_S:
                 self._marks.popleft()
-            self._tell()
+            self._write()
 
     def eta_s(self) -> float | None:
-        """Seconds still needed at the present rate; None while it can't be told."""
+        """Seconds still needed at the present rate; None while it is not known."""
         (begun, first), now = self._marks[0], time.monotonic()
         if self._total is None or self._done <= first or now <= begun:
             return None
         return (self._total - self._done) * (now - begun) / (self._done - first)
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         eta = self.eta_s()
-        self._told, self._told_at = self._done, time.monotonic()
+        self._written, self._written_at = self._done, time.monotonic()
         self._events.write(
-            "phase",
-            phase=self._phase,
-            done=self._done,
-            total=self._total,
-            eta_s=None if eta is None else round(eta, 1),
+            PhaseEvent(
+                phase=self._phase, done=self._done, total=self._total, eta_s=None if eta is None else round(eta, 1)
+            )
         )

@@ -9,23 +9,23 @@ from pathlib import Path
 import psutil
 
 from backend.runs.eta import spoken
-from backend.runs.folder import Run
+from backend.runs.paths import RunPaths
 from backend.runs.process import ProcessId
 
 USUAL_STEPS = 30
 """A step may take so many times as long as usual: a save or an evaluation without a phase of its own."""
 
 LEAST_S = 120.0
-"""No shorter silence is told in training."""
+"""A shorter silence in training is no problem."""
 
 OTHER_PHASES_S = 900.0
-"""Silence that is told in phases without steps; a large model loads for minutes without a word."""
+"""The same in phases without steps; a large model loads for minutes without a sign."""
 
 
-class Silence:
+class HangDetector:
     """Watches the files that a run's trainer writes. Keep one for repeated asking: it then goes by its own clock."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunPaths) -> None:
         self._files = (run.log_path, run.events_path, run.metrics_path, Path(f"{run.metrics_path}-wal"))
         self._stamp: int | None = None
         self._since = 0.0
@@ -35,10 +35,10 @@ class Silence:
         stamps = []
         for path in self._files:
             with suppress(OSError):
-                found = path.stat()
+                status = path.stat()
                 # whoever only reads the metrics makes an empty -wal
-                if found.st_size:
-                    stamps.append(found.st_mtime_ns)
+                if status.st_size:
+                    stamps.append(status.st_mtime_ns)
         if not stamps:
             return 0.0
         newest = max(stamps)
@@ -57,7 +57,7 @@ class Silence:
         if process is not None and _is_paused(process):
             return (
                 f"The trainer (process {process.pid}) is paused by a signal, as by Ctrl+Z or kill -STOP.",
-                f"Let it continue with: kill -CONT {process.pid}. Or press Stop; what was saved last is kept.",
+                f"Let it continue with: kill -CONT {process.pid}. Or press Stop: the last saved state is kept.",
             )
         training = phase in ("train", None)
         limit_s = max(LEAST_S, USUAL_STEPS * usual_s) if training and usual_s is not None else OTHER_PHASES_S
@@ -65,9 +65,9 @@ class Silence:
             return None
         usual = f"; a step usually takes {usual_s:.1f} s" if training and usual_s is not None else ""
         return (
-            f"There is no sign of the trainer for {spoken(quiet_s)}{usual}.",
-            "It may hang in the GPU's driver or on a disk. Look at the log. If nothing comes, press Stop and resume; "
-            "what was saved last is kept.",
+            f"The trainer has given no sign for {spoken(quiet_s)}{usual}.",
+            "The GPU driver or a disk may hang. Look at the log. If nothing new appears there, press Stop, then "
+            "resume: the last saved state is kept.",
         )
 
 

@@ -60,6 +60,14 @@ def is_being_started(current: Mapping) -> bool:
     return recent and process is not None and (not is_here(current) or process.is_alive())
 
 
+def is_alive(current: Mapping, alive_path: Path) -> bool:
+    """True while the trainer process of a run's record runs, here or elsewhere. alive_path: its sign of life."""
+    process = ProcessId.from_record(current)
+    if process is None:
+        return False
+    return process.is_alive() if is_here(current) else is_fresh(alive_path)
+
+
 def is_fresh(path: Path) -> bool:
     """True while the sign of life at `path` is refreshed.
 

@@ -45,7 +45,7 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
         other = next((run for run in runs() if run != but and run.is_at_work() and _shares_gpu(run)), None)
         if other is not None:
             raise RunBusy(
-                f"The run {other.name} is still at work, and two at once would share one GPU.",
+                f"The run {other.name} is still running, and two at once would share one GPU.",
                 "Stop it first, or wait until it ends. On a machine with several GPUs, give each run its own from a "
                 "terminal: CUDA_VISIBLE_DEVICES=1 before the command.",
             )
@@ -65,7 +65,7 @@ def _lock_file(stack: ExitStack) -> None:
 
 
 def _stuck() -> RunBusy:
-    return RunBusy("Another run is being started, and that does not end.", "Look at the runs, then start again.")
+    return RunBusy("Another run has been starting for too long.", "Look at the runs, then start again.")
 
 
 def _shares_gpu(run: Run) -> bool:

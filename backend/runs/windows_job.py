@@ -1,4 +1,4 @@
-"""Windows only: a job object that takes a trainer's descendants along when it ends, however it ends.
+"""Makes, on Windows only, a job object that takes a trainer's descendants along when it ends, however it ends.
 
 POSIX has process groups for this. On Windows the trainer makes a job that dies with its last handle, puts itself in it,
 and holds the only handle: when it is gone, the system ends everything it started. Nothing here is imported elsewhere

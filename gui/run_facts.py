@@ -1,0 +1,168 @@
+"""Computes what the Run tab shows of a run's events: plan, compile, validation, warnings, memory and result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.runs.events.kinds import (
+    CheckpointEvent,
+    CompiledShareEvent,
+    CompileStateEvent,
+    CompilingEvent,
+    CudaGraphsEvent,
+    DoneEvent,
+    Event,
+    GraphBreakEvent,
+    GraphEvent,
+    MemoryEstimateEvent,
+    MemoryPeakEvent,
+    PhaseEvent,
+    PlanEvent,
+    RecompileEvent,
+    ResumedEvent,
+    SampleEvent,
+    StateEvent,
+    StepTotalEvent,
+    SwapEvent,
+    ValidationEvent,
+    WarningEvent,
+    to_fields,
+)
+from gui import messages
+
+MOST = 400
+"""Enough for any chart and table; a run with thousands of samples shows the newest."""
+_MOST_WARNINGS = 20
+
+
+@dataclass
+class CompileFacts:
+    """What the present process wrote about compiling."""
+
+    compiling: CompilingEvent | None = None
+    state: CompileStateEvent | None = None
+    share: CompiledShareEvent | None = None
+    graphs: list[GraphEvent] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The names that the page reads; those of which nothing is known are left out."""
+        shown: dict[str, Any] = {}
+        if self.compiling is not None:
+            shown["compiling"] = self.compiling.compiling
+        if self.state is not None:
+            shown |= to_fields(self.state)
+        if self.share is not None:
+            shown["share"] = self.share.share
+        if self.graphs:
+            shown |= {"graphs": self.graphs[-1].graph, "made": [to_fields(graph) for graph in self.graphs]}
+        return shown
+
+
+@dataclass
+class RunFacts:
+    """What the events of a run add up to. `add` is all that changes it."""
+
+    plan: PlanEvent | None = None
+    validation: list[ValidationEvent] = field(default_factory=list)
+    compile: CompileFacts = field(default_factory=CompileFacts)
+    recorded: CudaGraphsEvent | None = None
+    recompiles: list[RecompileEvent] = field(default_factory=list)
+    breaks: list[GraphBreakEvent] = field(default_factory=list)
+    warnings: list[dict[str, str]] = field(default_factory=list)
+    estimate: MemoryEstimateEvent | None = None
+    peak: MemoryPeakEvent | None = None
+    swap: SwapEvent | None = None
+    result: DoneEvent | None = None
+    samples: dict[str, SampleEvent] = field(default_factory=dict)
+    """By file name."""
+    checkpoints: dict[str, CheckpointEvent] = field(default_factory=dict)
+    """By file name."""
+    drawn: int = 0
+    """Sample events so far; a file may be named by several."""
+    saved: int = 0
+    """Checkpoint events so far."""
+    version: int = 0
+    """Grows with each event that changes what the page shows."""
+
+    def add(self, event: Event) -> None:
+        """Take in one event, the next in the file."""
+        # Progress comes a hundred times as often as all the rest, and is shown by the status.
+        self.version += not isinstance(event, PhaseEvent | StepTotalEvent | StateEvent)
+        match event:
+            case PlanEvent():
+                self.plan = event
+            case ValidationEvent():
+                self.validation = [*self.validation, event][-MOST:]
+            case SampleEvent():
+                self.samples[Path(event.file).name] = event
+                self.drawn += 1
+            case CheckpointEvent():
+                self.checkpoints[Path(event.file).name] = event
+                self.saved += 1
+            case WarningEvent():
+                self._warn(event)
+            case MemoryEstimateEvent():
+                self.estimate, self.peak = event, None
+            case MemoryPeakEvent():
+                self.peak = event
+            case SwapEvent():
+                self.swap = event
+            case DoneEvent():
+                self.result = event
+            case ResumedEvent():
+                # A new process compiles again: what the old one wrote about it holds no longer.
+                self.compile, self.recompiles, self.breaks, self.recorded = CompileFacts(), [], [], None
+            case _:
+                self._compile(event)
+
+    def _compile(self, event: Event) -> None:
+        match event:
+            case CompilingEvent():
+                self.compile.compiling = event
+            case CompileStateEvent():
+                self.compile.state = event
+            case CompiledShareEvent():
+                self.compile.share = event
+            case GraphEvent():
+                self.compile.graphs = [*self.compile.graphs, event][-MOST:]
+            case CudaGraphsEvent():
+                self.recorded = event
+            case RecompileEvent():
+                self.recompiles = [*self.recompiles, event][-MOST:]
+            case GraphBreakEvent():
+                self.breaks = [*self.breaks, event][-MOST:]
+
+    def _warn(self, event: WarningEvent) -> None:
+        """Each process of a run looks at the same settings: its warning is shown once."""
+        warning = {"text": messages.sentence(event.text), "remedy": messages.sentence(event.remedy)}
+        self.warnings = [*(other for other in self.warnings if other != warning), warning][-_MOST_WARNINGS:]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The names that the page reads (`RunFacts` in ``assets/js/server.d.ts``)."""
+        return {
+            "plan": _shown(self.plan, ("mode", "compile", "graphs", "steps", "recommended")),
+            "validation": [_timed(event) for event in self.validation],
+            "compile": self.compile.to_dict(),
+            "recorded": _timed(self.recorded),
+            "recompiles": [_timed(event) for event in self.recompiles],
+            "breaks": [_timed(event) for event in self.breaks],
+            "warnings": self.warnings,
+            "memory": self._memory(),
+            "swap": _timed(self.swap),
+            "result": _timed(self.result),
+        }
+
+    def _memory(self) -> dict[str, Any] | None:
+        estimate = _shown(self.estimate, ("headline", "allocated", "ram_total", "verdict"))
+        return estimate if self.peak is None else (estimate or {}) | (_timed(self.peak) or {})
+
+
+def _shown(event: Event | None, names: tuple[str, ...]) -> dict[str, Any] | None:
+    return None if event is None else {name: getattr(event, name) for name in names}
+
+
+def _timed(event: Event | None) -> dict[str, Any] | None:
+    """The fields of an event, and when it was written (unix seconds)."""
+    return None if event is None else {"t": event.t, **to_fields(event)}
