@@ -27,7 +27,7 @@ from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.events import read_events
 from backend.runs.place import is_being_started, is_fresh, is_here, place
 from backend.runs.process import MARKER, START, ProcessId
-from backend.runs.states import newest_state
+from backend.runs.state_folder import newest_state
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -19,7 +19,7 @@ from backend.runs.place import START_GRACE_S, is_being_started, is_here
 from backend.runs.process import ProcessId
 from backend.runs.record import number
 from backend.runs.silence import Silence
-from backend.runs.states import newest_state, state_step
+from backend.runs.state_folder import newest_state, state_step
 from backend.runs.status_text import with_text
 
 State = Literal["starting", "running", "stopping", "done", "stopped", "failed", "dead"]

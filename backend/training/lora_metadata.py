@@ -14,7 +14,7 @@ from backend.config.schema import Config
 from backend.dataset.items import Item
 from backend.families.table import family
 from backend.lora.loraplus import ratios
-from backend.optimizers.build import warmup_steps
+from backend.optimizers.schedules import warmup_steps
 from backend.plan.memory.work import trains_text
 from backend.plan.steps import StepPlan
 

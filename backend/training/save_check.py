@@ -10,7 +10,7 @@ from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
 from backend.lora.save import file_tensors
 from backend.plan.memory.optimizer_bytes import FLOAT, state_bytes
-from backend.training.state_folder import replaceable_bytes
+from backend.runs.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -21,7 +21,8 @@ def test_transparency() -> None:
 
 
 def test_optimizers_and_schedulers() -> None:
-    from backend.optimizers.build import OPTIMIZERS, SCHEDULES
+    from backend.optimizers.build import OPTIMIZERS
+    from backend.optimizers.schedules import SCHEDULES
 
     assert set(choices("optimizer.optimizer")) == set(OPTIMIZERS)
     assert set(choices("optimizer.lr_scheduler")) == set(SCHEDULES)

@@ -22,7 +22,7 @@ SAMPLINGS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift"
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_rate_is_the_trainers(name: str) -> None:
-    from backend.optimizers.build import lr_factor
+    from backend.optimizers.schedules import lr_factor
 
     cfg = OptimizerSection(
         lr_scheduler=name,

@@ -14,9 +14,10 @@ import torch
 
 from backend.base.errors import DiskFull, Refused
 from backend.lora.inject import Lora
-from backend.optimizers.build import make_optimizer, make_scheduler
+from backend.optimizers.build import make_optimizer
+from backend.optimizers.schedules import make_scheduler
+from backend.runs.state_folder import newest_whole_state
 from backend.training.checkpoint import Fingerprint, Position, load_state, save_state
-from backend.training.state_folder import newest_state
 from tests.tiny.lora import inputs, trained
 
 PRINT = Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1")
@@ -44,8 +45,8 @@ class Small:
 
 def latest_state(folder: Path) -> Path | None:
     """The newest state that is whole."""
-    found = newest_state(folder)
-    return found and found.state
+    found = newest_whole_state(folder)
+    return found and found.path
 
 
 def same(a: Lora, b: Lora) -> bool:

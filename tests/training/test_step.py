@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from backend.memory.seeds import generator
-from backend.training.job import Job
+from backend.training.trainer import Trainer
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, rows, train_here
 
@@ -39,13 +39,13 @@ DRAW = {"min_timestep": 100.0, "max_timestep": 800.0}
 def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What torch's own generator, from which LoRA dropout draws, was set to for each batch."""
     found: list[int] = []
-    backward = Job.backward
+    backward = Trainer.backward
 
-    def noted(self: Job, loss: Tensor) -> None:
+    def noted(self: Trainer, loss: Tensor) -> None:
         found.append(torch.initial_seed())
         backward(self, loss)
 
-    monkeypatch.setattr(Job, "backward", noted)
+    monkeypatch.setattr(Trainer, "backward", noted)
     return found
 
 
