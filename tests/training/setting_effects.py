@@ -243,7 +243,7 @@ def described(world: World, cfg: Config) -> Any:
     """The metadata of the saved file, but for the time."""
     said = file_metadata(
         cfg, world.inputs.scan.train.items, {}, architecture="a", base_model_version="b", targets=1, step=1,
-        total_steps=2, epoch=1, started=0.0,
+        steps=world.inputs.plan.steps, epoch=1, prediction="flow", started=0.0,
     )  # fmt: skip
     return {name: value for name, value in said.items() if "finished" not in name and "date" not in name}
 

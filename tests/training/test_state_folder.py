@@ -19,7 +19,7 @@ from backend.optimizers.build import make_optimizer
 from backend.runs.state_folder import damage, newest_whole_state, stand_on
 from backend.training.checkpoint import Fingerprint, Position, load_state, save_state
 
-PRINT = Fingerprint(4, 4.0, ("a",), "adamw", "d1")
+PRINT = Fingerprint(rank=4, alpha=4.0, targets=("a",), optimizer="adamw", data="d1")
 CALLS = ("open", "fsync", "replace", "rename", "mkdir", "unlink", "rmdir", "link")
 WRITES = (errno.ENOSPC, errno.EROFS)
 
