@@ -23,24 +23,27 @@ if TYPE_CHECKING:
     from backend.plan.plan import Plan
 
 Renew = Callable[[CacheLost], None]
-"""Encodes again what a cache file held. Raises what tells why it can't."""
+"""Encodes again what a cache file held. Raises what says why it can't."""
 
 T = TypeVar("T")
 
 Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], dict[str, Tensor]]
-"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser is told of them."""
+"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser receives of them."""
 
 # Batches that each worker reads ahead.
 _AHEAD = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """One batch on the CPU: a latent (C, h, w) float32, what it is told and the content key of each row."""
+    """One batch on the CPU."""
 
     latents: list[Tensor]
+    """Of each row, (C, h, w) float32."""
     text: list[Conditioning]
+    """Of each row."""
     keys: list[str]
+    """Content key of each row's picture."""
     index: int
     epoch: int
 
@@ -49,14 +52,15 @@ class Loader:
     """Training and validation batches of a plan.
 
     workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
-    time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
+    time: what it holds depends on the plan and its place alone, so a resumed run continues with the same rows and the
     same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
-    family, where its denoiser is told a picture's size: goes with the text. renew: makes a cache file again that can't
+    family, where its denoiser receives a picture's size: goes with the text. renew: makes a cache file again that can't
     be read any more, called in the thread that asks for the batch.
     """
 
     def __init__(
         self,
+        *,
         plan: Plan,
         latents: LatentCache,
         text: TextCache | None,
@@ -94,13 +98,13 @@ class Loader:
         if coming is None:
             # A jump: what was read ahead is of no use.
             self._drop()
-            found = self._whole(lambda: self._read(epoch, index, self._rows(epoch, index)))
+            batch = self._whole(lambda: self._read(epoch, index, self._rows(epoch, index)))
         else:
-            found = self._after(coming, lambda: self._read(epoch, index, self._rows(epoch, index)))
+            batch = self._after(coming, lambda: self._read(epoch, index, self._rows(epoch, index)))
         self._read_ahead(epoch, index)
         self.last_wait = time.monotonic() - started
         self.total_wait += self.last_wait
-        return found
+        return batch
 
     def validation(self, name: str) -> Iterator[Batch]:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
@@ -112,7 +116,7 @@ class Loader:
         """One picture of a validation set."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
         text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
-        return Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+        return Batch(latents=[self._latents.load(item, fit)], text=[text], keys=[item.key], index=index, epoch=0)
 
     def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
         """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
@@ -140,7 +144,7 @@ class Loader:
         length: int | None = None,
         controls: Sequence[Item] = (),
     ) -> Conditioning:
-        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
+        """The conditioning of a prompt for a picture of `size` (width, height), as if it were not cropped.
 
         Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
         """
@@ -209,7 +213,7 @@ class Loader:
         )
 
     def _trimmed(self, encoded: Conditioning, length: int) -> Conditioning:
-        """With `length`, which tells the denoiser how many tokens to keep; without it, where nothing is trimmed."""
+        """With `length`, the number of tokens that the denoiser keeps; without it, where nothing is trimmed."""
         kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
         return kept if self.plan.caption_buckets is None else {**kept, "length": torch.tensor(length)}
 

@@ -48,27 +48,27 @@ def make_optimizer(
     """
     cls = class_named(name, OPTIMIZERS, Optimizer, "optimizer.optimizer")
     accepted, takes_any = accepted_arguments(cls)
-    given = dict(arguments or {})
+    own = dict(arguments or {})
     # pytorch_optimizer's classes take any name and drop it; what those of the list heed is what they name
-    _check_names(cls, given, accepted, takes_any and "." in name, "optimizer.optimizer_args")
-    _check_types(cls, given, accepted)
+    _check_names(cls, own, accepted, takes_any and "." in name, "optimizer.optimizer_args")
+    _check_types(cls, own, accepted)
     params = list(parameters)
-    chosen: dict[str, Any] = {"lr": learning_rate}
+    options: dict[str, Any] = {"lr": learning_rate}
     for key, value in (("weight_decay", weight_decay), ("betas", betas), ("eps", eps)):
         if key in accepted and _same_form(accepted[key].default, value):
-            chosen[key] = value
-        elif value != _USUAL[key] and key not in given:
+            options[key] = value
+        elif value != _USUAL[key] and key not in own:
             log.warning("%s = %s has no effect: %s does not take it in this form", key, value, cls.__name__)
     if "fused" in accepted and all(p.is_cuda and p.is_floating_point() for p in _flat(params)):
-        chosen["fused"] = True
-    chosen.update({key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
+        options["fused"] = True
+    options.update({key: tuple(v) if isinstance(v, list) else v for key, v in own.items()})
     try:
-        made = cls(params, **chosen)
+        made = cls(params, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"{cls.__name__} does not take these arguments: {error}"
         raise Refused(text, "Correct or remove the arguments of the optimizer.", "optimizer.optimizer_args") from error
     if callable(getattr(made, "train", None)):
-        # schedule-free classes know two points, and some refuse to step before they are told which one is trained
+        # schedule-free classes know two points, and some refuse to step before one is set
         made.train()
     return made
 
@@ -109,5 +109,5 @@ def _check_names(
     if not unknown:
         return
     near = {key: difflib.get_close_matches(key, list(accepted), n=1) for key in unknown}
-    said = ", ".join(f"{key} (did you mean {near[key][0]}?)" if near[key] else key for key in unknown)
-    raise Refused(f"{cls.__name__} does not take {said}", f"It takes {', '.join(accepted)}.", setting)
+    names = ", ".join(f"{key} (did you mean {near[key][0]}?)" if near[key] else key for key in unknown)
+    raise Refused(f"{cls.__name__} does not take {names}", f"It takes {', '.join(accepted)}.", setting)

@@ -36,7 +36,7 @@ def class_named(name: str, known: Mapping[str, str], base: type, setting: str) -
 
 
 def accepted_arguments(cls: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Parameters that a class takes beside its first (the tensors or the optimizer); True when it takes any name."""
+    """Parameters that a class takes after its first (the tensors or the optimizer); True when it takes any name."""
     parameters = list(inspect.signature(cls).parameters.values())
     named = {
         p.name: p

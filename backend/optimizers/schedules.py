@@ -40,15 +40,15 @@ def make_scheduler(
         return LambdaLR(optimizer, lambda step: lr_factor(name, step, total_steps, warm, cycles, power, min_lr_ratio))
     cls = class_named(name, dict.fromkeys(SCHEDULES, ""), LRScheduler, "optimizer.lr_scheduler")
     accepted, _ = accepted_arguments(cls)
-    chosen = {key: total_steps for key in _TOTAL_NAMES if key in accepted}
-    required = [k for k, p in accepted.items() if p.default is inspect.Parameter.empty and k not in chosen]
+    options = {key: total_steps for key in _TOTAL_NAMES if key in accepted}
+    required = [k for k, p in accepted.items() if p.default is inspect.Parameter.empty and k not in options]
     if required:
         text = f"{cls.__name__} also needs {', '.join(required)}, which no setting gives"
         raise Refused(text, f"Choose one of {', '.join(SCHEDULES)}.", "optimizer.lr_scheduler")
     if warmup:
         log.warning("lr_warmup has no effect: %s has its own schedule", cls.__name__)
     try:
-        return cls(optimizer, **chosen)
+        return cls(optimizer, **options)
     except (TypeError, ValueError) as error:
         text = f"{cls.__name__} can't be made: {error}"
         raise Refused(text, f"Choose one of {', '.join(SCHEDULES)}.", "optimizer.lr_scheduler") from error

@@ -154,7 +154,7 @@ def _in_next_epoch(
 ) -> Position:
     """The position where batches are counted as `now`: their numbers in the epoch mean others than those of `before`.
 
-    States of before this was kept have no `before`: only a number beyond the epoch tells there.
+    States of before this was kept have no `before`: there only a number beyond the epoch shows it.
     """
     if now is None or (position.batch < now[2] if before is None else tuple(before) == now):
         return position

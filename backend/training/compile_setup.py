@@ -100,19 +100,21 @@ def record_passes(inputs: Inputs, trainable: Trainable, events: EventWriter) -> 
 
     Left to itself (auto), first asks whether this run's passes can be recorded and whether it pays.
     """
-    chosen = recording_of(inputs.cfg)
-    if chosen == "off":
+    recording = recording_of(inputs.cfg)
+    if recording == "off":
         return None
     if inputs.device.type != capture.DEVICE:
-        if chosen == "on":
+        if recording == "on":
             events.write("warning", **_no_device(inputs.cfg, inputs.device.type))
         return None
     hip = "it was never tried on ROCm" if torch.version.hip is not None else ""
-    if chosen == "auto" and (why := hip or unrecordable(inputs.cfg)):
+    if recording == "auto" and (why := hip or unrecordable(inputs.cfg)):
         events.write("cuda_graphs", state="left out", reason=why)
         log.info("CUDA graphs: %s", why)
         return None
-    return record(trainable.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
+    return record(
+        trainable.denoiser, partial(_write_recording, events, recording), Trial() if recording == "auto" else None
+    )
 
 
 def _no_device(cfg: Config, device: str) -> dict[str, str]:
@@ -124,11 +126,11 @@ def _no_device(cfg: Config, device: str) -> dict[str, str]:
     return {"text": text, "remedy": f"Set compile.compile_mode to {RECORDING_MODES[mode]}."}
 
 
-def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
-    """An event for what a recorder has done or found; a warning where it gave up what was asked for."""
+def _write_recording(events: EventWriter, recording: str, recorder: Recorder) -> None:
+    """An event for what a recorder has done; a warning where it gave up what was set."""
     if recorder.failed:
         remedy = "The run continues without. Set compile.cuda_graphs to off, and this line is gone."
-        if chosen == "on":
+        if recording == "on":
             events.write("warning", text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy)
         events.write("cuda_graphs", state="failed", reason=recorder.failed)
     elif recorder.trial is not None and recorder.trial.against:

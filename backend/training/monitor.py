@@ -158,7 +158,7 @@ class Monitor:
             return
         if self.report.state == "compiled" and self.telemetry.poll().graphs == 0:
             text = self.report.verdict(0) or ""
-            remedy = "Turn compile off, or report this with the run's log: launcher.py doctor tells what compiles here."
+            remedy = "Turn compile off, or report this with the run's log: launcher.py doctor shows what compiles here."
             raise Failed(text, remedy)
 
     def _verdict(self) -> None:

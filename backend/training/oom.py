@@ -70,20 +70,22 @@ class OutOfRam(Failed):
     cause = "Models, swapped blocks and caches together need more RAM than is free."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
-    """Numbers of torch's own message, in bytes; None where it does not say.
-
-    wanted: the allocation that failed. free, total: of the GPU. ours: held by this process. others: by other ones.
-    allowed: a limit that this process was given.
-    """
+    """Numbers of torch's own message, in bytes; None where it does not say."""
 
     wanted: int | None = None
+    """The allocation that failed."""
     free: int | None = None
+    """On the GPU."""
     total: int | None = None
+    """Of the GPU."""
     ours: int | None = None
+    """Held by this process."""
     others: int | None = None
+    """Held by other processes."""
     allowed: int | None = None
+    """A limit set on this process."""
 
     @classmethod
     def read(cls, text: str) -> Shortage:
@@ -95,12 +97,12 @@ class Shortage:
         if ours is None and allocated is not None:
             ours = allocated + (unused or 0)
         return cls(
-            _one(rf"[Tt]ried to allocate {_SIZE}", text),
-            _one(rf"of which {_SIZE} is free", text),
-            _one(rf"total capac\w* of {_SIZE}", text),
-            ours,
-            sum(others) if others else None,
-            _one(rf"{_SIZE} allowed", text),
+            wanted=_one(rf"[Tt]ried to allocate {_SIZE}", text),
+            free=_one(rf"of which {_SIZE} is free", text),
+            total=_one(rf"total capac\w* of {_SIZE}", text),
+            ours=ours,
+            others=sum(others) if others else None,
+            allowed=_one(rf"{_SIZE} allowed", text),
         )
 
     @property

@@ -47,7 +47,7 @@ def test_every_timestep_draw_and_weighting() -> None:
     from backend.objectives.flow import TimestepDraw, draw_sigma, weight
 
     for kind in choices("timesteps.timestep_sampling"):
-        sigma = draw_sigma(TimestepDraw(kind), 64, generator(1))
+        sigma = draw_sigma(TimestepDraw(kind=kind), 64, generator(1))
         assert 0 <= float(sigma) <= 1
     for scheme in choices("timesteps.weighting_scheme"):
         assert torch.isfinite(weight(scheme, torch.tensor(0.5)))
