@@ -34,7 +34,8 @@ def encode(inputs: Inputs, events: EventWriter, requests: Requests) -> None:
 def encode_again(inputs: Inputs, events: EventWriter, lost: CacheLost) -> None:
     """Encode what a lost cache file held, while the denoiser is loaded.
 
-    Where that has no room, the error ends the run as any other. Drawn numbers stay as they were. Refused when the picture is gone too.
+    Where that has no room, the error ends the run as any other. Drawn numbers stay as they were. Refused when the
+    picture is gone too.
     """
     log.warning("%s It is encoded again.", lost.text)
     drawn = torch.get_rng_state()
