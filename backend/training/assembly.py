@@ -81,7 +81,6 @@ def assemble(
         context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
     )
     free_memory()
-    counter.start_clock()
     return Trainer(
         training=cfg.training,
         max_grad_norm=cfg.optimizer.max_grad_norm,

@@ -41,7 +41,7 @@ def train_to_end(run: Run, trainer: Trainer, events: EventWriter) -> End:
     finally:
         peak = partial(compare_with_peak, events, trainer.expected, trainer.monitor.meter)
         memory = survived("Writing down the memory that was used", peak, {})
-    trainer.counter.count_time()
+    trainer.count_time()
     position = trainer.position
     if ending == "stopped":
         log.info("Stopped at step %d; resume continues from there.", position.step)

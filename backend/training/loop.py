@@ -33,7 +33,7 @@ def train(trainer: Trainer) -> Ending:
         del loss
         if accelerator.sync_gradients:
             trainer.count_step()
-            trainer.between_steps.after_step(trainer.counter.count_epochs())
+            trainer.between_steps.after_step(trainer.count_epochs())
             trainer.restart_clock()
     trainer.step_log.settle()
     trainer.saver.save_final()

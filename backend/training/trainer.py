@@ -114,6 +114,9 @@ class Trainer:
     _clock: float = 0.0
     _waited: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.counter.start_clock()
+
     @property
     def position(self) -> Position:
         """How far the run is."""
@@ -226,6 +229,14 @@ class Trainer:
         self._note_good()
         self.monitor.after_step()
 
+    def count_epochs(self) -> range:
+        """Numbers, from 1, of the epochs that ended in the step that was just counted."""
+        return self.counter.count_epochs()
+
+    def count_time(self) -> None:
+        """Bring the position's seconds up to now."""
+        self.counter.count_time()
+
     def stop(self) -> Literal["stopped"]:
         """Save LoRA and state as they are, also between two batches of a step. StopRequested before the first batch."""
         self.step_log.settle()
@@ -233,7 +244,7 @@ class Trainer:
             raise StopRequested
         assert self._loss_sum is not None
         self.counter.keep_loss(float(self._loss_sum))
-        self.counter.count_time()
+        self.count_time()
         self.saver.save_stopped()
         return "stopped"
 
