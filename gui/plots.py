@@ -216,7 +216,7 @@ def _restarts(share: float, cfg: OptimizerSection) -> float:
     return 0.5 * (1 + math.cos(math.pi * ((share * cfg.lr_scheduler_num_cycles) % 1.0)))
 
 
-# The curves of backend.optimizers.build, which names their sources; a test holds the two against each other.
+# The curves of backend.optimizers.schedules, which names their sources; a test holds the two against each other.
 _SHAPES: dict[str, Callable[[float, OptimizerSection], float]] = {
     "constant": lambda share, cfg: 1.0,
     "linear": lambda share, cfg: 1 - share,

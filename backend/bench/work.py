@@ -109,7 +109,7 @@ def objective_of(size: Size) -> Objective:
         return FlowMatching()
     from backend.objectives.diffusion import Diffusion, Schedule
 
-    return Diffusion(Schedule.of(_SCHEDULE))
+    return Diffusion(schedule=Schedule.of(_SCHEDULE))
 
 
 # Stable Diffusion's own schedule.

@@ -1,4 +1,4 @@
-"""Filling the caches: pictures through the VAE, captions through the text encoders, each once.
+"""Fills the caches: pictures through the VAE, captions through the text encoders, each once.
 
 One picture and one caption at a time: what lands in the cache does not depend on what else was missing.
 """
@@ -105,10 +105,10 @@ def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
         wanted += [Words("", length, controls) for _, controls in captions]
     wanted += [Words(caption, length, controls) for caption, controls in captions]
     for number, prompt in enumerate(cfg.sampling.prompts):
-        asked = plan.text.asked(prompt.text_length)
+        length = plan.text.asked(prompt.text_length)
         size = fitting_size(prompt.width, prompt.height, plan.geometry)
         controls = plan.references.cuts(sample_items(prompt, number), size, read=True) if reads else ()
-        wanted += [Words(prompt.prompt, asked, controls), Words(prompt.negative_prompt, asked, controls)]
+        wanted += [Words(prompt.prompt, length, controls), Words(prompt.negative_prompt, length, controls)]
     return list(dict.fromkeys(wanted))
 
 
@@ -201,7 +201,7 @@ def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparenc
             pictures.append(picture_of(item, fit, transparency))
         except ValueError as error:
             text = f"{item.path} {error}"
-            raise Refused(text, "Start again: it is scanned anew.", "dataset.folders") from error
+            raise Refused(text, "Start the run again: the folder is then scanned again.", "dataset.folders") from error
     return encoders.encode_with_pictures(words.caption, pictures, words.length)
 
 
@@ -239,7 +239,12 @@ def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[
         try:
             return pixels_of(*pair, cache.transparency)
         except ValueError as error:
-            return Problem("dataset.folders", None, f"{pair[0].path} {error}", "Start again: it is scanned anew.")
+            return Problem(
+                "dataset.folders",
+                None,
+                f"{pair[0].path} {error}",
+                "Start the run again: the folder is then scanned again.",
+            )
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="decode")
     try:
@@ -276,8 +281,8 @@ def _check_room(folder: Path, bytes_each: int, count: int, what: str) -> None:
     free, needed = free_bytes(folder), bytes_each * count
     spare = min(max(needed, _SPARE_BYTES[0]), _SPARE_BYTES[1])
     if free is not None and needed + spare > free:
-        beside = f"and {human_bytes(spare)} are left free beside it for the system and the run's own files"
+        reserve = f"and {human_bytes(spare)} are left free for the system and the run's own files"
         text = (
-            f"The cache of {count:,} {what} needs about {human_bytes(needed)}, {beside}; {human_bytes(free)} are free"
+            f"The cache of {count:,} {what} needs about {human_bytes(needed)}, {reserve}; {human_bytes(free)} are free"
         )
         raise Refused(text, "Free some space, or set cache_dir to a folder on another disk.", "dataset.cache_dir")

@@ -1,4 +1,4 @@
-"""What a model file is, told by its content in milliseconds: caches are keyed by it, so that another VAE is noticed.
+"""Identifies model files by their content, in milliseconds: caches are keyed by it, so that another VAE is noticed.
 
 Small files are hashed whole. Of a large safetensors file the header is hashed (names, types, shapes) and the first
 bytes of every tensor; training or converting a model changes all of its tensors. Names and dates of files don't matter:
@@ -41,17 +41,17 @@ def text_identity(cfg: Config) -> str:
     facts = family(cfg.model.family)
     base = BaseModelFiles.of(cfg.model)
     parts = [part for part in facts.parts if part.name.startswith(("text_", "tokenizer", "processor"))]
-    found = identity(_part_files(base, part) for part in parts)
+    files = identity(_part_files(base, part) for part in parts)
     kind = cfg.memory.text_encoder_quantization
-    beside = [] if kind == "none" else [kind]
+    more = [] if kind == "none" else [kind]
     if facts.controls is not None and facts.controls.most > 1:
-        # the same files as another family's, asked in other words
-        beside.append(facts.name)
+        # the same files as another family's, with another prompt around the caption
+        more.append(facts.name)
     merged = base_weights_identity(cfg, text=True)
     if merged:
-        beside.append(f"merged {merged}")
+        more.append(f"merged {merged}")
     # as they are, the identity stays what it was before there was a choice: caches made then are still good
-    return hashlib.sha256(" ".join([found, *beside]).encode()).hexdigest() if beside else found
+    return hashlib.sha256(" ".join([files, *more]).encode()).hexdigest() if more else files
 
 
 def base_weights_identity(cfg: Config, text: bool = False) -> str:
@@ -60,8 +60,8 @@ def base_weights_identity(cfg: Config, text: bool = False) -> str:
     text: only of those that change text encoders. OSError when one can't be read.
     """
     files = [(resolve(path), times) for path, times in cfg.network.merged]
-    found = [f"{file_identity(path)} {times}" for path, times in files if not text or _changes_text(path)]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""
+    identities = [f"{file_identity(path)} {times}" for path, times in files if not text or _changes_text(path)]
+    return hashlib.sha256("\n".join(identities).encode()).hexdigest() if identities else ""
 
 
 def _changes_text(path: Path) -> bool:

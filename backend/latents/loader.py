@@ -1,4 +1,4 @@
-"""Batches out of the caches, by their place in the run: (epoch, batch) is all there is to a position."""
+"""Reads batches out of the caches, by their place in the run: (epoch, batch) is all there is to a position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from backend.latents.store import CacheLost, LatentCache, TextCache
-from backend.models.common.conditioning import CAPTION, Told, with_controls
+from backend.models.common.conditioning import CAPTION, Conditioning, with_controls
 
 if TYPE_CHECKING:
     from backend.dataset.buckets import Fit
@@ -23,24 +23,27 @@ if TYPE_CHECKING:
     from backend.plan.plan import Plan
 
 Renew = Callable[[CacheLost], None]
-"""Encodes again what a cache file held. Raises what tells why it can't."""
+"""Encodes again what a cache file held. Raises what says why it can't."""
 
 T = TypeVar("T")
 
 Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], dict[str, Tensor]]
-"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser is told of them."""
+"""Size of the file, crop in px of the scaled picture, size of the bucket -> what the denoiser receives of them."""
 
 # Batches that each worker reads ahead.
 _AHEAD = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """One batch on the CPU: a latent (C, h, w) float32, what it is told and the content key of each row."""
+    """One batch on the CPU."""
 
     latents: list[Tensor]
-    text: list[Told]
+    """Of each row, (C, h, w) float32."""
+    text: list[Conditioning]
+    """Of each row."""
     keys: list[str]
+    """Content key of each row's picture."""
     index: int
     epoch: int
 
@@ -49,14 +52,15 @@ class Loader:
     """Training and validation batches of a plan.
 
     workers: threads that read ahead; with 0 a batch is read when it is asked for. Any batch can be asked for at any
-    time: what it holds depends on the plan and its place alone, so a resumed run goes on with the same rows and the
+    time: what it holds depends on the plan and its place alone, so a resumed run continues with the same rows and the
     same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
-    family, where its denoiser is told a picture's size: goes with the text. renew: makes a cache file again that can't
+    family, where its denoiser receives a picture's size: goes with the text. renew: makes a cache file again that can't
     be read any more, called in the thread that asks for the batch.
     """
 
     def __init__(
         self,
+        *,
         plan: Plan,
         latents: LatentCache,
         text: TextCache | None,
@@ -94,13 +98,13 @@ class Loader:
         if coming is None:
             # A jump: what was read ahead is of no use.
             self._drop()
-            found = self._whole(lambda: self._read(epoch, index, self._rows(epoch, index)))
+            batch = self._whole(lambda: self._read(epoch, index, self._rows(epoch, index)))
         else:
-            found = self._after(coming, lambda: self._read(epoch, index, self._rows(epoch, index)))
+            batch = self._after(coming, lambda: self._read(epoch, index, self._rows(epoch, index)))
         self._read_ahead(epoch, index)
         self.last_wait = time.monotonic() - started
         self.total_wait += self.last_wait
-        return found
+        return batch
 
     def validation(self, name: str) -> Iterator[Batch]:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
@@ -111,8 +115,8 @@ class Loader:
     def _measured(self, index: int, item: Item, fit: Fit) -> Batch:
         """One picture of a validation set."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
-        text = self._told(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
-        return Batch([self._latents.load(item, fit)], [text], [item.key], index, 0)
+        text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
+        return Batch(latents=[self._latents.load(item, fit)], text=[text], keys=[item.key], index=index, epoch=0)
 
     def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
         """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
@@ -139,35 +143,35 @@ class Loader:
         size: tuple[int, int],
         length: int | None = None,
         controls: Sequence[Item] = (),
-    ) -> Told:
-        """What the denoiser is told by a prompt for a picture of `size` (width, height), as if it were not cropped.
+    ) -> Conditioning:
+        """The conditioning of a prompt for a picture of `size` (width, height), as if it were not cropped.
 
         Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
         """
         encoded = self._encoded(prompt, self.plan.text.asked(length), controls, size)
-        told = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
+        sizes = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
         trimmed = self._trimmed(encoded, self.plan.text.fit(prompt, length))
-        return self._with_controls({**trimmed, **told}, controls, size)
+        return self._with_controls({**trimmed, **sizes}, controls, size)
 
-    def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Told:
+    def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Conditioning:
         """controls: pictures that some families read the caption with, for a result of `size` px."""
         if self._text is None:
             return {CAPTION: caption}
         read = self.plan.references.cuts(controls, size, read=True) if self.plan.text.reads_control else ()
         return self._text.load(caption, length, read)
 
-    def _with_controls(self, told: Told, controls: Sequence[Item], size: tuple[int, int]) -> Told:
-        """`told`, with the latents of the control pictures of a result of `size` px."""
-        return with_controls(told, [self._latents.load(*cut) for cut in self.plan.references.cuts(controls, size)])
+    def _with_controls(self, encoded: Conditioning, controls: Sequence[Item], size: tuple[int, int]) -> Conditioning:
+        """`encoded`, with the latents of the control pictures of a result of `size` px."""
+        return with_controls(encoded, [self._latents.load(*cut) for cut in self.plan.references.cuts(controls, size)])
 
-    def _told(self, encoded: Told, item: Item, fit: Fit) -> Told:
+    def _with_sizes(self, encoded: Conditioning, item: Item, fit: Fit) -> Conditioning:
         """The caption, with the control pictures' latents and the picture's size, where there are such."""
         encoded = self._with_controls(encoded, item.controls, fit.bucket.size)
         if self._conditions is None:
             return encoded
         crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
-        told = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
-        return {**encoded, **told}
+        sizes = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
+        return {**encoded, **sizes}
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -196,20 +200,20 @@ class Loader:
         length = max(plan.text.fit(caption) for caption in captions)
         pictures = [(plan.items[item], plan.fits[item]) for item in rows]
 
-        def told(caption: str, item: Item, fit: Fit) -> Told:
+        def conditioning(caption: str, item: Item, fit: Fit) -> Conditioning:
             encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
-            return self._told(self._trimmed(encoded, length), item, fit)
+            return self._with_sizes(self._trimmed(encoded, length), item, fit)
 
         return Batch(
             latents=[self._latents.load(*picture) for picture in pictures],
-            text=[told(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
+            text=[conditioning(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,
         )
 
-    def _trimmed(self, encoded: Told, length: int) -> Told:
-        """With `length`, which tells the denoiser how many tokens to keep; without it, where nothing is trimmed."""
+    def _trimmed(self, encoded: Conditioning, length: int) -> Conditioning:
+        """With `length`, the number of tokens that the denoiser keeps; without it, where nothing is trimmed."""
         kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
         return kept if self.plan.caption_buckets is None else {**kept, "length": torch.tensor(length)}
 

@@ -1,8 +1,8 @@
-"""The caches of encoded pictures and captions: one safetensors file each, keyed by content and all that made it.
+"""Stores encoded pictures and captions: one safetensors file each, keyed by content and all that made it.
 
 A key covers the picture or caption, its bucket and crop, the backing colour of transparency, the picture that a caption
 is read with, the encoder's files and the number format it computed in, so nothing stale is ever read: a changed input
-is another file. Files are written whole or not at all and carry a checksum; a damaged one is made anew.
+is another file. Files are written whole or not at all and carry a checksum; a damaged one is made again.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class TensorCache:
         name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
         return self.folder / name[:2] / f"{name}.safetensors"
 
-    def write(self, path: Path, tensors: Mapping[str, Tensor], **said: str) -> None:
+    def write(self, path: Path, tensors: Mapping[str, Tensor], **facts: str) -> None:
         """Write tensors (any device) to `path`, whole or not at all. DiskFull or WriteFailed when it can't be done."""
         host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, save_bytes(host, {**said, "crc32": str(_checksum(host))}))
+        write_atomic(path, save_bytes(host, {**facts, "crc32": str(_checksum(host))}))
         with self._lock:
             self._whole.add(path)
 
-    def write_or_hold(self, path: Path, tensors: Mapping[str, Tensor], **said: str) -> None:
+    def write_or_hold(self, path: Path, tensors: Mapping[str, Tensor], **facts: str) -> None:
         """`write`, or keep them in memory for this process where the disk refuses them."""
         try:
-            self.write(path, tensors, **said)
+            self.write(path, tensors, **facts)
         except WriteFailed as error:
             log.warning("%s Its content stays in memory until the run ends.", error.text)
             with self._lock:
@@ -95,11 +95,11 @@ class TensorCache:
         data = path.read_bytes()
         try:
             tensors = load_bytes(data)
-            said = _metadata(data)
+            facts = _metadata(data)
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise Damaged(f"{path}: {error}") from None
         if path not in self._whole:
-            if said.get("crc32") != str(_checksum(tensors)):
+            if facts.get("crc32") != str(_checksum(tensors)):
                 raise Damaged(f"{path}: the checksum does not fit")
             with self._lock:
                 self._whole.add(path)
@@ -121,11 +121,11 @@ class TensorCache:
             except FileNotFoundError:
                 pass
             except Damaged as error:
-                log.warning("A cache file is damaged and is made anew: %s", error)
+                log.warning("A cache file is damaged and is made again: %s", error)
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("A cache file can't be read and is made anew: %s", error)
+                log.warning("A cache file can't be read and is made again: %s", error)
             result.append(path)
         return result
 
@@ -174,11 +174,11 @@ class TextCache(TensorCache):
 
     def path(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> Path:
         """The file of `caption` at a text length in tokens; controls: the pictures that it is read with, cut."""
-        said = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
+        inputs = {"caption": caption, "length": length, "encoders": self._encoders, "dtype": str(self.dtype)}
         # without a picture the key is what it was before there were any: caches made then are still good
         pictures = [{**_seen(*control, self.transparency), "loader": LOADER} for control in controls]
         seen = {"control": pictures[0]} if len(pictures) == 1 else {"controls": pictures} if pictures else {}
-        return self.file_of({**said, **seen})
+        return self.file_of({**inputs, **seen})
 
     def load(self, caption: str, length: int, controls: Sequence[Cut] = ()) -> dict[str, Tensor]:
         """What the family's encoders gave for it, on the CPU. CacheLost when the file is gone or damaged."""
@@ -201,10 +201,10 @@ def _load(cache: TensorCache, path: Path, what: str, wanted: Any) -> dict[str, T
     try:
         return cache.read(path)
     except Damaged as error:
-        text, remedy = f"The cache of {what} is damaged: {error}", "Start again: it is made anew."
+        text, remedy = f"The cache of {what} is damaged: {error}", "Start the run again: it is then encoded again."
     except OSError as error:
         text = f"The cache of {what} can't be read: {error.strerror or error}"
-        remedy = "Leave the cache folder alone while a run goes on, and start again."
+        remedy = "Leave the cache folder alone during a run, and start again."
     cache.forget(path)
     raise CacheLost(text, remedy, path, wanted)
 

@@ -1,1 +1,1 @@
-"""What a model is trained to predict: noise levels, noisy input, target, weights and sampler steps, by objective."""
+"""Computes what a model is trained to predict: noise levels, noisy input, target, weights and sampler steps."""

@@ -1,4 +1,4 @@
-"""What training, validation and samples ask of an objective, whatever the family."""
+"""Defines what training, validation and samples need of an objective, whatever the family."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from torch import Tensor
 from backend.objectives import flow
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Noise:
-    """Noise of one row, float32 (C, h, w). target: what the model is to find. added: what is really mixed in."""
+    """Noise of one row, float32 (C, h, w)."""
 
     target: Tensor
+    """What the model is to find."""
     added: Tensor
+    """What is really mixed in."""
 
 
 class Steps(Protocol):
-    """A sampler on its way through `levels`, which the denoiser is told one by one."""
+    """A sampler on its way through `levels`, which the denoiser receives one by one."""
 
     levels: Sequence[float]
 
@@ -39,7 +41,7 @@ class Steps(Protocol):
 class Objective(Protocol):
     """One way to train a denoiser. Draws come from CPU generators of (seed, purpose, numbers) alone.
 
-    A level is what the denoiser is told: sigma in [0, 1] for flow matching, a timestep of the schedule for diffusion;
+    A level is what the denoiser receives: sigma in [0, 1] for flow matching, a timestep of the schedule for diffusion;
     float32 in both.
     """
 
@@ -67,18 +69,17 @@ class Objective(Protocol):
         """A fresh sampler of `steps` steps."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Distance:
-    """How far a prediction is from its target, element by element; the fields carry the names of the settings.
-
-    loss_type: ``l2`` squares the difference d; ``huber`` = 2 c (sqrt(d**2 + c**2) - c); ``smooth_l1`` the same without
-    the factor c. huber_schedule: c is ``constant``; ``exponential``: huber_c**(t / T); ``snr``: (1 - huber_c) / (1 + r)
-    ** 2 + huber_c with r the noise to signal ratio (Khrapov et al., arXiv 2403.16728).
-    """
+    """How far a prediction is from its target, element by element; the fields carry the names of the settings."""
 
     loss_type: str = "l2"
+    """``l2`` squares the difference d; ``huber`` = 2 c (sqrt(d**2 + c**2) - c); ``smooth_l1`` the same without the
+    factor c."""
     huber_c: float = 0.1
     huber_schedule: str = "snr"
+    """c is ``constant``; ``exponential``: huber_c**(t / T); ``snr``: (1 - huber_c) / (1 + r) ** 2 + huber_c with r the
+    noise to signal ratio (Khrapov et al., arXiv 2403.16728)."""
 
     def rows(self, predicted: Sequence[Tensor], target: Sequence[Tensor], progress: Tensor, signal: Tensor) -> Tensor:
         """Mean distance of each row, float32 (B,).

@@ -1,4 +1,4 @@
-"""The objective of a run: what its family is trained with, by its settings."""
+"""Chooses the objective of a run: what its family is trained with, by its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backend.objectives.strata import Strata
 def objective_of(cfg: Config, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> Objective:
     """The objective that `facts.objective` names. Refused when the model's own schedule can't be trained so."""
     loss = cfg.loss
-    distance = Distance(loss.loss_type, loss.huber_c, loss.huber_schedule)
+    distance = Distance(loss_type=loss.loss_type, huber_c=loss.huber_c, huber_schedule=loss.huber_schedule)
     if facts.objective == "flow":
         return _flow(cfg, distance, facts, code, base)
     # Only here: diffusers' schedulers are not needed for flow matching.
@@ -35,31 +35,38 @@ def objective_of(cfg: Config, facts: FamilyFacts, code: Family, base: BaseModelF
         )
     options = Options(**{name: getattr(loss, name) for name in Options.__dataclass_fields__})
     times = cfg.timesteps
-    return Diffusion(schedule, options, distance, times.min_timestep, times.max_timestep, _strata(cfg))
+    return Diffusion(
+        schedule=schedule,
+        options=options,
+        distance=distance,
+        min_timestep=times.min_timestep,
+        max_timestep=times.max_timestep,
+        strata=_strata(cfg),
+    )
 
 
 def _strata(cfg: Config) -> Strata | None:
-    step = Strata(cfg.dataset.batch_size, cfg.training.gradient_accumulation_steps)
+    step = Strata(rows=cfg.dataset.batch_size, batches=cfg.training.gradient_accumulation_steps)
     return step if cfg.timesteps.stratified else None
 
 
 def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> FlowMatching:
     times = cfg.timesteps
     draw = TimestepDraw(
-        times.timestep_sampling,
-        times.sigmoid_scale,
-        times.discrete_flow_shift,
-        times.logit_mean,
-        times.logit_std,
-        times.mode_scale,
-        times.min_timestep,
-        times.max_timestep,
-        ShiftLine.of(facts.scheduler_config(base)),
+        kind=times.timestep_sampling,
+        sigmoid_scale=times.sigmoid_scale,
+        discrete_flow_shift=times.discrete_flow_shift,
+        logit_mean=times.logit_mean,
+        logit_std=times.logit_std,
+        mode_scale=times.mode_scale,
+        min_timestep=times.min_timestep,
+        max_timestep=times.max_timestep,
+        line=ShiftLine.of(facts.scheduler_config(base)),
     )
     return FlowMatching(
-        draw,
-        times.weighting_scheme,
-        distance,
-        lambda steps, tokens: code.sampling_sigmas(steps, tokens, base),
-        _strata(cfg),
+        draw=draw,
+        weighting=times.weighting_scheme,
+        distance=distance,
+        sigmas=lambda steps, tokens: code.sampling_sigmas(steps, tokens, base),
+        strata=_strata(cfg),
     )

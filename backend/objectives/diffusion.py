@@ -1,4 +1,4 @@
-"""Diffusion over a discrete schedule (DDPM): noise or velocity as the target, with the weights people use.
+"""Trains diffusion over a discrete schedule (DDPM): noise or velocity as the target, with the weights people use.
 
 ``x_t = sqrt(a_t) x0 + sqrt(1 - a_t) noise`` with a_t the running product of 1 - beta (Ho et al., arXiv 2006.11239). The
 target is the noise, or the velocity ``sqrt(a_t) noise - sqrt(1 - a_t) x0`` (Salimans and Ho, arXiv 2202.00512). Betas
@@ -29,14 +29,18 @@ _MOST_SNR = 1000.0
 """Debiased estimation divides by the square root of the signal to noise ratio, which has no limit at timestep 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A model's schedule. alphas: the running products a_t, float32 (T,). prediction: one of PREDICTIONS."""
+    """A model's schedule."""
 
     alphas: Tensor
+    """The running products a_t, float32 (T,)."""
     prediction: str
+    """One of PREDICTIONS."""
     config: Mapping[str, Any]
+    """The model's scheduler_config.json."""
     zero_snr: bool = False
+    """Whether the last timestep is pure noise."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], prediction: str = "auto", zero_snr: bool = False) -> Schedule:
@@ -50,10 +54,10 @@ class Schedule:
         if target not in PREDICTIONS:
             raise ValueError(f"the model's scheduler predicts {target!r}; known: {', '.join(PREDICTIONS)}")
         if zero and target == "epsilon":
-            raise ValueError("zero_terminal_snr needs v-prediction: from pure noise the noise itself tells nothing")
-        given = {name: config[name] for name in _TRAINING if config.get(name) is not None}
-        alphas = DDPMScheduler(**given, rescale_betas_zero_snr=zero).alphas_cumprod
-        return cls(alphas.float(), target, config, zero)
+            raise ValueError("zero_terminal_snr needs v-prediction: predicting the noise of pure noise teaches nothing")
+        betas = {name: config[name] for name in _TRAINING if config.get(name) is not None}
+        alphas = DDPMScheduler(**betas, rescale_betas_zero_snr=zero).alphas_cumprod
+        return cls(alphas=alphas.float(), prediction=target, config=config, zero_snr=zero)
 
     @property
     def timesteps(self) -> int:
@@ -65,39 +69,40 @@ class Schedule:
         return self.alphas.to(level.device)[level.long()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What changes noise and weights; names and defaults are those of the settings.
-
-    noise_offset: noise plus this times one number a channel (crosslabs.org, Diffusion with Offset Noise, 2023).
-    multires_noise_*: layers of noise added and the sum brought to variance 1 (wandb.ai, Multi-Resolution Noise for
-    Diffusion Model Training, 2023). ip_noise_gamma: input perturbation (Ning et al., arXiv 2301.11706). min_snr_gamma:
-    Hang et al., arXiv 2303.09556. debiased_estimation: Yu et al., arXiv 2310.08442.
-    scale_v_pred_loss_like_noise_pred: the velocity's loss times snr / (snr + 1), which makes it that of the noise.
-    """
+    """What changes noise and weights; names and defaults are those of the settings."""
 
     min_snr_gamma: float | None = None
+    """Hang et al., arXiv 2303.09556."""
     debiased_estimation: bool = False
+    """Yu et al., arXiv 2310.08442."""
     scale_v_pred_loss_like_noise_pred: bool = False
+    """The velocity's loss times snr / (snr + 1), which makes it that of the noise."""
     noise_offset: float = 0.0
+    """Noise plus this times one number a channel (crosslabs.org, Diffusion with Offset Noise, 2023)."""
     multires_noise_iterations: int = 0
+    """Layers of noise added, and the sum brought to variance 1 (wandb.ai, Multi-Resolution Noise for Diffusion Model
+    Training, 2023)."""
     multires_noise_discount: float = 0.3
+    """Strength of each layer compared with the one before it."""
     ip_noise_gamma: float = 0.0
+    """Input perturbation (Ning et al., arXiv 2301.11706)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diffusion:
-    """Noise or velocity over a schedule. min_timestep, max_timestep: of 1000, the part that is trained.
-
-    strata: spreads the timesteps of rows that follow each other; None draws each by itself.
-    """
+    """Noise or velocity over a schedule."""
 
     schedule: Schedule
     options: Options = field(default_factory=Options)
     distance: Distance = field(default_factory=Distance)
     min_timestep: float = 0.0
+    """Of 1000: where the part that is trained begins."""
     max_timestep: float = 1000.0
+    """Of 1000: where the part that is trained ends."""
     strata: Strata | None = None
+    """Spreads the timesteps of rows that follow each other; None draws each by itself."""
 
     @property
     def name(self) -> str:
@@ -117,17 +122,17 @@ class Diffusion:
 
     def noise(self, shape: Sequence[int], seed: int, number: int, row: int) -> Noise:
         """Standard normal noise with what the options add."""
-        chosen = self.options
+        options = self.options
         drawn = flow.noise(shape, generator(seed, "noise", number, row))
-        if chosen.noise_offset:
+        if options.noise_offset:
             one = flow.noise((shape[0], 1, 1), generator(seed, "noise offset", number, row))
-            drawn = drawn + chosen.noise_offset * one
-        if chosen.multires_noise_iterations:
+            drawn = drawn + options.noise_offset * one
+        if options.multires_noise_iterations:
             drawn = self._pyramid(drawn, generator(seed, "pyramid", number, row))
-        if not chosen.ip_noise_gamma:
+        if not options.ip_noise_gamma:
             return Noise(drawn, drawn)
         shift = flow.noise(shape, generator(seed, "input perturbation", number, row))
-        return Noise(drawn, drawn + chosen.ip_noise_gamma * shift)
+        return Noise(drawn, drawn + options.ip_noise_gamma * shift)
 
     def _pyramid(self, noise: Tensor, source: torch.Generator) -> Tensor:
         """The first layer is as fine as the noise itself, each further one coarser by a factor of two to four."""
@@ -159,18 +164,18 @@ class Diffusion:
         """What a row's loss is multiplied by, float32, the shape of `level`."""
         alpha, velocity = self.schedule.at(level), self.schedule.prediction == "v_prediction"
         snr = alpha / (1 - alpha)
-        found = torch.ones_like(alpha)
+        weights = torch.ones_like(alpha)
         if self.options.min_snr_gamma is not None:
             # the least of both, divided by snr: written so that an snr of 0 gives the limit, 1
             ratio = (self.options.min_snr_gamma / snr).clamp(max=1.0)
-            found = found * (torch.minimum(snr, torch.full_like(snr, self.options.min_snr_gamma)) / (snr + 1)
+            weights = weights * (torch.minimum(snr, torch.full_like(snr, self.options.min_snr_gamma)) / (snr + 1)
                              if velocity else ratio)  # fmt: skip
         if self.options.scale_v_pred_loss_like_noise_pred and velocity:
-            found = found * snr / (snr + 1)
+            weights = weights * snr / (snr + 1)
         if self.options.debiased_estimation:
             snr = snr.clamp(max=_MOST_SNR)
-            found = found * (1 / (snr + 1) if velocity else 1 / snr.sqrt())
-        return found
+            weights = weights * (1 / (snr + 1) if velocity else 1 / snr.sqrt())
+        return weights
 
     def losses(self, predicted: Sequence[Tensor], target: Sequence[Tensor], levels: Tensor) -> Tensor:
         """Distance times the weight of the timestep."""
@@ -186,11 +191,11 @@ class Diffusion:
 
     def sampler(self, steps: int, image_tokens: int) -> SchedulerSteps:
         """diffusers' Euler sampler over the model's own schedule."""
-        given = {name: self.schedule.config[name] for name in _SAMPLING if self.schedule.config.get(name) is not None}
+        config = {name: self.schedule.config[name] for name in _SAMPLING if self.schedule.config.get(name) is not None}
         if self.schedule.zero_snr:
-            # the last timestep, pure noise, must be among those that are asked (arXiv 2305.08891, section 3.3)
-            given |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
-        scheduler = EulerDiscreteScheduler(**given, prediction_type=self.schedule.prediction)
+            # the last timestep, pure noise, must be among those that are sampled (arXiv 2305.08891, section 3.3)
+            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        scheduler = EulerDiscreteScheduler(**config, prediction_type=self.schedule.prediction)
         scheduler.set_timesteps(steps)
         return SchedulerSteps(scheduler)
 

@@ -1,4 +1,4 @@
-"""Flow matching as pure functions: noise, noise levels, weights, target and loss.
+"""Computes flow matching in pure functions: noise, noise levels, weights, target and loss.
 
 The path is straight: ``x_sigma = (1 - sigma) * x0 + sigma * noise`` with sigma in [0, 1], and the model predicts the
 velocity ``noise - x0`` (Lipman et al., Flow Matching, arXiv 2210.02747; Liu et al., Rectified Flow, 2209.03003). Every
@@ -24,26 +24,26 @@ _SMALLEST_SIGMA = 1e-3
 """``sigma_sqrt`` weights by 1 / sigma**2: below one timestep the weight stays what it is there."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimestepDraw:
-    """How a noise level is drawn; the fields carry the names and defaults of the settings.
-
-    kind: ``uniform``; ``sigmoid`` = sigmoid(scale * n); ``logit_normal`` = sigmoid(mean + std * n) (Esser et al.,
-    arXiv 2403.03206, section 3.1); ``mode`` = 1 - u - scale * (cos(pi u / 2)**2 - 1 + u) of an even u (same section);
-    ``shift`` = the sigmoid draw moved by s -> shift * s / (1 + (shift - 1) * s) (same paper, section 5.3.2);
-    ``flux_shift`` = the same move by the shift that `line` has for the image's tokens. min_timestep, max_timestep: the
-    range [0, 1] is mapped onto this part of [0, 1000]. line: of the base model.
-    """
+    """How a noise level is drawn; the fields carry the names and defaults of the settings."""
 
     kind: str = "shift"
+    """``uniform``; ``sigmoid`` = sigmoid(scale * n); ``logit_normal`` = sigmoid(mean + std * n) (Esser et al.,
+    arXiv 2403.03206, section 3.1); ``mode`` = 1 - u - scale * (cos(pi u / 2)**2 - 1 + u) of an even u (same section);
+    ``shift`` = the sigmoid draw moved by s -> shift * s / (1 + (shift - 1) * s) (same paper, section 5.3.2);
+    ``flux_shift`` = the same move by the shift that `line` has for the image's tokens."""
     sigmoid_scale: float = 1.0
     discrete_flow_shift: float = 3.0
     logit_mean: float = 0.0
     logit_std: float = 1.0
     mode_scale: float = 1.29
     min_timestep: float = 0.0
+    """Of 1000: noise level 0 of the draw is moved here."""
     max_timestep: float = 1000.0
+    """Of 1000: noise level 1 of the draw is moved here."""
     line: ShiftLine = field(default_factory=ShiftLine)
+    """Of the base model."""
 
 
 def noise(shape: Sequence[int], source: torch.Generator) -> Tensor:

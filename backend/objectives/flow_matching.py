@@ -1,4 +1,4 @@
-"""Gives the pure functions of `backend.objectives.flow` the names that all objectives have."""
+"""Trains flow matching: gives the pure functions of `backend.objectives.flow` the names that all objectives have."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from backend.objectives.base import Distance, Noise
 from backend.objectives.strata import Strata
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EulerSteps:
-    """Euler's method along falling noise levels, `sigmas`, the last of which is 0."""
+    """Euler's method along falling noise levels."""
 
     sigmas: Sequence[float]
+    """The last one is 0."""
 
     @property
     def levels(self) -> Sequence[float]:
-        """The levels at which the denoiser is asked."""
+        """The levels at which the denoiser predicts."""
         return self.sigmas[:-1]
 
     def start(self, noise: Tensor) -> Tensor:
@@ -38,19 +39,19 @@ class EulerSteps:
         return x + (self.sigmas[number + 1] - self.sigmas[number]) * output
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FlowMatching:
-    """Velocity on the straight path. draw: of noise levels. weighting: see `flow.weight`.
-
-    sigmas: (steps, image tokens) -> the family's own sampling levels, falling, the last 0. strata: spreads the levels
-    of rows that follow each other; None draws each by itself.
-    """
+    """Velocity on the straight path."""
 
     draw: flow.TimestepDraw = field(default_factory=flow.TimestepDraw)
+    """Of noise levels."""
     weighting: str = "none"
+    """As in `flow.weight`."""
     distance: Distance = field(default_factory=Distance)
     sigmas: Callable[[int, int], Sequence[float]] | None = None
+    """(steps, image tokens) -> the family's own sampling levels, falling, the last 0."""
     strata: Strata | None = None
+    """Spreads the levels of rows that follow each other; None draws each by itself."""
     name: str = "flow"
 
     def levels(self, image_tokens: Sequence[int], seed: int, number: int) -> Tensor:
@@ -85,5 +86,5 @@ class FlowMatching:
 
     def sampler(self, steps: int, image_tokens: int) -> EulerSteps:
         """Euler's method along the family's own levels."""
-        assert self.sigmas is not None, "a family that samples tells its levels"
+        assert self.sigmas is not None, "a family that samples has levels"
         return EulerSteps(self.sigmas(steps, image_tokens))

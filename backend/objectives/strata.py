@@ -1,7 +1,7 @@
-"""Noise levels of rows that follow each other, spread evenly: stratified sampling.
+"""Spreads the noise levels of rows that follow each other evenly: stratified sampling.
 
 A row's share is where its level lies in the distribution, from 0 to 1. Drawn one by one, shares fall together by
-chance, and a step's loss tells as much of that as of the model. Here they take turns: which part of [0, 1] a row lies
+chance, and a step's loss says as much of that as of the model. Here they take turns: which part of [0, 1] a row lies
 in, and where within it, are still draws of (seed, numbers) alone, so that a resumed run has the same.
 """
 
@@ -18,9 +18,9 @@ _LEAST = 8
 """Rows that take turns at least: an optimizer with momentum 0.9 learns from the mean of about ten steps."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Strata:
-    """rows: of a batch. batches: of an optimizer step.
+    """Spreads shares over [0, 1].
 
     The rows of a step lie in as many equal parts of [0, 1], one in each; and so do those of 2, 4, ... steps, up to the
     first number of rows that is `_LEAST` or more (a digital net in one dimension: Owen, Randomly Permuted
@@ -28,7 +28,9 @@ class Strata:
     """
 
     rows: int
+    """Of a batch."""
     batches: int = 1
+    """Of an optimizer step."""
 
     @property
     def turns(self) -> int:
@@ -37,10 +39,10 @@ class Strata:
 
     @property
     def _doublings(self) -> int:
-        step, found = self.rows * self.batches, 0
-        while step << found < _LEAST:
-            found += 1
-        return found
+        step, doublings = self.rows * self.batches, 0
+        while step << doublings < _LEAST:
+            doublings += 1
+        return doublings
 
     def shares(self, count: int, seed: int, number: int) -> Tensor:
         """Shares (count,) of the first rows of batch `number` of the run, float64 on the CPU."""

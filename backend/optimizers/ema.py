@@ -1,4 +1,4 @@
-"""The running mean of what is trained (EMA): steadier than the weights of any one step, and what files then hold.
+"""Keeps the running mean of what is trained (EMA): steadier than the weights of one step, and what files then hold.
 
 Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992; the decay's warm-up is that of
 diffusers' ``EMAModel``.
@@ -19,7 +19,7 @@ PART = "ema"
 
 
 class Ema:
-    """The mean of a LoRA's trained weights over its steps, in float32 beside them: mean <- d mean + (1 - d) weights.
+    """The mean of a LoRA's trained weights over its steps, in float32 besides them: mean <- d mean + (1 - d) weights.
 
     d at step n, from 0: the least of `decay` and (1 + n) / (10 + n), and 0 at the first, so that the mean begins at
     what the first step made. steps: of the optimizer that are in it; before the first it is what is trained.
@@ -54,14 +54,14 @@ class Ema:
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, at the decay of now. KeyError when it belongs to other weights."""
+        """Continue from what `state_dict` gave, at the present decay. KeyError when it belongs to other weights."""
         for name, mean in zip(self._names, self._mean, strict=True):
             mean.copy_(state_dict["mean"][name])
         self.steps = state_dict["steps"]
 
 
 def changed(saved: dict[str, Any] | None, now: Ema | None) -> str | None:
-    """What a resume should tell of a mean that the state has and the run hasn't, or the other way; None where nothing.
+    """What a resume should say of a mean that the state has and the run hasn't, or the other way; None where nothing.
 
     saved: what the state holds.
     """

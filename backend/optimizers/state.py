@@ -1,4 +1,4 @@
-"""What belongs to an optimizer besides its steps: its exact state, its other point, and the rate it really uses."""
+"""Saves and loads an optimizer's exact state, switches to the weights to use, and reads the rate really used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-_CHOSEN = "chosen"
-"""Where a state holds what the optimizer was made with."""
+_SETTINGS = "chosen"
+"""Key of a state that holds what the optimizer was made with."""
 
 _PLAIN = (bool, int, float, str, tuple, list)
 
@@ -21,23 +21,23 @@ class ExactState:
     """An optimizer as the resume state sees it: what was saved comes back in the format it was saved in.
 
     torch casts state to the format of its weight while loading, which is not what an optimizer that keeps bf16 or 8-bit
-    numbers beside float32 weights had. What was set anew since then stays so; rates are the schedule's.
+    numbers for float32 weights had. What the settings changed since then stays so; rates are the schedule's.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self._chosen = {k: v for k, v in optimizer.defaults.items() if k != "lr" and isinstance(v, _PLAIN)}
+        self._settings = {k: v for k, v in optimizer.defaults.items() if k != "lr" and isinstance(v, _PLAIN)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's own, and what the settings gave."""
-        return {**self.optimizer.state_dict(), _CHOSEN: self._chosen}
+        """The optimizer's own, and its settings."""
+        return {**self.optimizer.state_dict(), _SETTINGS: self._settings}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the optimizer to what `state_dict` gave. ValueError or KeyError when it belongs to other weights."""
         state_dict = dict(state_dict)
-        before = state_dict.pop(_CHOSEN, self._chosen)
+        before = state_dict.pop(_SETTINGS, self._settings)
         self.optimizer.load_state_dict(state_dict)
-        changed = {name: value for name, value in self._chosen.items() if before.get(name, value) != value}
+        changed = {name: value for name, value in self._settings.items() if before.get(name, value) != value}
         for group in self.optimizer.param_groups:
             group.update(changed)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -67,21 +67,21 @@ class ExactSchedule:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to the step of `state_dict`; the optimizer's state must be loaded before."""
         scheduler = self.scheduler
-        chosen = list(scheduler.base_lrs)
+        rates = list(scheduler.base_lrs)
         scheduler.load_state_dict(state_dict)
         saved = list(scheduler.base_lrs)
-        scheduler.base_lrs = chosen
+        scheduler.base_lrs = rates
         for number, group in enumerate(scheduler.optimizer.param_groups):
             if isinstance(scheduler, LambdaLR):
-                group["lr"] = chosen[number] * scheduler.lr_lambdas[number](scheduler.last_epoch)
-            elif chosen[number] != saved[number]:
-                # other classes go on from the rate before, step by step
-                group["lr"] *= chosen[number] / saved[number] if saved[number] else 0.0
-            group["initial_lr"] = chosen[number]
+                group["lr"] = rates[number] * scheduler.lr_lambdas[number](scheduler.last_epoch)
+            elif rates[number] != saved[number]:
+                # other classes continue from the rate before, step by step
+                group["lr"] *= rates[number] / saved[number] if saved[number] else 0.0
+            group["initial_lr"] = rates[number]
 
 
 def _page_again(optimizer: Any, parameters: Sequence[Tensor]) -> None:
-    """Give the loaded state of a paged bitsandbytes optimizer memory that may leave the card; loading takes it away."""
+    """Give the loaded state of a paged bitsandbytes optimizer memory that may leave the GPU; loading takes it away."""
     for parameter in parameters:
         state = optimizer.state.get(parameter, {})
         for name in ("state1", "state2"):

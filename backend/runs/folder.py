@@ -30,7 +30,7 @@ from backend.runs.liveness import is_alive, is_being_started, is_fresh, is_here,
 from backend.runs.paths import CONFIG, EVENTS, RECORD, RunPaths
 from backend.runs.process import MARKER, START, ProcessId
 from backend.runs.record import FINAL, FinalState
-from backend.runs.states import newest_state
+from backend.runs.state_folder import newest_state
 from backend.runs.status import RunStatus
 from backend.runs.status_reader import StatusReader
 

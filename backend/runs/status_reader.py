@@ -28,7 +28,7 @@ from backend.runs.metrics import MetricsReader
 from backend.runs.paths import RunPaths
 from backend.runs.process import ProcessId
 from backend.runs.record import FINAL, number
-from backend.runs.states import newest_state, state_step
+from backend.runs.state_folder import newest_state, state_step
 from backend.runs.status import ACTIVE, Failure, RunStatus, State, with_text
 
 # Phases inside of training: what they count is not what is left of the run.

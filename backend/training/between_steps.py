@@ -1,22 +1,23 @@
-"""What a run does between its steps: saving, measuring and drawing, when the settings or a person ask for it."""
+"""Does what is due between two steps: saving, validation and samples, when the settings or a person ask for it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from backend.config.schema import Config
+from backend.config.sections.sampling import SamplingSection, ValidationSection
+from backend.config.sections.saving import SavingSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
-from backend.training.checkpoint import Position
-from backend.training.requests import Asks
+from backend.training.position import CurrentPosition
+from backend.training.requests import Requests
 from backend.training.sampling import Interrupted
 from backend.training.saver import Saver
-from backend.training.step_log import StepRecords
-from backend.training.validation import Example, Measured
+from backend.training.step_log import StepLog
+from backend.training.validation import Example, ValidationLoss
 
 log = logging.getLogger(__name__)
 
@@ -27,104 +28,117 @@ def due(step: int, epochs_done: Iterable[int], every_steps: int | None, every_ep
     return by_step or (every_epochs is not None and any(epoch % every_epochs == 0 for epoch in epochs_done))
 
 
-@dataclass
-class Duties:
-    """validation: set -> its examples. measure: examples -> losses. draw: draws all prompts; None without prompts.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationSet:
+    """A validation set as it is read from the cache."""
 
-    asked: told before samples that a person asked for are drawn. back: told when something was done between two steps,
-    and training goes on. to_use: holds the LoRA at the weights that are measured and drawn with, where these are not
-    the trained ones. pictures: examples of each set, by its name.
-    """
+    count: int
+    """Pictures in it."""
+    read: Callable[[], Iterable[Example]]
 
-    cfg: Config
-    position: Position
+
+@dataclass(kw_only=True, slots=True)
+class BetweenSteps:
+    """Saves, validates and draws samples at the start, after each step and at the end of a run."""
+
+    saving: SavingSection
+    validation: ValidationSection
+    sampling: SamplingSection
+    position: CurrentPosition
     total_steps: int
-    records: StepRecords
+    step_log: StepLog
     saver: Saver
-    asks: Asks
+    requests: Requests
     events: EventWriter
-    validation: Mapping[str, Callable[[], Iterable[Example]]]
-    measure: Callable[[Iterable[Example]], Measured]
-    draw: Callable[[int], None] | None
-    back: Callable[[], None] = lambda: None
-    asked: Callable[[], None] = lambda: None
+    validation_sets: Mapping[str, ValidationSet]
+    """By their names."""
+    measure: Callable[[Iterable[Example]], ValidationLoss]
+    draw_samples: Callable[[int], None] | None
+    """Draws the samples of all prompts at a step; None without prompts."""
+    resume_training: Callable[[], None] = lambda: None
+    """Called when something was done between two steps, and training continues."""
+    note_requested_samples: Callable[[], None] = lambda: None
+    """Called before samples that a person asked for are drawn."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
-    pictures: Mapping[str, int] = field(default_factory=dict)
-    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
+    losses: dict[str, dict[str, float]] = field(default_factory=dict)
+    """First and last validation loss of each set, by its name."""
 
     def at_start(self) -> None:
-        """What is asked for before the first step; nothing when the run goes on from a state."""
-        if self.position.step or self.position.micro:
+        """What is set for the time before the first step; nothing when the run continues from a state."""
+        if not self.position().is_start:
             return
-        if self.cfg.validation.validate_at_start:
+        if self.validation.validate_at_start:
             self._validate()
-        if self.cfg.sampling.sample_at_start:
+        if self.sampling.sample_at_start:
             self._sample()
 
-    def after_step(self) -> None:
-        """What is due after the step that was just counted: saving first, so that nothing after it can lose it."""
-        saving, validation, sampling = self.cfg.saving, self.cfg.validation, self.cfg.sampling
-        step, last = self.position.step, self.position.step >= self.total_steps
-        ended = range(self.position.step_epoch + 1, self.position.epoch + 1)
-        self.position.step_epoch = self.position.epoch
-        if last:
+    def after_step(self, ended_epochs: Sequence[int]) -> None:
+        """What is due after the step that was just counted: saving first, so that nothing after it can lose it.
+
+        ended_epochs: numbers, from 1, of the epochs that ended in it.
+        """
+        saving, validation, sampling = self.saving, self.validation, self.sampling
+        step = self.position().step
+        if step >= self.total_steps:
             return
         acted = False
-        by_plan = due(step, ended, saving.save_every_n_steps, saving.save_every_n_epochs)
-        if self.asks.take("save") or by_plan or self.saver.owed:
-            self.records.settle()
+        by_plan = due(step, ended_epochs, saving.save_every_n_steps, saving.save_every_n_epochs)
+        if self.requests.take("save") or by_plan or self.saver.owed:
+            self.step_log.settle()
             self.saver.save()
             acted = True
         elif self.saver.state_is_old:
-            self.records.settle()
+            self.step_log.settle()
             self.saver.save_state_in_time()
-        if due(step, ended, validation.validate_every_n_steps, validation.validate_every_n_epochs):
+        if due(step, ended_epochs, validation.validate_every_n_steps, validation.validate_every_n_epochs):
             self._validate()
             acted = True
-        asked = self.asks.take("sample")
-        if asked or due(step, ended, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
-            self._sample(asked)
+        requested = self.requests.take("sample")
+        if requested or due(step, ended_epochs, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
+            self._sample(requested)
             acted = True
         if acted:
-            self.back()
+            self.resume_training()
 
     def at_end(self) -> None:
         """Measure and draw with the finished LoRA, which is saved already."""
-        if self.cfg.validation.validate_at_end:
+        if self.validation.validate_at_end:
             self._validate()
-        asked = self.asks.take("sample")
-        if self.cfg.sampling.sample_at_end or asked:
-            self._sample(asked)
+        requested = self.requests.take("sample")
+        if self.sampling.sample_at_end or requested:
+            self._sample(requested)
 
     def _validate(self) -> None:
-        """Every validation set, until a stop is asked for."""
-        for name, examples in self.validation.items():
+        """Every validation set, until a stop is requested."""
+        step = self.position().step
+        for name, examples in self.validation_sets.items():
             try:
-                with PhaseProgress(self.events, "validate", self.pictures.get(name)) as progress, self.to_use():
-                    found = self.measure(self._counted(examples(), progress))
+                with PhaseProgress(self.events, "validate", examples.count) as progress, self.to_use():
+                    measured = self.measure(self._counted(examples.read(), progress))
             except Interrupted:
-                log.info("The validation of step %d was left out: the run was asked to stop", self.position.step)
+                log.info("The validation of step %d was left out: the run was asked to stop", step)
                 return
-            sigmas = self.cfg.validation.validation_sigmas
-            losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, found.sigma_losses, strict=True)}
-            self.events.write(ValidationEvent(step=self.position.step, set=name, sigma_losses=losses, loss=found.loss))
-            log.info("Validation %s at step %d: %.5f", name, self.position.step, found.loss)
-            self.measured.setdefault(name, {"first": found.loss})["last"] = found.loss
+            sigmas = self.validation.validation_sigmas
+            losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, measured.sigma_losses, strict=True)}
+            self.events.write(ValidationEvent(step=step, set=name, sigma_losses=losses, loss=measured.loss))
+            log.info("Validation %s at step %d: %.5f", name, step, measured.loss)
+            self.losses.setdefault(name, {"first": measured.loss})["last"] = measured.loss
 
     def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
-        """The examples, each told once it is measured: when the next one is asked for. Interrupted by a stop."""
+        """The examples, each counted once it is measured: when the next one is asked for. Interrupted by a stop."""
         for example in examples:
-            if self.asks.stop:
+            if self.requests.stop:
                 raise Interrupted
             yield example
             progress.advance()
 
-    def _sample(self, asked: bool = False) -> None:
-        if self.draw is not None:
-            if asked:
-                self.asked()
+    def _sample(self, requested: bool = False) -> None:
+        if self.draw_samples is not None:
+            if requested:
+                self.note_requested_samples()
             with self.to_use():
-                self.draw(self.position.step)
-        elif asked:
+                self.draw_samples(self.position().step)
+        elif requested:
             text = "A sample was asked for, but there are no sample prompts"
             self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))

@@ -2,7 +2,7 @@
 
 ``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, the LoRA's running mean where
 there is one, random number states, the gradients of a half-done accumulation, and the position. Which states are
-kept, and which is whole, is `backend.training.state_folder`'s.
+kept, and which is whole, is `backend.runs.state_folder`'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,8 @@ from backend.base.errors import Refused
 from backend.base.files import atomic_path, write_atomic
 from backend.lora.inject import Lora
 from backend.optimizers import ema
-from backend.training.state_folder import POSITION, keep_state
+from backend.runs.state_folder import POSITION, keep_state
+from backend.training.position import Position, position_of
 
 log = logging.getLogger(__name__)
 
@@ -42,47 +43,27 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
-@dataclass
-class Position:
-    """How far a run is.
-
-    step: optimizer steps done. micro: batches of the step in progress whose gradients are summed already. epoch, batch:
-    the next batch to read, both from 0. step_epoch: the epoch when `step` was counted. loss_sum: of those `micro`
-    batches, each divided by the accumulation's length. smooth, smooth_weight: the smoothed loss and its weight.
-    seconds: spent training so far.
-    """
-
-    step: int = 0
-    micro: int = 0
-    epoch: int = 0
-    batch: int = 0
-    step_epoch: int = 0
-    loss_sum: float = 0.0
-    smooth: float = 0.0
-    smooth_weight: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fingerprint:
-    """What a state belongs to.
-
-    targets: module paths with a LoRA. data: digest of the training pictures. base: what the base's weights are kept
-    in and multiplied in. layers: digest of the sizes and rates of layers that have their own; "" where none has.
-    batches: pictures of a batch, batches of a step, batches of an epoch. loraplus: on or off; on, the optimizer keeps
-    A and B apart. merged: identity of the LoRA files merged into the base; "" where none is.
-    """
+    """What a state belongs to."""
 
     rank: int
     alpha: float
     targets: tuple[str, ...]
+    """Module paths with a LoRA."""
     optimizer: str
     data: str
+    """Digest of the training pictures."""
     base: str = "none bf16"
+    """What the base's weights are kept in and multiplied in."""
     layers: str = ""
+    """Digest of the sizes and rates of layers that have their own; "" where none has."""
     batches: tuple[int, int, int] | None = None
+    """Pictures of a batch, batches of a step, batches of an epoch."""
     loraplus: str = "off"
+    """on or off; on, the optimizer keeps A and B apart."""
     merged: str = ""
+    """Identity of the LoRA files merged into the base; "" where none is."""
 
 
 def save_state(
@@ -106,21 +87,21 @@ def load_state(
 ) -> Position:
     """Set everything to what `state` holds, random number generators included; return the position.
 
-    Refused when the LoRA or the optimizer is another one. What else changed, such as the pictures, `warn` is told;
-    where batches are counted in another way now, the run goes on with the next epoch.
+    Refused when the LoRA or the optimizer is another one. What else changed, such as the pictures, goes to `warn`;
+    where batches are counted in another way now, the run continues with the next epoch.
     """
     position, saved = _read_json(state)
     _compare(saved, fingerprint, warn)
-    position = _counted_anew(position, saved.get("batches"), fingerprint.batches, warn)
+    position = _in_next_epoch(position, saved.get("batches"), fingerprint.batches, warn)
     try:
         lora.restore(safetensors.torch.load_file(state / "lora.safetensors"))
         kept = torch.load(state / "optimizer.pt", map_location="cpu", weights_only=True)
         for name, part in parts.items():
             if name != ema.PART or name in kept:
                 part.load_state_dict(kept[name])
-        said = ema.changed(kept.get(ema.PART), parts.get(ema.PART))
-        if said is not None:
-            warn(said)
+        change = ema.changed(kept.get(ema.PART), parts.get(ema.PART))
+        if change is not None:
+            warn(change)
         if position.micro:
             gradients = safetensors.torch.load_file(state / "gradients.safetensors")
             for name, parameter in _named(lora).items():
@@ -143,8 +124,8 @@ def _write(where: Path, position: Position, lora: Lora, parts: dict[str, Statefu
     ):
         with atomic_path(where / name) as path:
             torch.save(data, path)
-    said = {"version": VERSION, "position": asdict(position), "fingerprint": asdict(fingerprint), "manifest": True}
-    write_atomic(where / POSITION, json.dumps(said, indent=1))
+    content = {"version": VERSION, "position": asdict(position), "fingerprint": asdict(fingerprint), "manifest": True}
+    write_atomic(where / POSITION, json.dumps(content, indent=1))
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -158,29 +139,28 @@ def _named(lora: Lora) -> dict[str, torch.nn.Parameter]:
 
 def _read_json(state: Path) -> tuple[Position, dict[str, Any]]:
     try:
-        said = json.loads((state / POSITION).read_text(encoding="utf-8"))
-        if said["version"] != VERSION:
-            raise Refused(f"The state {state} is of version {said['version']}", _NEW_RUN)
-        known = {field.name for field in fields(Position)}
-        return Position(**{key: value for key, value in said["position"].items() if key in known}), said["fingerprint"]
+        saved = json.loads((state / POSITION).read_text(encoding="utf-8"))
+        if saved["version"] != VERSION:
+            raise Refused(f"The state {state} is of version {saved['version']}", _NEW_RUN)
+        return position_of(saved["position"]), saved["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, Refused):
             raise
         raise Refused(f"The state {state} can't be read: {error}", _NEW_RUN) from error
 
 
-def _counted_anew(
+def _in_next_epoch(
     position: Position, before: list[int] | None, now: tuple[int, int, int] | None, warn: Callable[[str], object]
 ) -> Position:
     """The position where batches are counted as `now`: their numbers in the epoch mean others than those of `before`.
 
-    States of before this was kept have no `before`: only a number beyond the epoch tells there.
+    States of before this was kept have no `before`: there only a number beyond the epoch shows it.
     """
     if now is None or (position.batch < now[2] if before is None else tuple(before) == now):
         return position
     warn(
-        "Batch size, accumulation or the number of batches in an epoch changed since the run stopped: it goes on with "
-        f"the next epoch after step {position.step}, and not as if it had not stopped."
+        "Batch size, accumulation or the number of batches in an epoch changed since the run stopped: it continues "
+        f"with the next epoch after step {position.step}, and not as if it had not stopped."
     )
     epoch = position.epoch + bool(position.batch)
     return replace(position, micro=0, loss_sum=0.0, epoch=epoch, step_epoch=epoch, batch=0)
@@ -202,12 +182,12 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
             text = f"The state to resume from was made with other values of {setting}{both}"
             raise Refused(text, f"Set {setting} back, or start a new run with network_weights.", setting)
     if saved.get("data") != current["data"]:
-        warn("The training pictures changed since the run stopped: it goes on, but not as if it had not stopped.")
+        warn("The training pictures changed since the run stopped: it continues, but not as if it had not stopped.")
     # states of before there was a choice have none
     if saved.get("base", current["base"]) != current["base"]:
-        then, here = (said.replace(" ", ", multiplied in ") for said in (saved["base"], current["base"]))
+        then, here = (kept.replace(" ", ", multiplied in ") for kept in (saved["base"], current["base"]))
         warn(
-            f"The base model was kept as {then} when the run stopped, and is kept as {here} now: it goes on, but not "
+            f"The base model was kept as {then} when the run stopped, and is kept as {here} now: it continues, but not "
             "as if it had not stopped."
         )
 

@@ -1,4 +1,4 @@
-"""What a run's denoiser is compiled and recorded with, as its settings say."""
+"""Compiles a run's denoiser and has its passes recorded, as the settings say."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.config.schema import Config
+from backend.config.sections.compile import CompileSection
 from backend.memory import checkpointing
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
 from backend.shapes.runtime import ShapeRuntime
 from backend.training.inputs import Inputs
-from backend.training.trainable import Trained
+from backend.training.trainable import Trainable
 
 log = logging.getLogger(__name__)
 
 
-def cache_folder(cfg: Config) -> Path | None:
+def cache_folder(settings: CompileSection) -> Path | None:
     """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
-    chosen = cfg.compile.compile_cache_dir
+    folder = settings.compile_cache_dir
     try:
-        return cache_key.prepare(resolve(chosen) if chosen else None)
+        return cache_key.prepare(resolve(folder) if folder else None)
     except OSError as error:
         text = str(error).partition(";")[0]
-        if not cfg.compile.compile:
+        if not settings.compile:
             log.info("%s; nothing is compiled in this run", text)
             return None
         remedy = "Set it to a folder on this machine that you can write."
@@ -50,36 +51,36 @@ def cache_folder(cfg: Config) -> Path | None:
 
 
 def compile_blocks(
-    inputs: Inputs, trained: Trained, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
+    inputs: Inputs, trainable: Trainable, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
 ) -> tuple[Telemetry | None, CompileReport | None]:
     """Compile the denoiser's blocks through the one helper; (None, None) when compile is off."""
-    chosen = inputs.cfg.compile
-    if not chosen.compile or cache is None:
+    settings = inputs.cfg.compile
+    if not settings.compile or cache is None:
         return None, None
     static, trims = shapes.mode == "static", shapes.caption_buckets is not None
     telemetry = Telemetry(cache, in_force=InForce(static, trims, inputs.cfg.dataset.batch_size == 1)).start()
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
     checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
-    rows = [Choice(row.blocks, row.backend, row.compile) for row in chosen.compile_blocks or ()]
+    rows = [Choice(row.blocks, row.backend, row.compile) for row in settings.compile_blocks or ()]
     try:
         report = compile_model(
-            trained.denoiser,
-            inputs.code.block_lists(trained.denoiser),
-            backend=chosen.compile_backend,
-            mode=chosen.compile_mode,
-            dynamic=shapes.compile_dynamic(chosen.compile_dynamic),
-            fullgraph=chosen.compile_fullgraph,
+            trainable.denoiser,
+            inputs.code.block_lists(trainable.denoiser),
+            backend=settings.compile_backend,
+            mode=settings.compile_mode,
+            dynamic=shapes.compile_dynamic(settings.compile_dynamic),
+            fullgraph=settings.compile_fullgraph,
             cache_size_limit=inputs.plan.recompile_limit,
-            disable_linear=chosen.disable_linear,
-            scope=chosen.compile_scope,
+            disable_linear=settings.disable_linear,
+            scope=settings.compile_scope,
             selection=rows or None,
             checkpointing=inputs.cfg.training.gradient_checkpointing,
             recompute=recompute,
         )
     except ValueError as error:
         raise Refused.from_error(error, "compile.compile") from error
-    report.limit_is_set = chosen.compile_cache_size_limit is not None
+    report.limit_is_set = settings.compile_cache_size_limit is not None
     report.may_pad = not static and inputs.plan.modes["static"].impossible is None
     graphs = inputs.plan.graphs
     if report.disable_linear:
@@ -95,24 +96,26 @@ def compile_blocks(
     return telemetry, report
 
 
-def record_passes(inputs: Inputs, trained: Trained, events: EventWriter) -> Recorder | None:
-    """Have training passes recorded as CUDA graphs, where that is set and there is a card; else None.
+def record_passes(inputs: Inputs, trainable: Trainable, events: EventWriter) -> Recorder | None:
+    """Have training passes recorded as CUDA graphs, where that is set and there is a GPU; else None.
 
     Left to itself (auto), first asks whether this run's passes can be recorded and whether it pays.
     """
-    chosen = recording_of(inputs.cfg)
-    if chosen == "off":
+    recording = recording_of(inputs.cfg)
+    if recording == "off":
         return None
     if inputs.device.type != capture.DEVICE:
-        if chosen == "on":
+        if recording == "on":
             events.write(WarningEvent(**_no_device(inputs.cfg, inputs.device.type)))
         return None
     hip = "it was never tried on ROCm" if torch.version.hip is not None else ""
-    if chosen == "auto" and (why := hip or unrecordable(inputs.cfg)):
+    if recording == "auto" and (why := hip or unrecordable(inputs.cfg)):
         events.write(CudaGraphsEvent(state="left out", reason=why))
         log.info("CUDA graphs: %s", why)
         return None
-    return record(trained.denoiser, partial(_tell, events, chosen), Trial() if chosen == "auto" else None)
+    return record(
+        trainable.denoiser, partial(_write_recording, events, recording), Trial() if recording == "auto" else None
+    )
 
 
 def _no_device(cfg: Config, device: str) -> dict[str, str]:
@@ -124,11 +127,11 @@ def _no_device(cfg: Config, device: str) -> dict[str, str]:
     return {"text": text, "remedy": f"Set compile.compile_mode to {RECORDING_MODES[mode]}."}
 
 
-def _tell(events: EventWriter, chosen: str, recorder: Recorder) -> None:
-    """An event for what a recorder has done or found; a warning where it gave up what was asked for."""
+def _write_recording(events: EventWriter, recording: str, recorder: Recorder) -> None:
+    """An event for what a recorder has done; a warning where it gave up what was set."""
     if recorder.failed:
-        remedy = "The run goes on without. Set compile.cuda_graphs to off, and this line is gone."
-        if chosen == "on":
+        remedy = "The run continues without. Set compile.cuda_graphs to off, and this line is gone."
+        if recording == "on":
             events.write(WarningEvent(text=f"CUDA graphs are left out: {recorder.failed}", remedy=remedy))
         events.write(CudaGraphsEvent(state="failed", reason=recorder.failed))
     elif recorder.trial is not None and recorder.trial.against:

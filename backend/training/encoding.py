@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,30 +14,29 @@ from backend.memory.decoder import tile
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.runs.phase_progress import PhaseProgress
-from backend.training.requests import Asks
-
-if TYPE_CHECKING:
-    from backend.training.inputs import Inputs
+from backend.training.inputs import Inputs
+from backend.training.requests import Requests
 
 log = logging.getLogger(__name__)
 
 
-def encode(inputs: Inputs, events: EventWriter, asks: Asks) -> None:
+def encode(inputs: Inputs, events: EventWriter, requests: Requests) -> None:
     """Pictures and captions that the caches lack; each encoder is gone from the GPU before the next one comes."""
     with PhaseProgress(events, "cache_latents") as progress:
-        made = build_latents(inputs.latents, inputs.pictures(), lambda: _vae(inputs), watched(progress, asks))
-    log.info("Latents: %d encoded anew", made)
+        made = build_latents(inputs.latents, inputs.pictures(), lambda: _vae(inputs), requests.watched(progress))
+    log.info("Latents: %d newly encoded", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:
-        made = build_text(inputs.texts, inputs.wanted_text, lambda: _text(inputs), watched(progress, asks))
-    log.info("Captions: %d encoded anew", made)
+        made = build_text(inputs.texts, inputs.wanted_text, lambda: _text(inputs), requests.watched(progress))
+    log.info("Captions: %d newly encoded", made)
     free_memory()
 
 
 def encode_again(inputs: Inputs, events: EventWriter, lost: CacheLost) -> None:
-    """What a lost cache file held, beside the denoiser: where that has no room, the error ends the run as any other.
+    """Encode what a lost cache file held, while the denoiser is loaded.
 
-    Drawn numbers stay as they were. Refused when the picture is gone too.
+    Where that has no room, the error ends the run as any other. Drawn numbers stay as they were. Refused when the
+    picture is gone too.
     """
     log.warning("%s It is encoded again.", lost.text)
     drawn = torch.get_rng_state()
@@ -59,16 +57,6 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def watched(progress: PhaseProgress, asks: Asks) -> Callable[..., None]:
-    """`progress.set`, which also looks whether a stop is asked for."""
-
-    def tell(done: int, total: int, *_: object) -> None:
-        asks.check()
-        progress.set(done, total)
-
-    return tell
 
 
 def _vae(inputs: Inputs) -> Any:

@@ -1,88 +1,95 @@
-"""Writes down how a run ended: done, stopped, or failed with what was kept."""
+"""Trains a run to its end, and says how it ended: done, stopped, or failed with what was kept."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from backend.base.errors import Failed
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import DoneEvent, StoppedEvent, WarningEvent
+from backend.runs.events.kinds import WarningEvent
 from backend.runs.folder import Run
 from backend.training import oom
-from backend.training.expected_memory import hold_against_peak
-from backend.training.job import Job
+from backend.training.expected_memory import compare_with_peak
 from backend.training.loop import Ending, train
-from backend.training.requests import StopAsked
+from backend.training.requests import StopRequested
 from backend.training.rescue import ended, keep, keep_good, survived
-from backend.training.run_record import finish
 from backend.training.step_log import NotFinite
+from backend.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 
-def train_to_end(run: Run, job: Job, events: EventWriter) -> None:
-    """Train and write the end into events and record.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How a run ended, as its events and its record have it."""
+
+    state: Ending
+    fields: dict[str, Any]
+
+
+def train_to_end(run: Run, trainer: Trainer, events: EventWriter) -> End:
+    """Train to the last step or a stop, and return how it ended.
 
     Failed, after LoRA and state of the last whole step were kept, whatever ended the training; where loss or gradients
     are lost, the last good LoRA is kept. An error before the first step is passed on as it is.
     """
-    before = job.position.step
+    before = trainer.position.step
     try:
-        ending = _trained(job, events)
+        ending = _train(trainer, events)
     finally:
-        peak = partial(hold_against_peak, events, job.expected, job.watch.meter)
+        peak = partial(compare_with_peak, events, trainer.expected, trainer.monitor.meter)
         memory = survived("Writing down the memory that was used", peak, {})
-    job.count_time()
-    position = job.position
+    trainer.count_time()
+    position = trainer.position
     if ending == "stopped":
-        events.write(StoppedEvent(step=position.step))
-        finish(run, "stopped", step=position.step)
         log.info("Stopped at step %d; resume continues from there.", position.step)
-        return
-    survived("Comparing the compiled graphs with the plan", job.watch.end, None)
-    if before and before >= job.total_steps:
-        _tell_nothing_was_left(run, job, events)
+        return End(state="stopped", fields={"step": position.step})
+    survived("Comparing the compiled graphs with the plan", trainer.monitor.end, None)
+    if before and before >= trainer.total_steps:
+        _warn_of_no_step(run, trainer, events)
+    log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, trainer.saver.final)
     result = {
         "step": position.step,
-        "lora": str(job.saver.final),
+        "lora": str(trainer.saver.final),
         "seconds": round(position.seconds, 2),
-        "loss": job.records.last_loss,
-        "loss_smooth": position.smooth / position.smooth_weight if position.smooth_weight else None,
-        "validation": job.duties.measured,
+        "loss": trainer.step_log.last_loss,
+        "loss_smooth": position.loss_smooth,
+        "validation": trainer.between_steps.losses,
         "memory": memory,
     }
-    events.write(DoneEvent(**result))
-    finish(run, "done", **result)
-    log.info("Done: %d steps in %.0f s, %s", position.step, position.seconds, job.saver.final)
+    return End(state="done", fields=result)
 
 
-def _trained(job: Job, events: EventWriter) -> Ending:
+def _train(trainer: Trainer, events: EventWriter) -> Ending:
     try:
-        return train(job)
-    except StopAsked:
+        return train(trainer)
+    except StopRequested:
         raise
     except NotFinite as lost:
-        raise _without_numbers(job, lost) from lost
+        raise _without_numbers(trainer, lost) from lost
     except (Exception, SystemExit) as error:
         if isinstance(error, RuntimeError | MemoryError | OSError) and oom.is_out_of_memory(error):
-            raise oom.told(error, events, job.expected, job.shape_words(), partial(keep, job, error)) from error
-        if not job.position.step and not job.position.micro:
+            kept = partial(keep, trainer, error)
+            raise oom.explanation(error, events, trainer.expected, trainer.shape_words(), kept) from error
+        if trainer.position.is_start:
             raise
-        raise ended(job, error) from error
+        raise ended(trainer, error) from error
 
 
-def _without_numbers(job: Job, lost: NotFinite) -> Failed:
+def _without_numbers(trainer: Trainer, lost: NotFinite) -> Failed:
     """Keep the LoRA of the last step whose numbers were finite, and say all this."""
     remedy = (
         "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
     )
-    return Failed(f"{lost} Training was stopped. {keep_good(job)}", remedy)
+    return Failed(f"{lost} Training was stopped. {keep_good(trainer)}", remedy)
 
 
-def _tell_nothing_was_left(run: Run, job: Job, events: EventWriter) -> None:
+def _warn_of_no_step(run: Run, trainer: Trainer, events: EventWriter) -> None:
     """A resume that had no step to do says so: "done" alone looks like a training."""
-    done, length = job.position.step, job.total_steps
+    done, length = trainer.position.step, trainer.total_steps
     text = f"Nothing was trained: the run has done {done} steps already, and its length is {length} steps."
     remedy = f"To train longer: launcher.py train --resume {run.name} --max_train_steps N, with a larger N."
     events.write(WarningEvent(text=text, remedy=remedy))

@@ -1,4 +1,4 @@
-"""A run's estimate of its memory: written down before anything large loads, and held against the peak at its end."""
+"""Estimates a run's memory before anything large loads, and compares the estimate with the peak at the run's end."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ from backend.runs.events.kinds import MemoryEstimateEvent, MemoryPeakEvent, Warn
 log = logging.getLogger(__name__)
 
 FILE = "memory.json"
-"""The estimate in the run's folder, and the peak beside it."""
+"""Holds the estimate and the peak, in the run's folder."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The estimate of a run, and the search that knows its shapes."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedMemory:
+    """The estimate of a run."""
 
     search: Search
+    """Looks for settings that need less; it knows the run's shapes."""
     estimate: Estimate
 
     @classmethod
-    def of(cls, cfg: Config, work: RunWork, device: torch.device) -> Expected | None:
+    def of(cls, cfg: Config, work: RunWork, device: torch.device) -> ExpectedMemory | None:
         """For a run on `device`; None where the base model's files say nothing."""
         search = Search(cfg, work, card_of(device), on_card=device.type == "cuda", ram_room=ram().total)
-        found = search.after({})
-        return None if found is None else cls(search, found)
+        estimate = search.after({})
+        return None if estimate is None else cls(search=search, estimate=estimate)
 
-    def tell(self, events: EventWriter) -> None:
+    def write(self, events: EventWriter) -> None:
         """Write the estimate down, as an event, in the log and in the run's folder."""
         nearest = self.search.nearest()
-        told = memory_dict(self.estimate, nearest)
-        events.write(MemoryEstimateEvent(**told))
-        _write(events, {"estimate": told})
+        fields = memory_dict(self.estimate, nearest)
+        events.write(MemoryEstimateEvent(**fields))
+        _write(events, {"estimate": fields})
         for line in memory_lines(self.estimate, nearest):
             log.info(line)
         if self.estimate.verdict == "does_not_fit":
             remedy = "" if nearest is None else nearest_words(nearest)
             events.write(WarningEvent(text=memory_lines(self.estimate, None)[0], remedy=remedy))
 
-    def refuse_what_can_not_fit(self) -> None:
+    def refuse_if_too_large(self) -> None:
         """Refused for stages whose weights alone are more than there is: what activations add is not yet counted."""
         room = self.estimate.room
         if room is None or not self.search.on_card:
@@ -67,7 +68,7 @@ class Expected:
             # those after it hold the same weights
             short = [stage for stage in short if stage.name.startswith("encode") or stage.name == "train"]
         nearest = self.search.nearest()
-        remedy = "Use a card with more memory." if nearest is None else nearest_words(nearest)
+        remedy = "Use a GPU with more memory." if nearest is None else nearest_words(nearest)
         raise Refused.of([Problem("memory.vram_limit_gb" if self._limited else "model.base_model", None, text, remedy)
                           for text in (self._short(stage) for stage in short)])  # fmt: skip
 
@@ -84,13 +85,13 @@ class Expected:
         of = "" if self._limited else f" free of {gigabytes(card.total)}"
         needs = gigabytes(stage.surely + OUTSIDE)
         return (
-            f"The model does not fit the card: {STAGES[stage.name].lower()} needs at least {needs} ({sizes}, "
+            f"The model does not fit the GPU: {STAGES[stage.name].lower()} needs at least {needs} ({sizes}, "
             f"{gigabytes(OUTSIDE)} for CUDA itself), and {has} {gigabytes(room)}{of}"
         )
 
 
 def card_of(device: torch.device) -> Card | None:
-    """The card that a run is on. What this process itself holds already counts as free."""
+    """The GPU that a run is on. What this process itself holds already counts as free."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -99,13 +100,13 @@ def card_of(device: torch.device) -> Card | None:
 
 
 def limit(gigabytes_: float | None, device: torch.device) -> str | None:
-    """Hold torch's allocator to `memory.vram_limit_gb`; a sentence when that has no effect."""
+    """Limit torch's allocator to `memory.vram_limit_gb`; a sentence when that has no effect."""
     if gigabytes_ is None:
         return None
     if device.type != "cuda":
         return "vram_limit_gb has no effect: this run computes on the CPU"
     total = torch.cuda.mem_get_info(device)[1]
-    # What CUDA itself takes is beside the allocator and within the limit.
+    # What CUDA itself takes is outside the allocator and within the limit.
     share = max(gigabytes_ * 2**30 - OUTSIDE, 2**28) / total
     torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
     return None
@@ -132,25 +133,25 @@ def _estimated(estimate: Estimate, kept: int) -> tuple[int, bool]:
     return max(s.allocated - less for s, less in zip(estimate.stages, aside, strict=True)), counted
 
 
-def hold_against_peak(events: EventWriter, expected: Expected | None, meter: Meter) -> dict[str, Any]:
-    """Tell what was used beside what was estimated: event `memory_peak`, log, run folder; returns the fields."""
-    told: dict[str, Any] = {"ram_peak": peak_ram()}
+def compare_with_peak(events: EventWriter, expected: ExpectedMemory | None, meter: Meter) -> dict[str, Any]:
+    """Write what was used and what was estimated: event `memory_peak`, log, run folder; returns the fields."""
+    fields: dict[str, Any] = {"ram_peak": peak_ram()}
     if meter.device.type == "cuda":
-        told["vram_peak"] = meter.vram_peak()
-        told["vram_reserved_peak"] = torch.cuda.max_memory_reserved(meter.device)
+        fields["vram_peak"] = meter.vram_peak()
+        fields["vram_reserved_peak"] = torch.cuda.max_memory_reserved(meter.device)
     if expected is not None:
-        told["ram_estimated"] = expected.estimate.ram_total
-        if "vram_peak" in told:
+        fields["ram_estimated"] = expected.estimate.ram_total
+        if "vram_peak" in fields:
             kept = meter.kept
-            told["vram_estimated"], counted = _estimated(expected.estimate, kept)
-            told["words"] = against_peak(told["vram_estimated"], told["vram_peak"] - (0 if counted else kept))
+            fields["vram_estimated"], counted = _estimated(expected.estimate, kept)
+            fields["words"] = against_peak(fields["vram_estimated"], fields["vram_peak"] - (0 if counted else kept))
             if kept and not counted:
-                told["words"] += f"; beside it recorded passes keep {gigabytes(kept)}"
-            log.info("Video memory: %s", told["words"])
-        log.info("RAM: %s", against_peak(told["ram_estimated"], told["ram_peak"]))
-    events.write(MemoryPeakEvent(**told))
-    _write(events, {"peak": told})
-    return told
+                fields["words"] += f"; besides, recorded passes keep {gigabytes(kept)}"
+            log.info("Video memory: %s", fields["words"])
+        log.info("RAM: %s", against_peak(fields["ram_estimated"], fields["ram_peak"]))
+    events.write(MemoryPeakEvent(**fields))
+    _write(events, {"peak": fields})
+    return fields
 
 
 def _write(events: EventWriter, part: dict[str, Any]) -> None:

@@ -1,41 +1,41 @@
-"""The training loop."""
+"""Runs the training loop."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from backend.training.job import Job
+from backend.training.trainer import Trainer
 
 Ending = Literal["done", "stopped"]
 
 
-def train(job: Job) -> Ending:
-    """Train from where `job` stands to its last step, or until a stop is asked for.
+def train(trainer: Trainer) -> Ending:
+    """Train from where `trainer` stands to its last step, or until a stop is requested.
 
     A batch makes gradients; `gradient_accumulation_steps` batches make a step. A step's numbers are read back while
-    the next one runs. NotFinite when loss or gradients are lost, StopAsked when there is nothing to save yet.
+    the next one runs. NotFinite when loss or gradients are lost, StopRequested when there is nothing to save yet.
     """
-    accelerator, position = job.accelerator, job.position
-    job.duties.at_start()
-    job.begin()
-    while position.step < job.total_steps:
-        if job.asks.stop:
-            return job.stop()
-        batch = job.next_batch()
+    accelerator = trainer.accelerator
+    trainer.between_steps.at_start()
+    trainer.begin()
+    while not trainer.is_done:
+        if trainer.requests.stop:
+            return trainer.stop()
+        batch = trainer.next_batch()
         with accelerator.accumulate():
-            loss = job.loss(batch)
-            job.backward(loss)
+            loss = trainer.loss(batch)
+            trainer.backward(loss)
             if accelerator.sync_gradients:
-                job.clip_gradients()
-            job.update()
-        job.count_batch(loss)
+                trainer.clip_gradients()
+            trainer.update()
+        trainer.count_batch(loss)
         # With it goes the pass that made it, which must not reach into the recording of the next (compile.cuda_graphs).
         del loss
         if accelerator.sync_gradients:
-            job.count_step()
-            job.duties.after_step()
-            job.restart_clock()
-    job.records.settle()
-    job.saver.save_final()
-    job.duties.at_end()
+            trainer.count_step()
+            trainer.between_steps.after_step(trainer.count_epochs())
+            trainer.restart_clock()
+    trainer.step_log.settle()
+    trainer.saver.save_final()
+    trainer.between_steps.at_end()
     return "done"

@@ -1,4 +1,4 @@
-"""What a LoRA file says about itself: ``ss_*`` as sd-scripts writes it, ``modelspec.*`` as ModelSpec 1.0.1 has it."""
+"""Writes a LoRA file's metadata: ``ss_*`` as sd-scripts writes it, ``modelspec.*`` as ModelSpec 1.0.1 has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backend.config.schema import Config
 from backend.dataset.items import Item
 from backend.families.table import family
 from backend.lora.loraplus import ratios
-from backend.optimizers.build import warmup_steps
+from backend.optimizers.schedules import warmup_steps
 from backend.plan.memory.work import trains_text
 from backend.plan.steps import StepPlan
 
@@ -47,7 +47,7 @@ def file_metadata(
     targets: layers that carry a LoRA. prediction: what the model predicts, as objectives are called.
     """
     pictures = list(items)
-    said = {
+    fields = {
         **_network(cfg, targets),
         **_data(cfg, pictures, buckets),
         **_training(cfg, step, steps, epoch, started),
@@ -57,7 +57,7 @@ def file_metadata(
         "ss_sd_model_name": Path(cfg.model.base_model or "").name,
         "ss_v2": "False",
     }
-    return {key: str(value) for key, value in said.items() if value is not None}
+    return {key: str(value) for key, value in fields.items() if value is not None}
 
 
 def _network(cfg: Config, targets: int) -> dict[str, object]:
@@ -128,7 +128,7 @@ def _bounded(tags: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
     )
     room = _TAGS_BYTES
     for count, folder, tag in most_common:
-        # quotes, colon, comma and the count are beside the tag
+        # quotes, colon, comma and the count come with the tag
         room -= len(json.dumps(tag, ensure_ascii=False).encode("utf-8", "surrogatepass")) + len(str(count)) + 4
         if room < 0:
             break
@@ -177,12 +177,12 @@ def _training(cfg: Config, step: int, steps: StepPlan, epoch: int, started: floa
 def _loss(cfg: Config, prediction: str) -> dict[str, object]:
     """How the loss is made, as sd-scripts says it; what only diffusion models have, where the model is one."""
     loss = cfg.loss
-    said: dict[str, object] = {"ss_loss_type": loss.loss_type}
+    fields: dict[str, object] = {"ss_loss_type": loss.loss_type}
     if loss.loss_type != "l2":
-        said |= {"ss_huber_c": loss.huber_c, "ss_huber_schedule": loss.huber_schedule}
+        fields |= {"ss_huber_c": loss.huber_c, "ss_huber_schedule": loss.huber_schedule}
     if prediction not in _PREDICTIONS:
-        return said
-    return said | {
+        return fields
+    return fields | {
         "ss_min_snr_gamma": loss.min_snr_gamma,
         "ss_debiased_estimation": loss.debiased_estimation,
         "ss_noise_offset": loss.noise_offset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from backend.base.errors import Failed
 from backend.compile import share
@@ -16,7 +17,7 @@ from backend.memory.swap import Swap
 from backend.plan.graphs import GraphPlan
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CompiledShareEvent, CompileStateEvent, PhaseEvent, WarningEvent
-from backend.training.checkpoint import Position
+from backend.training.position import CurrentPosition
 from backend.training.step_log import Measure
 
 log = logging.getLogger(__name__)
@@ -25,53 +26,47 @@ _SHARE_STEP = 2
 """Steps before the one in which the compiled share is timed: its graphs are made by then."""
 
 
-class Watch:
-    """What happens beside a step's arithmetic.
+@dataclass(kw_only=True, slots=True)
+class Monitor:
+    """What happens besides a step's arithmetic."""
 
-    telemetry and report (what `compile_model` did) are None when compile is off, recorder where passes aren't recorded.
-    plan: graphs of the shape plan; None when compile is off.
-    """
+    events: EventWriter
+    position: CurrentPosition
+    total_steps: int
+    meter: Meter
+    resumed: bool
+    """Whether the run continues from a state."""
+    telemetry: Telemetry | None = None
+    """None when compile is off."""
+    report: CompileReport | None = None
+    """What `compile_model` did; None when compile is off."""
+    plan: GraphPlan | None = None
+    """Graphs of the shape plan; None when compile is off."""
+    swap: Swap | None = None
+    recorder: Recorder | None = None
+    """None where passes aren't recorded."""
+    _planned: int = field(init=False)
+    _syncs: SyncSampler = field(init=False)
+    _samples_requested: bool = False
+    _last_verdict: str | None = None
+    _first: bool = True
+    _steps: int = 0
 
-    def __init__(
-        self,
-        events: EventWriter,
-        position: Position,
-        total_steps: int,
-        meter: Meter,
-        telemetry: Telemetry | None,
-        report: CompileReport | None,
-        plan: GraphPlan | None,
-        swap: Swap | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self._events = events
-        self._position = position
-        self._total = total_steps
-        self.meter = meter
-        self._telemetry = telemetry
-        self._report = report
-        self._resumed = position.step > 0
-        self._plan = plan
-        self._planned = plan.total if plan is not None else 0
-        self._asked = False
-        self._told: str | None = None
-        self._first = True
-        self._swap = swap
-        self._recorder = recorder
-        self._steps = 0
-        self._syncs = SyncSampler(meter.device)
+    def __post_init__(self) -> None:
+        self._planned = self.plan.total if self.plan is not None else 0
+        self._syncs = SyncSampler(self.meter.device)
 
     def before_step(self) -> None:
-        """A step is about to start: what samples and validation waited for swapped weights is none of its own."""
-        if self._swap is not None:
-            self._swap.take_waits()
-        if self._steps == _SHARE_STEP and self._report is not None and self._report.disable_linear:
+        """A step is about to start: the waits of samples and validation for swapped weights are no part of it."""
+        if self.swap is not None:
+            self.swap.take_waits()
+        if self._steps == _SHARE_STEP and self.report is not None and self.report.disable_linear:
             share.begin(self.meter.device)
         self._syncs.begin()
 
     def begin(self) -> None:
         """The first step is about to start: it compiles, where anything is compiled."""
-        compiling = self._report is not None and self._report.compiled > 0
+        compiling = self.report is not None and self.report.compiled > 0
         self._compile_state()
         self._phase("compile" if compiling else "train")
 
@@ -81,12 +76,12 @@ class Watch:
         Seconds spent recording passes count as compiling: they come once a shape, and are no part of a step's time.
         """
         row: dict[str, Measure] = {**self.meter.read(), "syncs": self._syncs.end()}
-        if self._swap is not None:
-            row["swap_wait"] = self._swap.take_waits()
-        recording = 0.0 if self._recorder is None else self._recorder.seconds
-        if self._telemetry is None:
+        if self.swap is not None:
+            row["swap_wait"] = self.swap.take_waits()
+        recording = 0.0 if self.recorder is None else self.recorder.seconds
+        if self.telemetry is None:
             return row | {"graphs": 0, "recompiles": 0, "breaks": 0, "compile_seconds": recording}
-        stats = self._telemetry.poll()
+        stats = self.telemetry.poll()
         return row | {
             "graphs": stats.graphs,
             "recompiles": stats.recompiles,
@@ -98,90 +93,93 @@ class Watch:
         }
 
     def after_step(self) -> None:
-        """Tell what is new; after the first step, that training began. Failed when compile silently does nothing."""
-        self.tell()
-        self._tell_share()
+        """Write what is new; after the first step, that training began. Failed when compile silently does nothing."""
+        self.write_events()
+        self._write_share()
         self._steps += 1
         if self._first:
             self._first = False
             self._check()
             self._phase("train")
 
-    def samples_asked(self) -> None:
+    def note_requested_samples(self) -> None:
         """A person asks for samples: in a run that draws none by itself, their graphs join the plan at the first."""
-        if self._asked or self._plan is None or self._telemetry is None:
+        if self._samples_requested or self.plan is None or self.telemetry is None:
             return
-        self._asked = True
-        graphs, no_grad = self._plan.asked
+        self._samples_requested = True
+        graphs, no_grad = self.plan.asked
         if graphs:
-            self._telemetry.expect(graphs, no_grad)
+            self.telemetry.expect(graphs, no_grad)
             self._planned += graphs
             self._compile_state()
 
     def resume_training(self) -> None:
         """Back to steps after samples, validation or a save."""
-        self.tell()
+        self.write_events()
         self._phase("train")
 
     def end(self) -> None:
-        """The run is done: hold the graphs that were made against the plan."""
-        self.tell()
-        said = self._telemetry.difference() if self._telemetry is not None else None
-        if said is None or self._report is None or self._report.state != "compiled":
+        """The run is done: compare the graphs that were made with the plan."""
+        self.write_events()
+        difference = self.telemetry.difference() if self.telemetry is not None else None
+        if difference is None or self.report is None or self.report.state != "compiled":
             return
-        if self._telemetry.poll().graphs < self._planned and (self._resumed or self._position.epoch < 1):
+        if self.telemetry.poll().graphs < self._planned and (self.resumed or self.position().epoch < 1):
             # part of a run need not meet every shape
-            log.info("compile: %s; not every planned shape came in this part of the run", said)
+            log.info("compile: %s; not every planned shape came in this part of the run", difference)
             return
         remedy = "The run is not affected. The Compile panel shows what each graph was made for."
-        self._events.write(WarningEvent(text=said, remedy=remedy))
-        log.warning(said)
+        self.events.write(WarningEvent(text=difference, remedy=remedy))
+        log.warning(difference)
 
-    def tell(self) -> None:
+    def write_events(self) -> None:
         """Write the events of compiling that happened since the last call."""
-        if self._telemetry is None:
+        if self.telemetry is None:
             return
-        for event in self._telemetry.new_events():
-            self._events.write(event)
+        for event in self.telemetry.new_events():
+            self.events.write(event)
         self._verdict()
 
-    def _tell_share(self) -> None:
+    def _write_share(self) -> None:
         """Where linear layers are left out of the graphs: how much still runs compiled, once."""
-        found = share.end() if self._steps == _SHARE_STEP else None
-        if found is None or self._report is None:
+        compiled_share = share.end() if self._steps == _SHARE_STEP else None
+        if compiled_share is None or self.report is None:
             return
-        self._report.share = found
-        self._events.write(CompiledShareEvent(share=found))
-        log.info("compile: linear layers are left out; %.0f %% of the blocks' forward time runs compiled", 100 * found)
+        self.report.share = compiled_share
+        self.events.write(CompiledShareEvent(share=compiled_share))
+        log.info(
+            "compile: linear layers are left out; %.0f %% of the blocks' forward time runs compiled",
+            100 * compiled_share,
+        )
 
     def _check(self) -> None:
         """Asked for, nothing known to be in the way, and no graph: that must not pass in silence."""
-        if self._report is None or self._telemetry is None:
+        if self.report is None or self.telemetry is None:
             return
-        if self._report.state == "compiled" and self._telemetry.poll().graphs == 0:
-            text = self._report.verdict(0) or ""
-            remedy = "Turn compile off, or report this with the run's log: launcher.py doctor tells what compiles here."
+        if self.report.state == "compiled" and self.telemetry.poll().graphs == 0:
+            text = self.report.verdict(0) or ""
+            remedy = "Turn compile off, or report this with the run's log: launcher.py doctor shows what compiles here."
             raise Failed(text, remedy)
 
     def _verdict(self) -> None:
         """Say once for each reason why less is compiled than was asked for."""
-        if self._report is None or self._telemetry is None:
+        if self.report is None or self.telemetry is None:
             return
-        said = self._report.verdict(max(1, self._telemetry.poll().graphs))
-        if said is not None and said != self._told:
-            self._told = said
+        verdict = self.report.verdict(max(1, self.telemetry.poll().graphs))
+        if verdict is not None and verdict != self._last_verdict:
+            self._last_verdict = verdict
             self._compile_state()
-            remedy = self._report.remedy or "launcher.py doctor shows what is missing to compile here."
-            self._events.write(WarningEvent(text=said, remedy=f"The run goes on, slower. {remedy}"))
-            log.warning(said)
+            remedy = self.report.remedy or "launcher.py doctor shows what is missing to compile here."
+            self.events.write(WarningEvent(text=verdict, remedy=f"The run continues, slower. {remedy}"))
+            log.warning(verdict)
 
     def _compile_state(self) -> None:
         """Say whether this process compiles: off, compiled, partly, or fallback, the last two with their reason."""
-        report = self._report
+        report = self.report
         state = "off" if report is None else report.state
         why = report.why if report is not None else None
         planned = None if report is not None and report.disable_linear else self._planned
-        self._events.write(CompileStateEvent(state=state, reason=why, planned=planned))
+        self.events.write(CompileStateEvent(state=state, reason=why, planned=planned))
 
     def _phase(self, phase: str) -> None:
-        self._events.write(PhaseEvent(phase=phase, done=self._position.step, total=self._total, eta_s=None))
+        self.events.write(PhaseEvent(phase=phase, done=self.position().step, total=self.total_steps, eta_s=None))

@@ -1,4 +1,4 @@
-"""Out of memory: what was being done, how much was missing, and what to change, in order of least cost."""
+"""Explains an error about memory that ran out: what was being done, how much was missing, and what to change."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from backend.plan.memory.changes import Change
 from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM
 from backend.runs.events import EventWriter, read_events
-from backend.runs.events.kinds import CudaGraphsEvent, PhaseEvent
-from backend.training.expected_memory import Expected
+from backend.training.expected_memory import ExpectedMemory
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ _LEAST = 200_000_000
 
 
 class OutOfMemory(Failed):
-    """The card was full. `kind` and `cause` are those of `backend.runs.diagnose`."""
+    """The GPU was full. `kind` and `cause` are those of `backend.runs.diagnose`."""
 
     kind = "cuda_oom"
     cause = "Model, pictures and settings together need more VRAM than is free on this GPU."
@@ -71,37 +70,39 @@ class OutOfRam(Failed):
     cause = "Models, swapped blocks and caches together need more RAM than is free."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
-    """Numbers of torch's own message, in bytes; None where it does not say.
-
-    wanted: the allocation that failed. free, total: of the card. ours: held by this process. others: by other ones.
-    allowed: a limit that this process was given.
-    """
+    """Numbers of torch's own message, in bytes; None where it does not say."""
 
     wanted: int | None = None
+    """The allocation that failed."""
     free: int | None = None
+    """On the GPU."""
     total: int | None = None
+    """Of the GPU."""
     ours: int | None = None
+    """Held by this process."""
     others: int | None = None
+    """Held by other processes."""
     allowed: int | None = None
+    """A limit set on this process."""
 
     @classmethod
     def read(cls, text: str) -> Shortage:
         """The numbers in a message of torch 2.x; all None in that of another library."""
-        others = [_bytes(*found) for found in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)]
+        others = [_bytes(*size) for size in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)]
         ours = _one(rf"this process has {_SIZE} memory in use", text)
         allocated = _one(rf"allocated memory {_SIZE} is allocated by PyTorch", text)
         unused = _one(rf"and {_SIZE} is reserved by PyTorch but unallocated", text)
         if ours is None and allocated is not None:
             ours = allocated + (unused or 0)
         return cls(
-            _one(rf"[Tt]ried to allocate {_SIZE}", text),
-            _one(rf"of which {_SIZE} is free", text),
-            _one(rf"total capac\w* of {_SIZE}", text),
-            ours,
-            sum(others) if others else None,
-            _one(rf"{_SIZE} allowed", text),
+            wanted=_one(rf"[Tt]ried to allocate {_SIZE}", text),
+            free=_one(rf"of which {_SIZE} is free", text),
+            total=_one(rf"total capac\w* of {_SIZE}", text),
+            ours=ours,
+            others=sum(others) if others else None,
+            allowed=_one(rf"{_SIZE} allowed", text),
         )
 
     @property
@@ -116,54 +117,54 @@ class Shortage:
 
     def words(self) -> str:
         """What was missing, as sentences; empty when nothing is known."""
-        said = []
+        sentences = []
         if self.wanted is not None:
             more = f"{_size(self.wanted)} more were needed"
             if self.allowed is not None:
-                said.append(f"{more}, and vram_limit_gb allows {_size(self.allowed)}.")
+                sentences.append(f"{more}, and vram_limit_gb allows {_size(self.allowed)}.")
             elif self.free is not None and self.total is not None:
-                said.append(f"{more}, and {_size(self.free)} of {_size(self.total)} were free.")
+                sentences.append(f"{more}, and {_size(self.free)} of {_size(self.total)} were free.")
             else:
-                said.append(f"{more}.")
+                sentences.append(f"{more}.")
         if self.ours is not None:
             others = f", other programs {_size(self.others)}" if self.others else ""
-            said.append(f"This run held {_size(self.ours)}{others}.")
-        return " ".join(said)
+            sentences.append(f"This run held {_size(self.ours)}{others}.")
+        return " ".join(sentences)
 
 
 @contextmanager
-def explained(events: EventWriter, expected: Expected | None) -> Iterator[None]:
+def explained(events: EventWriter, expected: ExpectedMemory | None) -> Iterator[None]:
     """Turn an exception about memory that ran out into one that says what was being done and what to change."""
     try:
         yield
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        raise told(error, events, expected) from error
+        raise explanation(error, events, expected) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the card or the machine has no memory left."""
+    """Whether an exception says that the GPU or the machine has no memory left."""
     return is_full(error) or is_short_of_ram(error)
 
 
-def told(
+def explanation(
     error: BaseException,
     events: EventWriter,
-    expected: Expected | None,
+    expected: ExpectedMemory | None,
     shape: str = "",
     keep: Callable[[], str] = lambda: "",
 ) -> OutOfMemory | OutOfRam:
-    """What a person should know of it. shape: of what was worked on. keep: saves what can be, and says what."""
+    """The error as a person should read it. shape: of what was worked on. keep: saves what can be, and says what."""
     log.error("%s", "".join(traceback.format_exception(error)).rstrip())
-    phase, found = last_phase(events), Shortage.read(str(error))
+    phase, shortage = last_phase(events), Shortage.read(str(error))
     doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
-    need = max(found.missing or 0, _LEAST)
+    need = max(shortage.missing or 0, _LEAST)
     if is_full(error):
-        text = f"The card ran out of memory while {doing}. {found.words()} {keep()}"
+        text = f"The GPU ran out of memory while {doing}. {shortage.words()} {keep()}"
         offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
         return OutOfMemory(" ".join(text.split()), offer.strip())
-    text = f"The machine ran out of memory (RAM) while {doing}. {found.words()} {keep()}"
+    text = f"The machine ran out of memory (RAM) while {doing}. {shortage.words()} {keep()}"
     search = expected.search if expected is not None else None
     offered = [] if search is None else (search.cheapest_in_ram if search.on_card else search.cheapest)(need=need)
     return OutOfRam(" ".join(text.split()), f"{LESS_RAM} {_in_order(offered)}".rstrip())
@@ -172,52 +173,52 @@ def told(
 def last_phase(events: EventWriter) -> str:
     """The phase that the run's events name last; "" before the first."""
     written, _ = read_events(events.path)
-    phases = [event.phase for event in written if isinstance(event, PhaseEvent)]
-    return phases[-1] if phases else ""
+    phases = [event for event in written if event["kind"] == "phase"]
+    return str(phases[-1].get("phase")) if phases else ""
 
 
 def _without_recordings(events: EventWriter) -> str:
-    """What to set where recorded passes keep memory of the card; "" where there are none."""
+    """What to set where recorded passes keep memory of the GPU; "" where there are none."""
     written, _ = read_events(events.path)
-    told = [event for event in written if isinstance(event, CudaGraphsEvent)]
-    if not told or told[-1].state != "recorded":
+    recordings = [event for event in written if event["kind"] == "cuda_graphs"]
+    if not recordings or recordings[-1].get("state") != "recorded":
         return ""
-    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(told[-1].kept or 0)}."
+    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(recordings[-1]['kept'])}."
 
 
-def remedy(expected: Expected | None, phase: str, need: int) -> str:
+def remedy(expected: ExpectedMemory | None, phase: str, need: int) -> str:
     """Three settings that make the stage of `phase` smaller by `need` bytes, in order of least cost."""
     stages = _STAGES.get(phase, ())
     offered = expected.search.cheapest(stages=stages, need=need) if expected is not None else []
     if offered:
         return _in_order(offered)
-    return f"Close other programs that use the card{_OTHERWISE.get(phase, ', or lower batch_size or resolution')}."
+    return f"Close other programs that use the GPU{_OTHERWISE.get(phase, ', or lower batch_size or resolution')}."
 
 
 def _in_order(offered: Sequence[tuple[Change, int]]) -> str:
     """Changes with what each is predicted to save, as a sentence; "" for none."""
-    said = [
+    numbered = [
         f"({number}) {change.words} ({', '.join(f'{path} = {_value(value)}' for path, value in change.values.items())})"
         f": saves about {gigabytes(saved)} and costs {change.cost}"
         for number, (change, saved) in enumerate(offered, 1)
     ]
-    return f"In order of least cost: {'; '.join(said)}." if said else ""
+    return f"In order of least cost: {'; '.join(numbered)}." if numbered else ""
 
 
 def free_after(error: BaseException) -> None:
     """Let go of what the failed work held: its frames still name every tensor of it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen = seen.__cause__ or seen.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _one(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text)
-    return _bytes(found[1], found[2]) if found else None
+    match = re.search(pattern, text)
+    return _bytes(match[1], match[2]) if match else None
 
 
 def _bytes(number: str, unit: str) -> int:

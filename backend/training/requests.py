@@ -1,23 +1,24 @@
-"""What a person asks of a running trainer: by file from page or terminal, by signal where no file can be written."""
+"""Receives what a person asks of a running trainer: by file from page or terminal, by signal where no file can be."""
 
 from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from backend.runs.control import Control
+from backend.runs.phase_progress import PhaseProgress
 
 log = logging.getLogger(__name__)
 
 
-class StopAsked(Exception):
+class StopRequested(Exception):
     """The run was asked to stop before training began; there is nothing to save yet."""
 
 
-class Asks:
+class Requests:
     """Requests of one run; cheap enough to be looked at in every batch and every denoising step."""
 
     def __init__(self, control: Control) -> None:
@@ -52,9 +53,18 @@ class Asks:
             return set()
 
     def check(self) -> None:
-        """Raise StopAsked when a stop was asked for: for the long work before the first step."""
+        """Raise StopRequested when a stop was asked for: for the long work before the first step."""
         if self.stop:
-            raise StopAsked
+            raise StopRequested
+
+    def watched(self, progress: PhaseProgress) -> Callable[..., None]:
+        """`progress.set`, which also raises StopRequested when a stop is asked for."""
+
+        def advance(done: int, total: int, *_: object) -> None:
+            self.check()
+            progress.set(done, total)
+
+        return advance
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -69,7 +79,7 @@ class Asks:
             self._signalled = True
             log.warning("%s: saving and stopping; once more ends at once.", signal.Signals(number).name)
 
-        # BREAK is how a console group is told to end on Windows
+        # BREAK is how a console group is ended on Windows
         names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
         kinds = [getattr(signal, name) for name in names if hasattr(signal, name)]
         kinds = [kind for kind in kinds if "HUP" not in kind.name or signal.getsignal(kind) != signal.SIG_IGN]

@@ -7,15 +7,12 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from backend.base.errors import Failed, Refused, WriteFailed
 from backend.runs.diagnose import explain
 from backend.training.oom import free_after
-from backend.training.step_log import NotFinite
-
-if TYPE_CHECKING:
-    from backend.training.job import Job
+from backend.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -35,62 +32,62 @@ class Ended(Failed):
         self.exception = exception
 
 
-def ended(job: Job, error: BaseException) -> Ended:
+def ended(trainer: Trainer, error: BaseException) -> Ended:
     """Save what is whole, and say what happened, what is kept and what to change."""
     if not isinstance(error, Refused | Failed | WriteFailed):
         log.error("%s", "".join(traceback.format_exception(error)).rstrip())
-    found = explain(error)
+    diagnosis = explain(error)
     if isinstance(error, WriteFailed):
         # somebody has been given time to free space already
-        job.saver.wait_s = 0.0
-    said = f"{_sentence(found.text)} {keep(job, error)}"
-    return Ended(said, found.cause, found.remedy, found.kind, found.exception)
+        trainer.saver.wait_s = 0.0
+    text = f"{_sentence(diagnosis.text)} {keep(trainer, error)}"
+    return Ended(text, diagnosis.cause, diagnosis.remedy, diagnosis.kind, diagnosis.exception)
 
 
-def keep(job: Job, error: BaseException) -> str:
+def keep(trainer: Trainer, error: BaseException) -> str:
     """Save LoRA and state of the last whole step, once memory is free again; what is kept, in sentences.
 
     The step in which the error came is given up. Where that can't be saved, the last good LoRA is kept. Never raises.
     """
     free_after(error)
     try:
-        step = _stand_at_whole_step(job)
+        step = trainer.return_to_whole_step()
         if step is None:
-            return keep_good(job)
+            return keep_good(trainer)
         if not step:
             return "No step was done yet, so there is nothing to keep."
-        job.saver.save_stopped()
+        trainer.saver.save_stopped()
     except Exception as failed:  # noqa: BLE001 - the first error is what the person has to know of
         log.warning("The last step could not be saved: %s", failed)
-        kept = job.saver.kept(job.position.step)
+        kept = trainer.saver.kept(trainer.position.step)
         if not kept and isinstance(failed, OSError):
-            kept = _keep_elsewhere(job)
-        return kept or f"The last step could not be saved. {keep_good(job)}"
-    return job.saver.kept(step)
+            kept = _keep_elsewhere(trainer)
+        return kept or f"The last step could not be saved. {keep_good(trainer)}"
+    return trainer.saver.kept(step)
 
 
-def _keep_elsewhere(job: Job) -> str:
+def _keep_elsewhere(trainer: Trainer) -> str:
     """Keep LoRA and state on another disk, where the run's folder takes nothing: what is where; "" where none does."""
     for folder in (Path.home(), Path(tempfile.gettempdir())):
         try:
-            place = job.saver.save_elsewhere(folder / RESCUED)
+            place = trainer.saver.save_elsewhere(folder / RESCUED)
         except Exception as failed:  # noqa: BLE001 - the next one may have room
             log.warning("Nor can it be saved in %s: %s", folder, failed)
             continue
         return (
-            f"The run's folder takes no files: LoRA and state of step {job.position.step} are kept in {place}. To "
+            f"The run's folder takes no files: LoRA and state of step {trainer.position.step} are kept in {place}. To "
             "resume, copy what is in there into the run's folder."
         )
     return ""
 
 
-def keep_good(job: Job) -> str:
+def keep_good(trainer: Trainer) -> str:
     """Keep the LoRA of the last step whose numbers were finite; what is kept, in sentences. Never raises."""
-    run, good, newest = job.saver.run, job.good, None
+    run, good, newest = trainer.saver.run, trainer.good, None
     try:
-        step, newest = job.saver.newest()
+        step, newest = trainer.saver.newest()
         if good is not None and good.step > step:
-            newest = job.saver.save_rescued(good.tensors, good.step)
+            newest = trainer.saver.save_rescued(good.tensors, good.step)
     except Exception as failed:  # noqa: BLE001 - as above
         log.warning("The last good LoRA could not be saved: %s", failed)
     kept = f"The last good LoRA is kept: {newest.relative_to(run.path).as_posix()}." if newest else ""
@@ -106,27 +103,6 @@ def survived(what: str, work: Callable[[], T], otherwise: T) -> T:
     except Exception as error:  # noqa: BLE001 - nothing after the last save may make a failure of a run
         log.warning("%s failed: %s", what, error)
         return otherwise
-
-
-def _stand_at_whole_step(job: Job) -> int | None:
-    """Bring the position to the last whole step, and return it; None when weights and optimizer are of no whole one."""
-    try:
-        job.records.settle()
-        job.note_settled(job.position.step)
-    except NotFinite:
-        return None
-    except Exception as failed:  # noqa: BLE001 - a device that no longer answers; what is on it is tried next
-        log.warning("The last step's numbers could not be read: %s", failed)
-    if job.whole is not None and not job.whole.step and not job.whole.micro:
-        return 0
-    if job.torn or job.whole is None:
-        return None
-    for name, value in vars(job.whole).items():
-        # the smoothed loss and the time were counted on since
-        if name not in ("smooth", "smooth_weight", "seconds"):
-            setattr(job.position, name, value)
-    job.optimizer.zero_grad()
-    return job.position.step
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Sample pictures during training: the prompts of the settings, drawn with the LoRA as it is."""
+"""Draws sample pictures during training: the prompts of the settings, with the LoRA as it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backend.config.schema import SamplePrompt
 from backend.families.spec import Geometry
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
-from backend.models.common.conditioning import Teller, Told
+from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
 from backend.objectives import flow
 from backend.objectives.base import Steps
@@ -29,7 +29,7 @@ from backend.runs.events import EventWriter
 from backend.runs.events.kinds import SampleEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.runs.phase_progress import PhaseProgress
-from backend.training.requests import Asks
+from backend.training.requests import Requests
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +38,19 @@ Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[
 
 
 Guide = Callable[[Tensor, Tensor, float], Tensor]
-"""Outputs for a prompt and for its negative, and the scale of true guidance -> the output to go on with."""
+"""Outputs for a prompt and for its negative, and the scale of true guidance -> the output to continue with."""
 
 
 class Interrupted(Exception):
     """The run was asked to stop while a picture was being drawn."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PromptText:
-    """What the denoiser is told by a prompt and by its negative; `negative` is None where it has no effect."""
+    """The conditioning of a prompt and of its negative; `negative` is None where it has no effect."""
 
-    positive: Told
-    negative: Told | None
+    positive: Conditioning
+    negative: Conditioning | None
 
 
 def uses_negative(prompt: SamplePrompt) -> bool:
@@ -99,11 +99,11 @@ def to_picture(pixels: Tensor) -> Image.Image:
     return Image.fromarray(values.permute(1, 2, 0).numpy(), "RGB")
 
 
-def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, said: Mapping[str, Any]) -> None:
-    """Save a PNG that tells how it was made: ``parameters`` as other tools read it, ``monotile`` as JSON."""
+def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, facts: Mapping[str, Any]) -> None:
+    """Save a PNG that says how it was made: ``parameters`` as other tools read it, ``monotile`` as JSON."""
     info = PngImagePlugin.PngInfo()
     info.add_itxt("parameters", parameters_line(prompt, picture.size))
-    info.add_itxt("monotile", json.dumps({**prompt.model_dump(), **said}, ensure_ascii=False))
+    info.add_itxt("monotile", json.dumps({**prompt.model_dump(), **facts}, ensure_ascii=False))
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", pnginfo=info)
     write_atomic(path, buffer.getvalue())
@@ -120,33 +120,32 @@ def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
     return f"{prompt.prompt}{negative}\n{settings}"
 
 
-@dataclass
+@dataclass(kw_only=True, slots=True)
 class Sampler:
-    """Draws all prompts of a run at a step.
-
-    texts: what the denoiser is told by each prompt, in their order. tell: brings them to the device, encoded. sampler:
-    (steps, image tokens) -> a fresh one. decoder: latents to pixels; where the denoiser has to leave for it, all
-    prompts are decoded at one turn. guide: the family's true guidance. drawn_until: the step that the run resumed at;
-    pictures of steps up to it that are there already are not drawn again.
-    """
+    """Draws all prompts of a run at a step."""
 
     run: Run
     events: EventWriter
-    asks: Asks
+    requests: Requests
     prompts: Sequence[SamplePrompt]
     texts: Sequence[PromptText]
+    """Of the prompts, in their order."""
     predict: Predict
     sampler: Callable[[int, int], Steps]
+    """(steps, image tokens) -> a fresh one."""
     lora: Lora
     decoder: Decoder
+    """Latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn."""
     geometry: Geometry
     device: torch.device
-    tell: Teller
+    conditioning: ConditioningEncoder
     guide: Guide = guided
+    """The family's true guidance."""
     drawn_until: int = 0
+    """The step that the run resumed at; pictures of steps up to it that are there already are not drawn again."""
 
     def draw(self, step: int) -> None:
-        """One PNG a prompt in ``samples/``, each told by an event. Ends early when a stop is asked for."""
+        """One PNG a prompt in ``samples/``, with an event each. Ends early when a stop is asked for."""
         wanted = [
             number
             for number in range(len(self.prompts))
@@ -169,15 +168,15 @@ class Sampler:
 
     def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
-            if self.asks.stop:
+            if self.requests.stop:
                 raise Interrupted
             progress.advance()
 
         prompt, text = self.prompts[number], self.texts[number]
         with self.lora.scaled(prompt.lora_scale), torch.no_grad():
             # one by one, as pipelines do
-            (positive,) = self.tell([text.positive])
-            negative = None if text.negative is None else self.tell([text.negative])[0]
+            (positive,) = self.conditioning([text.positive])
+            negative = None if text.negative is None else self.conditioning([text.negative])[0]
             on_device = PromptText(positive, negative)
             return draw_latent(
                 prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check, self.guide
@@ -213,7 +212,7 @@ def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:
     try:
         with Image.open(path) as picture:
             picture.load()
-            said = json.loads(picture.info["monotile"])
+            facts = json.loads(picture.info["monotile"])
     except (OSError, KeyError, ValueError, SyntaxError):
         return False
-    return said == {**said, **json.loads(prompt.model_dump_json()), "step": step}
+    return facts == {**facts, **json.loads(prompt.model_dump_json()), "step": step}

@@ -1,4 +1,4 @@
-"""Tells before the first step whether a run can be saved: each layer has a name in files, and the disk has room."""
+"""Checks before the first step whether a run can be saved: each layer has a name in files, and the disk has room."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
 from backend.lora.save import file_tensors
 from backend.plan.memory.optimizer_bytes import FLOAT, state_bytes
-from backend.training.state_folder import replaceable_bytes
+from backend.runs.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def save_problems(run: Run, cfg: Config, lora: Lora, names: Names) -> list[Problem]:
-    """An error where one LoRA file and one state have no room beside what is kept, a warning where two states haven't.
+    """An error where one LoRA file and one state have no room with what is kept, a warning where two states haven't.
 
     Refused when the LoRA can't be written in the layout of the settings.
     """
@@ -49,7 +49,7 @@ def room_problems(run: Run, file: int, state: int) -> list[Problem]:
         # with too little room for a third state the oldest gives way
         room = free + (replaceable_bytes(run.state_dir) if state else 0)
     except OSError as error:
-        log.warning("The room on the disk can't be told: %s", error)
+        log.warning("The room on the disk is not known: %s", error)
         return []
     what = f"a LoRA file of {human_bytes(file)}" + (f" and a resume state of {human_bytes(state)}" if state else "")
     if file + state > room:

@@ -1,4 +1,4 @@
-"""Writes a run's LoRA files and its resume state; says what is on the disk when one of them can't be written."""
+"""Saves a run's LoRA files and its resume state; says what is on the disk when one of them can't be written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent
 from backend.runs.folder import Run
-from backend.training.checkpoint import Fingerprint, Position, Stateful, save_state
+from backend.training.checkpoint import Fingerprint, Stateful, save_state
+from backend.training.position import CurrentPosition
 from backend.training.step_log import NotFinite
 
 log = logging.getLogger(__name__)
@@ -41,36 +42,38 @@ STATE_EVERY_S = 600.0
 """Seconds of training that are lost at most when the process is killed: the state is also kept that often."""
 
 
-@dataclass
+@dataclass(kw_only=True, slots=True)
 class Saver:
     """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``.
 
     A file's name stands for the newest of its step, and nothing is overwritten: what a name stood for before is kept
     under another one.
-
-    metadata: step -> what the file says about itself. names: what its layers are called. parts: what the state holds
-    beside the LoRA. flush: brings the rows of all steps so far to the disk, so that a state never knows more steps than
-    the metrics. wait_s: how long an end that can't be saved waits for somebody to free space before it gives up.
-    to_use: holds the LoRA at the weights that files take, while the state keeps those that are trained.
-    file: step and path of the LoRA file written last. state_at: step and batches of the state that is on the disk.
-    final: the finished LoRA, once it is written.
     """
 
     run: Run
     events: EventWriter
     settings: SavingSection
     lora: Lora
-    position: Position
+    position: CurrentPosition
     parts: dict[str, Stateful]
+    """What the state holds besides the LoRA."""
     fingerprint: Fingerprint
     names: Names
+    """Of the LoRA's layers in files."""
     metadata: Callable[[int], dict[str, str]]
+    """Step -> what the file says about itself."""
     flush: Callable[[], object]
+    """Brings the rows of all steps so far to the disk, so that a state never knows more steps than the metrics."""
     wait_s: float = field(default_factory=lambda: WAIT_S)
+    """How long an end that can't be saved waits for somebody to free space before it gives up."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Holds the LoRA at the weights that files take, while the state keeps those that are trained."""
     final: Path | None = None
+    """The finished LoRA, once it is written."""
     file: tuple[int, Path] | None = None
+    """Step and path of the LoRA file written last."""
     state_at: tuple[int, int] | None = None
+    """Step and batches of the state that is on the disk."""
     _again_at: float | None = None
     _saved_step: int | None = None
     _state_time: float = field(default_factory=time.monotonic)
@@ -78,16 +81,16 @@ class Saver:
     def save(self) -> Path | None:
         """Write LoRA and state of the present step; None when the disk has no room.
 
-        Then a warning is told, the run goes on, and `owed` turns True after a while.
+        Then a warning is written, the run continues, and `owed` turns True after a while.
         """
-        step = self.position.step
+        step = self.position().step
         if self._saved_step == step:
             return None
         try:
             path = self._write(self._name_on_the_way())
         except WriteFailed as error:
             self._again_at = time.monotonic() + AGAIN_S
-            remedy = f"{error.remedy} Training goes on, and the save is tried again every {AGAIN_S:.0f} seconds."
+            remedy = f"{error.remedy} Training continues, and the save is tried again every {AGAIN_S:.0f} seconds."
             self.events.write(WarningEvent(text=f"Step {step} could not be saved. {error.text}", remedy=remedy))
             log.warning("Step %d could not be saved: %s", step, error)
             return None
@@ -108,7 +111,7 @@ class Saver:
             failure = in_words(error, self.run.state_dir)
             assert isinstance(failure, WriteFailed)
             self._state_time = time.monotonic()
-            text = f"The resume state of step {self.position.step} could not be saved. {failure.text}"
+            text = f"The resume state of step {self.position().step} could not be saved. {failure.text}"
             self.events.write(WarningEvent(text=text, remedy=failure.remedy))
             log.warning("%s %s", text, failure.remedy)
             return False
@@ -126,9 +129,9 @@ class Saver:
 
     def save_stopped(self) -> Path | None:
         """`save` before a stop, also in the middle of an accumulation: waits for room on the disk."""
-        if self._saved_step == self.position.step and not self.position.micro:
+        if self._saved_step == self.position().step and not self.position().micro:
             return None
-        at_end = self.final is not None and self.file == (self.position.step, self.final)
+        at_end = self.final is not None and self.file == (self.position().step, self.final)
         name = self._final_name if at_end else self._name_on_the_way()
         path = self._insist(lambda: self._write(name))
         self._keep_last()
@@ -158,7 +161,7 @@ class Saver:
         for each in (place.checkpoints_dir, place.state_dir):
             each.mkdir(parents=True, exist_ok=True)
         events, self.run, self.state_at = self.events, place, None
-        # the run's own events tell of its own files alone
+        # the run's own events name its own files alone
         self.events = EventWriter(os.devnull)
         try:
             self._write(self._name_on_the_way())
@@ -190,36 +193,36 @@ class Saver:
         return f"{self.settings.output_name}.safetensors"
 
     def _name_on_the_way(self) -> str:
-        return f"{self.settings.output_name}-step{self.position.step:08d}.safetensors"
+        return f"{self.settings.output_name}-step{self.position().step:08d}.safetensors"
 
     def _files(self) -> list[tuple[int, Path]]:
         """Files saved on the way, by step."""
-        found = ((_step(path), path) for path in self.run.checkpoints_dir.glob("*.safetensors"))
-        return sorted((step, path) for step, path in found if step is not None)
+        files = ((_step(path), path) for path in self.run.checkpoints_dir.glob("*.safetensors"))
+        return sorted((step, path) for step, path in files if step is not None)
 
     def _insist(self, write: Callable[[], Path]) -> Path:
-        deadline, told = time.monotonic() + self.wait_s, False
+        deadline, warned = time.monotonic() + self.wait_s, False
         while True:
             try:
                 return write()
             except WriteFailed as error:
                 if time.monotonic() >= deadline:
                     raise
-                if not told:
+                if not warned:
                     wait = f"The run waits {self.wait_s / 60:.0f} minutes for it."
                     self.events.write(WarningEvent(text=error.text, remedy=f"{error.remedy} {wait}"))
                     log.warning("%s %s", error, wait)
-                    told = True
+                    warned = True
                 time.sleep(min(2.0, max(0.05, self.wait_s / 20)))
 
     def _write(self, name: str) -> Path:
         """LoRA and state, of which neither may cost the other: what failed first is raised once both were tried."""
-        self.events.write(PhaseEvent(phase="save", done=self.position.step, total=None, eta_s=None))
+        self.events.write(PhaseEvent(phase="save", done=self.position().step, total=None, eta_s=None))
         failure: Exception | None = None
         path = self.run.checkpoints_dir / name
         try:
             with self.to_use():
-                path = self._write_lora(name, self.position.step)
+                path = self._write_lora(name, self.position().step)
         except NotFinite:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the state is worth more
@@ -237,13 +240,14 @@ class Saver:
         return path
 
     def _write_state(self) -> None:
-        here = (self.position.step, self.position.micro)
+        position = self.position()
+        here = (position.step, position.micro)
         if self.state_at == here:
             return
         self.flush()
-        save_state(self.run.state_dir, self.position, self.lora, self.parts, self.fingerprint)
+        save_state(self.run.state_dir, position, self.lora, self.parts, self.fingerprint)
         self.state_at, self._state_time = here, time.monotonic()
-        self.events.write(StateEvent(step=self.position.step))
+        self.events.write(StateEvent(step=position.step))
 
     def _write_lora(self, name: str, step: int) -> Path:
         try:
@@ -298,7 +302,7 @@ def _step(path: Path) -> int | None:
 
 
 def _trained_steps(path: Path) -> int | None:
-    """How many steps a LoRA file was trained, by its metadata; None where it can't be told."""
+    """How many steps a LoRA file was trained, by its metadata; None where it says nothing."""
     try:
         with safetensors.safe_open(path, "pt") as opened:
             return int((opened.metadata() or {})["ss_steps"])

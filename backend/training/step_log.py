@@ -1,19 +1,32 @@
-"""What a step leaves behind: loss and gradient norm, read back one step late, smoothed, checked, written as a row."""
+"""Reads a step's numbers back one step late, smooths and checks them, and writes them as a row of the run's metrics."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from backend.training.checkpoint import Position
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
 
-SMOOTHING = 0.98
-"""Share of the smoothed loss that stays at each step, about the mean of the last fifty; corrected for its start."""
+log = logging.getLogger(__name__)
+
+Row = Mapping[str, float | int | None]
+
+WriteRow = Callable[[int, Row], None]
+"""Takes a step and its row, with columns as in ``backend.runs.metrics.COLUMNS``."""
+
+Measure = float | int | Callable[[], float] | None
+"""A column's value, or what gives it once the device has done with the step."""
+
+_SHOWN = ("loss", "loss_smooth", "lr", "grad_norm", "s_per_step", "vram_allocated", "graphs", "recompiles",
+          "layers_scaled", "norm_mean", "norm_max")  # fmt: skip
 
 
 class NotFinite(Exception):
@@ -25,19 +38,16 @@ class NotFinite(Exception):
         self.what = what
 
 
-Measure = float | int | Callable[[], float] | None
-"""A column's value, or what gives it once the device has done with the step."""
-
-
-@dataclass
-class _Late:
-    """Numbers on their way from the device; `copied` waits for them and for nothing that was queued later."""
+@dataclass(kw_only=True, slots=True)
+class _Pending:
+    """Numbers of a step on their way from the device."""
 
     step: int
     row: dict[str, Measure]
     names: tuple[str, ...]
     host: Tensor
     copied: torch.cuda.Event | None
+    """Waits for the numbers and for nothing that was queued later."""
 
     def values(self) -> dict[str, float]:
         if self.copied is not None:
@@ -45,34 +55,28 @@ class _Late:
         return dict(zip(self.names, self.host.tolist(), strict=True))
 
 
-class StepRecords:
-    """Collects each step's numbers and hands a whole row to `write` once the device has computed them.
+@dataclass(kw_only=True, slots=True)
+class StepLog:
+    """Collects each step's numbers and writes a whole row once the device has computed them."""
 
-    write: called with the step and its columns (as ``backend.runs.metrics.COLUMNS``). measures: adds the columns that
-    only the host knows (memory, graphs), asked once a row, or functions that tell once the step is done; a step in
-    which something was compiled gets no s_per_step. scaled: True under fp16 loss scaling, where an infinite gradient is
-    part of the search for the scale and its step is skipped.
-    """
-
-    def __init__(
-        self,
-        position: Position,
-        write: Callable[[int, Mapping[str, float | int | None]], None],
-        measures: Callable[[], Mapping[str, Measure]],
-        scaled: bool = False,
-    ) -> None:
-        self._position = position
-        self._write = write
-        self._measures = measures
-        self._scaled = scaled
-        self._late: _Late | None = None
-        self._compile_seconds = 0.0
-        self.last_loss: float | None = None
+    write: WriteRow
+    measure: Callable[[], Mapping[str, Measure]]
+    """Columns that only the host knows (memory, graphs), asked once a row, or functions that give them once the step is
+    done. A step in which something was compiled gets no s_per_step."""
+    count_loss: Callable[[float], float]
+    """Adds a step's loss to the smoothed one, which it returns."""
+    loss_is_scaled: bool = False
+    """True under fp16 loss scaling, where an infinite gradient is part of the search for the scale and its step is
+    skipped."""
+    last_loss: float | None = None
+    """Loss of the newest step that was written, where it is finite."""
+    _pending: _Pending | None = None
+    _compile_seconds: float = 0.0
 
     def end_step(
-        self, loss: Tensor, grad_norm: Tensor, more: Mapping[str, Tensor] | None = None, **row: float | int | None
+        self, step: int, loss: Tensor, grad_norm: Tensor, more: Mapping[str, Tensor] | None = None, **columns: Measure
     ) -> None:
-        """Take the numbers of the step that `position` has just counted without waiting; settle the step before.
+        """Take the numbers of `step` without waiting; settle the step before.
 
         loss, grad_norm, more (further columns by name): shape (), on the device. Raises NotFinite for the step before.
         """
@@ -87,32 +91,71 @@ class StepRecords:
         else:
             host = stacked
         # host-side numbers belong to this step: asked one step later, a compile would be booked to the wrong one
-        told: dict[str, Any] = {**self._measures(), **row}
-        compiled = told.get("compile_seconds") or 0.0
+        row: dict[str, Any] = {**self.measure(), **columns}
+        compiled = row.get("compile_seconds") or 0.0
         if compiled > self._compile_seconds:
-            told["s_per_step"], self._compile_seconds = None, compiled
-        late, self._late = self._late, _Late(self._position.step, told, tuple(numbers), host, copied)
-        self._settle(late)
+            row["s_per_step"], self._compile_seconds = None, compiled
+        before = self._pending
+        self._pending = _Pending(step=step, row=row, names=tuple(numbers), host=host, copied=copied)
+        self._settle(before)
 
     def settle(self) -> None:
         """Wait for the newest step's numbers, check and write them: before a save, at the end. May raise NotFinite."""
-        late, self._late = self._late, None
-        self._settle(late)
+        pending, self._pending = self._pending, None
+        self._settle(pending)
 
-    def _settle(self, late: _Late | None) -> None:
-        if late is None:
+    def _settle(self, pending: _Pending | None) -> None:
+        if pending is None:
             return
-        numbers = late.values()
+        numbers = pending.values()
         loss, norm = numbers["loss"], numbers["grad_norm"]
-        position = self._position
-        row = {name: value() if callable(value) else value for name, value in late.row.items()} | numbers
+        row = {name: value() if callable(value) else value for name, value in pending.row.items()} | numbers
         if math.isfinite(loss):
-            position.smooth = SMOOTHING * position.smooth + (1 - SMOOTHING) * loss
-            position.smooth_weight = SMOOTHING * position.smooth_weight + (1 - SMOOTHING)
-            row["loss_smooth"] = position.smooth / position.smooth_weight
+            row["loss_smooth"] = self.count_loss(loss)
             self.last_loss = loss
-        self._write(late.step, row)
+        self.write(pending.step, row)
         if not math.isfinite(loss):
-            raise NotFinite(late.step, "loss", loss)
-        if not math.isfinite(norm) and not self._scaled:
-            raise NotFinite(late.step, "gradient", norm)
+            raise NotFinite(pending.step, "loss", loss)
+        if not math.isfinite(norm) and not self.loss_is_scaled:
+            raise NotFinite(pending.step, "gradient", norm)
+
+
+def row_writer(run: Run, metrics: MetricsWriter, tensorboard: bool, stack: ExitStack) -> WriteRow:
+    """Writes rows to `metrics`, and to TensorBoard files where these are set. stack: closes them at the run's end."""
+    if not tensorboard:
+        return lambda step, row: metrics.add(step, **row)
+    from torch.utils.tensorboard import SummaryWriter
+
+    board = _Board(SummaryWriter(run.path / "tensorboard"))
+    stack.callback(board.close)
+
+    def write(step: int, row: Row) -> None:
+        metrics.add(step, **row)
+        board.add(step, {name: value for name in _SHOWN if (value := row.get(name)) is not None})
+
+    return write
+
+
+class _Board:
+    """TensorBoard's writer; what it fails of, a full disk mostly, costs its files and never the training."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def add(self, step: int, values: Row) -> None:
+        try:
+            for name, value in values.items() if self._writer is not None else ():
+                self._writer.add_scalar(name, value, step)
+        except Exception as error:  # noqa: BLE001 - it passes on whatever its writing thread died of
+            self._give_up(error)
+
+    def close(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._writer = None
+        log.warning("No more TensorBoard files are written for this run: %s. Training continues.", error)

@@ -1,4 +1,4 @@
-"""The progress display of a run in the foreground: it reads the run's folder, as the page does."""
+"""Shows the progress of a run in the foreground, read from the run's folder as the page does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text encoders that are trained beside the denoiser: their LoRA, and how captions are encoded meanwhile."""
+"""Loads the text encoders that are trained with the denoiser: their LoRA, and how captions are encoded meanwhile."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from backend.lora.keys import linear_layers
 from backend.training.inputs import Inputs
 
 
-@dataclass(frozen=True)
-class TrainedText:
-    """The text encoders with their LoRA, on the device for the whole run. layers: as in `Names`, those of the LoRA."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainableText:
+    """The text encoders with their LoRA, on the device for the whole run."""
 
     stack: Any
+    """The family's text stack."""
     lora: Lora
     layers: dict[str, tuple[int, int]]
+    """Layers of the LoRA, as in `Names`."""
     accelerator: Accelerator
     text_length: int
 
@@ -30,7 +32,7 @@ class TrainedText:
             return self.stack.states(captions, self.text_length)
 
 
-def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
+def load_trainable_text(inputs: Inputs, accelerator: Accelerator) -> TrainableText:
     """The encoders, frozen but for a LoRA in the layers that the family names."""
     cfg = inputs.cfg
     stack = inputs.code.load_text(inputs.base, inputs.text_loading)
@@ -55,7 +57,13 @@ def load_trained_text(inputs: Inputs, accelerator: Accelerator) -> TrainedText:
     module.train()
     if cfg.training.gradient_checkpointing:
         recompute(module)
-    return TrainedText(stack, lora, {path: sizes[path] for path in targets}, accelerator, inputs.plan.text_length)
+    return TrainableText(
+        stack=stack,
+        lora=lora,
+        layers={path: sizes[path] for path in targets},
+        accelerator=accelerator,
+        text_length=inputs.plan.text_length,
+    )
 
 
 def recompute(module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""What a run trains: the denoiser with its LoRA, trained text encoders, and what moves them."""
+"""Loads what a run trains: the denoiser with its LoRA, trained text encoders, and what moves them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
 from torch import nn
 
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.config.layer_patterns import by_rate
-from backend.config.schema import Config
+from backend.config.sections.training import TrainingSection
 from backend.lora import loraplus
 from backend.lora.dora import lengths_beside
 from backend.lora.fused import fuse
@@ -27,41 +29,42 @@ from backend.memory import checkpointing
 from backend.memory.swap import Swap
 from backend.memory.swap_run import swap_blocks
 from backend.optimizers.ema import PART, Ema
+from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
 from backend.plan.lora_findings import lora_findings
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.training.checkpoint import Stateful
-from backend.training.inputs import Inputs, optimizer_of, scheduler_of
-from backend.training.text_encoders import TrainedText, load_trained_text
+from backend.training.inputs import Inputs
+from backend.training.text_encoders import TrainableText, load_trainable_text
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Trained:
-    """The denoiser with its LoRA and what moves it.
-
-    names: of the LoRA's layers in files. encoders: the text encoders, where they are trained too. norms: what holds the
-    LoRA to a norm, where that is set. ema: the running mean that is used in place of what is trained, likewise.
-    """
+@dataclass(kw_only=True, slots=True)
+class Trainable:
+    """The denoiser with its LoRA and what moves it."""
 
     denoiser: nn.Module
     lora: Lora
-    optimizer: Any
-    scheduler: Any
+    optimizer: AcceleratedOptimizer
+    scheduler: AcceleratedScheduler
     names: Names
+    """Of the LoRA's layers in files."""
     swap: Swap | None = None
-    encoders: TrainedText | None = None
+    encoders: TrainableText | None = None
+    """The text encoders, where they are trained too."""
     norms: NormLimit | None = None
+    """Holds the LoRA to a norm, where that is set."""
     ema: Ema | None = None
+    """The running mean that is used in place of what is trained, where that is set."""
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
-        """What the resume state holds beside the LoRA."""
+        """What the resume state holds besides the LoRA."""
         optimizer, schedule = self.optimizer.optimizer, self.scheduler.scheduler
-        found = {"optimizer": ExactState(optimizer), "scheduler": ExactSchedule(schedule)}
-        found |= {"scaler": accelerator.scaler} if accelerator.scaler is not None else {}
-        return found | ({PART: self.ema} if self.ema is not None else {})
+        parts: dict[str, Stateful] = {"optimizer": ExactState(optimizer), "scheduler": ExactSchedule(schedule)}
+        parts |= {"scaler": accelerator.scaler} if accelerator.scaler is not None else {}
+        return parts | ({PART: self.ema} if self.ema is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:
         """Holds the LoRA at the weights that files, validation and samples take."""
@@ -69,11 +72,11 @@ class Trained:
         return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish, mean)
 
 
-def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trained:
+def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trainable:
     """Order: load, LoRA, checkpointing, swap, prepare."""
     cfg = inputs.cfg
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
-    encoders = load_trained_text(inputs, accelerator) if inputs.trains_text else None
+    encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
     names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
     lora = _inject(inputs, denoiser, encoders, names, events)
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
@@ -84,23 +87,33 @@ def load_trained(inputs: Inputs, accelerator: Accelerator, events: EventWriter, 
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg, _by_rate(lora, inputs, encoders))
+    optimizer = optimizer_of(cfg.optimizer, _by_rate(lora, inputs, encoders))
     norms = _after_steps(optimizer, lora, cfg.network.scale_weight_norms)
-    ema = _ema(cfg, lora, optimizer)
-    scheduler = scheduler_of(cfg, optimizer, inputs.plan.steps.steps)
+    ema = _ema(cfg.training, lora, optimizer)
+    scheduler = scheduler_of(cfg.optimizer, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trained(denoiser, lora, optimizer, scheduler, names, swap, encoders, norms, ema)
+    return Trainable(
+        denoiser=denoiser,
+        lora=lora,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        names=names,
+        swap=swap,
+        encoders=encoders,
+        norms=norms,
+        ema=ema,
+    )
 
 
-def _ema(cfg: Config, lora: Lora, optimizer: torch.optim.Optimizer) -> Ema | None:
-    """The running mean that the settings ask for. Refused beside an optimizer that makes one itself."""
-    if not cfg.training.ema:
+def _ema(training: TrainingSection, lora: Lora, optimizer: torch.optim.Optimizer) -> Ema | None:
+    """The running mean that the settings ask for. Refused with an optimizer that makes one itself."""
+    if not training.ema:
         return None
     if has_two_points(optimizer):
         text = f"{type(optimizer).__name__} averages its weights itself, and ema would do so once more"
         raise Refused(text, "Turn ema off, or choose another optimizer, such as adamw.", "training.ema")
     log.info("Files, validation and samples have the mean of the weights over the steps (ema), not the last ones")
-    return Ema(lora, cfg.training.ema_decay)
+    return Ema(lora, training.ema_decay)
 
 
 def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | None) -> NormLimit | None:
@@ -117,7 +130,7 @@ def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | No
 
 
 def _inject(
-    inputs: Inputs, denoiser: nn.Module, encoders: TrainedText | None, names: Names, events: EventWriter
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, names: Names, events: EventWriter
 ) -> Lora:
     """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
     cfg, network = inputs.cfg, inputs.cfg.network
@@ -143,9 +156,9 @@ def _inject(
     lora = lora if encoders is None else lora.joined(encoders.lora)
     check_savable(lora, names, cfg.saving.save_layout)
     lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
-    elsewhere = not_loadable(lora.layers, inputs.family.lora_layers)
-    if elsewhere:
-        text = f"ComfyUI will not load the LoRA of {len(elsewhere)} layers ({', '.join(elsewhere[:3])})"
+    unknown = not_loadable(lora.layers, inputs.family.lora_layers)
+    if unknown:
+        text = f"ComfyUI will not load the LoRA of {len(unknown)} layers ({', '.join(unknown[:3])})"
         events.write(WarningEvent(text=text, remedy="Leave them out with targets_exclude if that matters."))
     for finding in lora_findings(cfg, inputs.family, inputs.targets):
         if finding.severity == "warning":
@@ -153,22 +166,22 @@ def _inject(
         else:
             log.info(finding.sentence())
     if network.network_weights:
-        for said in continue_from(lora, read_lora(resolve(network.network_weights), names)):
-            events.write(WarningEvent(text=said, remedy=""))
+        for problem in continue_from(lora, read_lora(resolve(network.network_weights), names)):
+            events.write(WarningEvent(text=problem, remedy=""))
     return lora
 
 
-def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainedText | None) -> list[dict[str, Any]]:
+def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainableText | None) -> list[dict[str, Any]]:
     """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last.
 
     With LoRA+ each is two, A's before B's, so that the first group's rate stays that of the run.
     """
-    chosen = inputs.cfg.optimizer
-    usual = chosen.optimizer_args.get("lr", chosen.learning_rate)
+    settings = inputs.cfg.optimizer
+    usual = settings.optimizer_args.get("lr", settings.learning_rate)
     ratio, text_ratio = loraplus.ratios(inputs.cfg.network) or (None, None)
-    found = []
+    groups = []
     for rate, paths in by_rate(inputs.sizes).items():
-        found += loraplus.groups(lora, paths, rate, usual, ratio)
+        groups += loraplus.groups(lora, paths, rate, usual, ratio)
     if encoders is not None:
-        found += loraplus.groups(lora, list(encoders.lora.layers), chosen.text_encoder_lr, usual, text_ratio)
-    return found
+        groups += loraplus.groups(lora, list(encoders.lora.layers), settings.text_encoder_lr, usual, text_ratio)
+    return groups

@@ -1,4 +1,4 @@
-"""Validation: the loss on pictures that are not trained, at fixed noise levels with the same noise every time."""
+"""Measures the validation loss: on pictures that are not trained, at fixed noise levels with the same noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.memory.devices import to_device
 from backend.memory.seeds import generator
-from backend.models.common.conditioning import Teller, Told
+from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.objectives import flow
 from backend.objectives.base import Objective
 
@@ -18,8 +18,8 @@ Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]]], list[Tensor]
 """Noisy latents, levels (B,) and text of a batch -> predictions, through the blocks compiled for training."""
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, slots=True)
+class ValidationLoss:
     """Mean loss at each noise level, in the order of the setting, and over all of them."""
 
     sigma_losses: tuple[float, ...]
@@ -30,13 +30,13 @@ class Measured:
         return sum(self.sigma_losses) / len(self.sigma_losses)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One validation picture: its content key, latent (C, h, w) float32 and text."""
 
     key: str
     latent: Tensor
-    text: Told
+    text: Conditioning
 
 
 @torch.no_grad()
@@ -50,21 +50,21 @@ def validate(
     seed: int,
     batch_size: int,
     device: torch.device,
-    tell: Teller | None = None,
+    conditioning: ConditioningEncoder | None = None,
     after_each: Callable[[], None] = lambda: None,
-) -> Measured:
+) -> ValidationLoss:
     """Mean squared error of what `objective` predicts over `examples`, for each of `sigmas`.
 
     The noise of a draw comes from (seed, the picture's content, its number), and is the same at every level, so that
     neither the order of pictures nor which others there are changes a picture's part. Each picture is measured
     len(sigmas) * repeats times in batches of `batch_size`, the last one filled up with repetitions that are not
-    counted: every batch then has the shape of training and costs no graph of its own. tell: encodes the captions where
-    they are not encoded. ValueError without examples.
+    counted: every batch then has the shape of training and costs no graph of its own. conditioning: encodes
+    captions that are not encoded yet. ValueError without examples.
     """
-    tell = tell or Teller(device)
+    conditioning = conditioning or ConditioningEncoder(device=device)
     totals, count = torch.zeros(len(sigmas), dtype=torch.float64), 0
     for example in examples:
-        (text,) = tell([example.text])
+        (text,) = conditioning([example.text])
         draws = [(level, repeat) for repeat in range(repeats) for level in range(len(sigmas))]
         for start in range(0, len(draws), batch_size):
             counted = draws[start : start + batch_size]
@@ -76,7 +76,7 @@ def validate(
         after_each()
     if not count:
         raise ValueError("a validation set needs at least one picture")
-    return Measured(tuple((totals / (count * repeats)).tolist()))
+    return ValidationLoss(tuple((totals / (count * repeats)).tolist()))
 
 
 def _losses(

@@ -16,7 +16,7 @@ from backend.config.schema import Config, with_values
 from backend.memory.meter import Meter
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
-from backend.training.compile_setup import _tell
+from backend.training.compile_setup import _write_recording
 from tests.tiny.event_lines import event_lines
 from tests.tiny.tape import Card
 from tests.tiny.training import config, events, rows, train_here
@@ -141,7 +141,7 @@ def test_what_a_recorder_found_is_told(tmp_path: Path) -> None:
         ("on", {"recordings": {1: 1, 2: 2}, "full": "short"}),
         ("auto", {}),
     ):
-        _tell(writer, chosen, recorder(**facts))
+        _write_recording(writer, chosen, recorder(**facts))
     told = event_lines(writer.path)
     assert [event["kind"] for event in told] == ["cuda_graphs", "warning", "cuda_graphs", "cuda_graphs", "cuda_graphs"]
     assert [event.get("state") for event in told] == ["failed", None, "failed", "left out", "recorded"]

@@ -21,7 +21,8 @@ def test_transparency() -> None:
 
 
 def test_optimizers_and_schedulers() -> None:
-    from backend.optimizers.build import OPTIMIZERS, SCHEDULES
+    from backend.optimizers.build import OPTIMIZERS
+    from backend.optimizers.schedules import SCHEDULES
 
     assert set(choices("optimizer.optimizer")) == set(OPTIMIZERS)
     assert set(choices("optimizer.lr_scheduler")) == set(SCHEDULES)
@@ -46,7 +47,7 @@ def test_every_timestep_draw_and_weighting() -> None:
     from backend.objectives.flow import TimestepDraw, draw_sigma, weight
 
     for kind in choices("timesteps.timestep_sampling"):
-        sigma = draw_sigma(TimestepDraw(kind), 64, generator(1))
+        sigma = draw_sigma(TimestepDraw(kind=kind), 64, generator(1))
         assert 0 <= float(sigma) <= 1
     for scheme in choices("timesteps.weighting_scheme"):
         assert torch.isfinite(weight(scheme, torch.tensor(0.5)))

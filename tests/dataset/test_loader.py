@@ -52,7 +52,7 @@ class World:
             self.text.write(self.text.path(caption, length), tensors)
 
     def loader(self, workers: int = 0) -> Loader:
-        return Loader(self.plan, self.latents, self.text, workers)
+        return Loader(plan=self.plan, latents=self.latents, text=self.text, workers=workers)
 
     def all(self, workers: int, epochs: int = 3) -> list[Batch]:
         with self.loader(workers) as loader:

@@ -22,7 +22,7 @@ SAMPLINGS = ("uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift"
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_rate_is_the_trainers(name: str) -> None:
-    from backend.optimizers.build import lr_factor
+    from backend.optimizers.schedules import lr_factor
 
     cfg = OptimizerSection(
         lr_scheduler=name,
@@ -57,15 +57,15 @@ def test_the_timesteps_are_the_trainers(kind: str, scheme: str) -> None:
     )
     line = ShiftLine(max_shift=2.0)
     draw = flow.TimestepDraw(
-        kind,
-        cfg.sigmoid_scale,
-        cfg.discrete_flow_shift,
-        cfg.logit_mean,
-        cfg.logit_std,
-        cfg.mode_scale,
-        200.0,
-        900.0,
-        line,
+        kind=kind,
+        sigmoid_scale=cfg.sigmoid_scale,
+        discrete_flow_shift=cfg.discrete_flow_shift,
+        logit_mean=cfg.logit_mean,
+        logit_std=cfg.logit_std,
+        mode_scale=cfg.mode_scale,
+        min_timestep=200.0,
+        max_timestep=900.0,
+        line=line,
     )
     source = generator(1, "test")
     sigmas = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(6000)])
@@ -96,7 +96,7 @@ def test_the_timesteps_of_diffusion_are_the_trainers(loss: dict[str, Any]) -> No
     assert cfg is not None
     schedule = Schedule.of(noise_levels.scheduler_config(cfg), cfg.loss.prediction_type, cfg.loss.zero_terminal_snr)
     options = Options(**{name: getattr(cfg.loss, name) for name in Options.__dataclass_fields__})
-    objective = Diffusion(schedule, options, min_timestep=100.0, max_timestep=900.0)
+    objective = Diffusion(schedule=schedule, options=options, min_timestep=100.0, max_timestep=900.0)
     levels = objective.levels([1024] * 6000, 1, 0)
     counted = torch.zeros(10).index_add_(0, (levels / 100).long(), objective.weight(levels))
     counted /= counted.sum()

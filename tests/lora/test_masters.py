@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend.lora.inject import Lora, find_targets, inject
-from backend.training.requests import Asks
+from backend.training.requests import Requests
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
@@ -81,12 +81,12 @@ def test_a_run_follows_the_float32_one_and_goes_on_bit_by_bit(
 
     looks: list[int] = []
 
-    def stop(self: Asks) -> bool:
+    def stop(self: Requests) -> bool:
         looks.append(1)
         return len(looks) > 7
 
-    monkeypatch.setattr(Asks, "stop", property(stop))
-    monkeypatch.setattr(Asks, "check", lambda self: None)
+    monkeypatch.setattr(Requests, "stop", property(stop))
+    monkeypatch.setattr(Requests, "check", lambda self: None)
     run, code = train_here(cfg("bf16"))
     monkeypatch.undo()
     assert code == 0 and run.status().state == "stopped", events(run, "error")

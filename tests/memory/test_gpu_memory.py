@@ -16,7 +16,7 @@ from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.make_estimate import WORKSPACE
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.training.expected_memory import limit
-from backend.training.job import Job
+from backend.training.trainer import Trainer
 from tests.tiny.training import config, events, lora_of, same, train_here
 
 pytestmark = pytest.mark.gpu
@@ -36,9 +36,9 @@ def test_a_full_card_keeps_the_last_whole_step(
 ) -> None:
     whole, code = train_here(config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 5}))
     assert code == 0
-    plain, calls = Job.loss, []
+    plain, calls = Trainer.loss, []
 
-    def hungry(self: Job, batch: Any) -> Any:
+    def hungry(self: Trainer, batch: Any) -> Any:
         calls.append(batch)
         if len(calls) == 4:
             torch.empty(3 * 2**30, dtype=torch.uint8, device=card)
@@ -46,7 +46,7 @@ def test_a_full_card_keeps_the_last_whole_step(
 
     cfg = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 5}, memory={"vram_limit_gb": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "loss", hungry)
+        patch.setattr(Trainer, "loss", hungry)
         run, code = train_here(cfg)
     assert code == 1
     (error,) = events(run, "error")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from backend.config.schema import Config
-from backend.training.job import Job
-from backend.training.requests import Asks
+from backend.training.requests import Requests
+from backend.training.trainer import Trainer
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 
@@ -51,10 +51,10 @@ def test_a_stopped_and_resumed_run_with_swap_ends_as_one_that_ran_through(
     """Stopped in the middle of a step; the one that ran through swaps nothing."""
     through, code = train_here(settings(tiny_flux, image_folder, tmp_path, {}))
     assert code == 0
-    batches, plain = [], Job.loss
-    monkeypatch.setattr(Job, "loss", lambda self, batch: batches.append(1) or plain(self, batch))
-    monkeypatch.setattr(Asks, "stop", property(lambda self: len(batches) >= 7))
-    monkeypatch.setattr(Asks, "check", lambda self: None)
+    batches, plain = [], Trainer.loss
+    monkeypatch.setattr(Trainer, "loss", lambda self, batch: batches.append(1) or plain(self, batch))
+    monkeypatch.setattr(Requests, "stop", property(lambda self: len(batches) >= 7))
+    monkeypatch.setattr(Requests, "check", lambda self: None)
     swapped = settings(tiny_flux, image_folder, tmp_path, {"blocks_to_swap": 4, "swap_ring": 3})
     run, code = train_here(swapped)
     monkeypatch.undo()

@@ -31,7 +31,7 @@ SHAPE = (4, 8, 6)
 
 
 def diffusion(prediction: str = "epsilon", zero: bool = False, **options: object) -> Diffusion:
-    return Diffusion(Schedule.of(SDXL, prediction, zero), Options(**options))
+    return Diffusion(schedule=Schedule.of(SDXL, prediction, zero), options=Options(**options))
 
 
 def noise(seed: int) -> torch.Tensor:
@@ -68,14 +68,18 @@ def test_weights_are_the_papers() -> None:
     assert torch.isfinite(zero.weight(levels)).all()
     # and reach the loss; Huber's width follows 1 / (1 + noise to signal)
     wrong, right = [torch.full((4,), 3.0)] * 5, [torch.zeros(4)] * 5
-    huber = Diffusion(Schedule.of(SDXL), Options(min_snr_gamma=5.0), Distance("huber", 0.1, "snr"))
+    huber = Diffusion(
+        schedule=Schedule.of(SDXL),
+        options=Options(min_snr_gamma=5.0),
+        distance=Distance(loss_type="huber", huber_c=0.1, huber_schedule="snr"),
+    )
     width = 0.9 / (1 + snr**-0.5) ** 2 + 0.1
     wanted = 2 * width * ((9 + width**2).sqrt() - width) * huber.weight(levels)
     close(huber.losses(wrong, right, levels), wanted)
 
 
 def test_draws_depend_on_seed_and_place_alone_and_keep_the_limits() -> None:
-    low = Diffusion(Schedule.of(SDXL), min_timestep=200, max_timestep=300)
+    low = Diffusion(schedule=Schedule.of(SDXL), min_timestep=200, max_timestep=300)
     first = low.levels([1] * 64, 7, 3)
     torch.manual_seed(1)
     assert torch.equal(first, low.levels([99] * 64, 7, 3)) and first.dtype == torch.float32
@@ -119,12 +123,16 @@ def test_noise_options_do_what_they_say() -> None:
 def test_huber_is_l2_for_small_and_linear_for_large_errors() -> None:
     target, progress, signal = [torch.zeros(4)], torch.tensor([0.5]), torch.tensor([0.5])
     small, large = [torch.full((4,), 1e-3)], [torch.full((4,), 100.0)]
-    huber, smooth = Distance("huber", 0.5, "constant"), Distance("smooth_l1", 0.5, "constant")
+    huber, smooth = (
+        Distance(loss_type="huber", huber_c=0.5, huber_schedule="constant"),
+        Distance(loss_type="smooth_l1", huber_c=0.5, huber_schedule="constant"),
+    )
     assert float(huber.rows(small, target, progress, signal)) == pytest.approx(1e-6, rel=1e-2)
     assert float(huber.rows(large, target, progress, signal)) == pytest.approx(100, rel=2e-2)
     assert float(smooth.rows(large, target, progress, signal)) == pytest.approx(200, rel=2e-2)
-    flat = {kind: Distance("smooth_l1", 0.1, kind)._width(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])).tolist()
-            for kind in ("constant", "exponential", "snr")}  # fmt: skip
+    schedules = {kind: Distance(huber_c=0.1, huber_schedule=kind) for kind in ("constant", "exponential", "snr")}
+    ends = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    flat = {kind: distance._width(*ends).tolist() for kind, distance in schedules.items()}
     assert flat["constant"] == pytest.approx([0.1, 0.1])
     assert flat["exponential"] == pytest.approx([1, 0.1]) and flat["snr"] == pytest.approx([1, 0.1])
     assert torch.equal(Distance().rows(large, target, progress, signal), flow.sample_losses(large, target))
@@ -166,7 +174,7 @@ def test_validation_levels_are_shares_of_the_schedule() -> None:
 
 
 def test_flow_matching_is_the_pure_functions() -> None:
-    objective = FlowMatching(flow.TimestepDraw("flux_shift"), "cosmap")
+    objective = FlowMatching(draw=flow.TimestepDraw(kind="flux_shift"), weighting="cosmap")
     levels = objective.levels([256, 4096], 7, 3)
     wanted = [flow.draw_sigma(objective.draw, n, generator(7, "sigma", 3, i)) for i, n in enumerate([256, 4096])]
     assert torch.equal(levels, torch.stack(wanted))
@@ -197,7 +205,7 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
     assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
-    assert flowing.strata == diffusing.strata == Strata(3, 5)
+    assert flowing.strata == diffusing.strata == Strata(rows=3, batches=5)
     plain = objective_of(
         Config.model_validate(step), family("flux"), family_named("flux"), BaseModelFiles.at(tiny_flux)
     )
@@ -220,6 +228,6 @@ def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image:
         wanted = 1 - middle / last * (1 - config["shift_terminal"])
         assert objective.sampler(3, 8192).sigmas[1] == pytest.approx(float(wanted), abs=1e-4)
         source, plain = generator(1, "sigma", 0, 0), generator(1, "sigma", 0, 0)
-        even = flow.draw_sigma(flow.TimestepDraw("sigmoid"), 8192, plain)
+        even = flow.draw_sigma(flow.TimestepDraw(kind="sigmoid"), 8192, plain)
         assert torch.equal(flow.draw_sigma(objective.draw, 8192, source), flow.shifted(even, shifts[-1]))
     assert shifts == pytest.approx([math.exp(0.9), math.exp(2.5)])

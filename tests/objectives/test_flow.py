@@ -49,7 +49,7 @@ def test_mode_draws_as_diffusers_does(scale: float) -> None:
 
     source = generator(3, "sigma")
     theirs = compute_density_for_timestep_sampling("mode", 64, mode_scale=scale, generator=source)
-    draw, source = flow.TimestepDraw("mode", mode_scale=scale), generator(3, "sigma")
+    draw, source = flow.TimestepDraw(kind="mode", mode_scale=scale), generator(3, "sigma")
     assert torch.equal(torch.stack([flow.draw_sigma(draw, 1, source) for _ in range(64)]), theirs)
     middle, ends = draws(kind="mode", mode_scale=scale), draws(kind="uniform")
     share = [float(((levels - 0.5).abs() < 0.1).float().mean()) for levels in (middle, ends)]
@@ -101,7 +101,9 @@ def test_the_path_runs_from_picture_to_noise_with_the_target_as_its_slope() -> N
     step = flow.noisy(x0, noise, torch.tensor(0.75)) - flow.noisy(x0, noise, torch.tensor(0.25))
     assert torch.allclose(step / 0.5, flow.velocity(x0, noise), atol=1e-5)
     # N3: bf16 would round 750 of 1000 to 752
-    assert flow.draw_sigma(flow.TimestepDraw("uniform", min_timestep=750, max_timestep=750), 1, generator(0)) == 0.75
+    assert (
+        flow.draw_sigma(flow.TimestepDraw(kind="uniform", min_timestep=750, max_timestep=750), 1, generator(0)) == 0.75
+    )
 
 
 def test_noise_depends_on_its_place_alone() -> None:

@@ -23,7 +23,7 @@ def shares(strata: Strata, batches: int, seed: int = 7) -> torch.Tensor:
     ("rows", "batches", "turns"), [(1, 1, 8), (2, 1, 8), (3, 1, 12), (1, 4, 8), (5, 2, 10), (9, 1, 9)]
 )
 def test_every_step_and_every_turn_has_one_share_in_each_part(rows: int, batches: int, turns: int) -> None:
-    strata = Strata(rows, batches)
+    strata = Strata(rows=rows, batches=batches)
     assert strata.turns == turns
     drawn = shares(strata, 4 * batches * turns)
     assert drawn.dtype == torch.float64 and drawn.min() >= 0 and drawn.max() < 1
@@ -38,7 +38,7 @@ def test_every_step_and_every_turn_has_one_share_in_each_part(rows: int, batches
 
 def test_each_row_by_itself_is_even() -> None:
     """Over many seeds, of every row of a turn: tenths have a tenth each."""
-    strata = Strata(2, 1)
+    strata = Strata(rows=2, batches=1)
     drawn = torch.stack([shares(strata, 4, seed) for seed in range(3000)])
     for row in drawn.T:
         assert torch.histc(row, 10, 0, 1).div(3000).sub(0.1).abs().max() < 0.025
@@ -48,8 +48,8 @@ def test_each_row_by_itself_is_even() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> None:
-    draw = flow.TimestepDraw(kind, logit_mean=0.4, sigmoid_scale=1.2, min_timestep=100.0, max_timestep=900.0)
-    spread, alone = FlowMatching(draw, strata=Strata(4, 1)), FlowMatching(draw)
+    draw = flow.TimestepDraw(kind=kind, logit_mean=0.4, sigmoid_scale=1.2, min_timestep=100.0, max_timestep=900.0)
+    spread, alone = FlowMatching(draw=draw, strata=Strata(rows=4, batches=1)), FlowMatching(draw=draw)
     found, wanted = (
         torch.stack([each.levels([1024] * 4, 3, number) for number in range(500)]) for each in (spread, alone)
     )
@@ -58,7 +58,7 @@ def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> N
     assert torch.allclose(found.quantile(points), wanted.quantile(points), atol=0.03)
     assert found.mean(1).std() < 0.5 * wanted.mean(1).std(), "a step's levels lie apart"
     # the level is the one at its share, along the distribution of the plain draws
-    share = Strata(4, 1).shares(4, 3, 7)
+    share = Strata(rows=4, batches=1).shares(4, 3, 7)
     assert torch.equal(
         spread.levels([1024] * 4, 3, 7), torch.stack([flow.draw_sigma(draw, 1024, generator(0), s) for s in share])
     )
@@ -66,7 +66,7 @@ def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> N
 
 def test_whole_timesteps_take_turns_too() -> None:
     schedule = Schedule.of(SDXL)
-    objective = Diffusion(schedule, min_timestep=200, max_timestep=600, strata=Strata(8, 1))
+    objective = Diffusion(schedule=schedule, min_timestep=200, max_timestep=600, strata=Strata(rows=8, batches=1))
     found = torch.stack([objective.levels([1] * 8, 3, number) for number in range(400)])
     assert torch.equal(found, found.floor()) and found.min() == 200 and found.max() == 599
     parts = ((found - 200) // 50).sort(1).values
@@ -75,7 +75,7 @@ def test_whole_timesteps_take_turns_too() -> None:
 
 
 def test_a_resumed_run_has_the_same_and_a_short_batch_its_first_rows() -> None:
-    strata = Strata(3, 2)
+    strata = Strata(rows=3, batches=2)
     torch.manual_seed(5)
     again = strata.shares(3, 7, 11)
     assert torch.equal(again, shares(strata, 12)[33:36])
@@ -93,6 +93,6 @@ def test_without_strata_levels_are_as_they_always_were() -> None:
         "flux_shift": [0.7592593431472778, 0.7616338729858398, 0.5072742104530334],
     }
     for kind, levels in before.items():
-        found = FlowMatching(flow.TimestepDraw(kind)).levels([256, 4096, 1024], 7, 3)
+        found = FlowMatching(draw=flow.TimestepDraw(kind=kind)).levels([256, 4096, 1024], 7, 3)
         assert found.tolist() == pytest.approx(levels, abs=1e-6)
-    assert Diffusion(Schedule.of(SDXL)).levels([1] * 3, 7, 3).tolist() == [853, 77, 896]
+    assert Diffusion(schedule=Schedule.of(SDXL)).levels([1] * 3, 7, 3).tolist() == [853, 77, 896]

@@ -11,7 +11,7 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.config.sections import optimizer as declared
-from backend.optimizers import build
+from backend.optimizers import build, schedules
 
 USUAL = {"learning_rate": 1e-3, "weight_decay": 0.01, "betas": (0.9, 0.99), "eps": 1e-7}
 
@@ -80,7 +80,7 @@ def test_a_missing_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatc
 
 def rates(name: str, total: int = 40, **options: float) -> list[float]:
     optimizer = torch.optim.SGD(parameters(), lr=2.0)
-    scheduler = build.make_scheduler(name, optimizer, total_steps=total, **options)
+    scheduler = schedules.make_scheduler(name, optimizer, total_steps=total, **options)
     found = []
     for _ in range(total):
         found.append(optimizer.param_groups[0]["lr"] / 2)
@@ -110,13 +110,13 @@ def test_schedules_are_those_of_diffusers() -> None:
 
 
 def test_warmup_floor_and_rex() -> None:
-    assert build.warmup_steps(0.05, 1000) == 50
-    assert build.warmup_steps(7, 1000) == 7
-    assert build.warmup_steps(0.0, 1000) == 0
+    assert schedules.warmup_steps(0.05, 1000) == 50
+    assert schedules.warmup_steps(7, 1000) == 7
+    assert schedules.warmup_steps(0.0, 1000) == 0
     constant = rates("constant", warmup=4)
     assert constant[:5] == [0, 0.25, 0.5, 0.75, 1] and set(constant[5:]) == {1}
-    assert build.lr_factor("cosine", 100, 100, 10, min_ratio=0.1) == pytest.approx(0.1)
-    assert build.lr_factor("rex", 50, 100, 0) == pytest.approx(0.5 / 0.75)
+    assert schedules.lr_factor("cosine", 100, 100, 10, min_ratio=0.1) == pytest.approx(0.1)
+    assert schedules.lr_factor("rex", 50, 100, 0) == pytest.approx(0.5 / 0.75)
     assert all(a >= b for a, b in zip(rates("rex"), rates("rex")[1:], strict=False))
 
 

@@ -15,7 +15,7 @@ from backend.config.layer_patterns import factor_shapes
 from backend.optimizers import build
 from backend.optimizers.state import ExactState, rate, weights_to_use
 from backend.plan.memory.optimizer_bytes import KINDS, StateBytes, state_bytes, trained_bytes
-from backend.training.requests import Asks
+from backend.training.requests import Requests
 from tests.tiny.training import config, events, lora_of, same, state_of, train_here
 
 # Large enough for 8-bit states; the small one stays below bitsandbytes' limit.
@@ -177,12 +177,12 @@ def test_schedule_free_run_goes_on_and_saves_the_averaged_weights(
     assert code == 0, events(straight, "error")
     looks: list[int] = []
 
-    def stop(self: Asks) -> bool:
+    def stop(self: Requests) -> bool:
         looks.append(1)
         return len(looks) > 4
 
-    monkeypatch.setattr(Asks, "stop", property(stop))
-    monkeypatch.setattr(Asks, "check", lambda self: None)
+    monkeypatch.setattr(Requests, "stop", property(stop))
+    monkeypatch.setattr(Requests, "check", lambda self: None)
     seen = {
         "sampling": {"prompts": [{"prompt": "a dog", "width": 32, "height": 32, "steps": 2}]},
         "validation": {"validation_folders": [{"path": str(image_folder), "name": "same"}]},

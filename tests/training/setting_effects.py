@@ -28,18 +28,19 @@ from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
-from backend.training import inputs as gathering
-from backend.training import prepare as preparing
-from backend.training.between_steps import Duties
-from backend.training.checkpoint import Position
+from backend.training import assembly, gathering
+from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
-from backend.training.inputs import Inputs, gather, scan_dataset
+from backend.training.encoding import encode
+from backend.training.gathering import gather, scan_dataset
+from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
-from backend.training.prepare import make_accelerator
-from backend.training.requests import Asks
-from backend.training.step_rows import row_writer
-from backend.training.trainable import Trained, load_trained
-from backend.training.validation import Measured
+from backend.training.position import Position
+from backend.training.prepare import make_accelerator, seed
+from backend.training.requests import Requests
+from backend.training.step_log import row_writer
+from backend.training.trainable import Trainable, load_trainable
+from backend.training.validation import ValidationLoss
 
 CPU = torch.device("cpu")
 
@@ -49,7 +50,7 @@ class World:
     """What a run of the tiny FLUX has gathered and loaded, for observations of other settings on the same files."""
 
     inputs: Inputs
-    trained: Trained
+    trainable: Trainable
     accelerator: Any
     events: EventWriter
     run: Run
@@ -65,19 +66,21 @@ class World:
         own, plan = self.inputs, self.plan(cfg)
         sizes = gathering._check_settings(cfg, own.family, self.empty, own.names, plan, CPU, own.dtype)
         precision = mixed_precision(cfg.training.mixed_precision, CPU)
-        changed = replace(
-            own, cfg=cfg, plan=plan, targets=tuple(sizes), sizes=sizes, precision=precision, expected=None
-        )
+        changed = replace(own, cfg=cfg, plan=plan, sizes=sizes, precision=precision, expected=None)
         return replace(changed, swapped=gathering._swapped(changed, self.empty))
 
 
 def make_world(cfg: Config, stack: ExitStack) -> World:
     run = Run.create(cfg)
     events = EventWriter(run)
-    inputs = gather(cfg, events, Asks(Control(run)))
-    accelerator = make_accelerator(cfg, inputs)
-    trained = load_trained(inputs, accelerator, events, stack)
-    return World(inputs, trained, accelerator, events, run, inputs.code.empty_denoiser(inputs.base), cache_folder(cfg))
+    requests = Requests(Control(run))
+    inputs = gather(cfg, events, requests)
+    encode(inputs, events, requests)
+    accelerator = make_accelerator(inputs)
+    trainable = load_trainable(inputs, accelerator, events, stack)
+    return World(
+        inputs, trainable, accelerator, events, run, inputs.code.empty_denoiser(inputs.base), cache_folder(cfg.compile)
+    )
 
 
 # Observations: what is asked is given the world and a config, and answers with something to compare.
@@ -118,7 +121,7 @@ def limited(world: World, cfg: Config) -> Any:
 
 
 def _compile(world: World, cfg: Config) -> tuple[Any, ...]:
-    model, calls = copy.deepcopy(world.trained.denoiser), []
+    model, calls = copy.deepcopy(world.trainable.denoiser), []
     given = replace(world.inputs, cfg=cfg, plan=world.plan(cfg))
     compile_ = torch.compile
 
@@ -130,7 +133,7 @@ def _compile(world: World, cfg: Config) -> tuple[Any, ...]:
         patch.setattr(torch, "compile", recorded)
         torch._dynamo.config.recompile_limit = 8
         shapes = ShapeRuntime.from_plan(cfg, given.plan, CPU, torch.float32)
-        trained = replace(world.trained, denoiser=model)
+        trained = replace(world.trainable, denoiser=model)
         telemetry, report = compile_blocks(given, trained, shapes, world.cache, stack)
     left_out = sum(isinstance(layer, nn.Linear) and "forward" in vars(layer) for layer in model.modules())
     budget = torch._functorch.config.activation_memory_budget
@@ -141,9 +144,9 @@ def recorded(world: World, cfg: Config) -> Any:
     """Whether passes are recorded as CUDA graphs, as if this device had them, and whether they are tried first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "DEVICE", "cpu")
-        denoiser = copy.deepcopy(world.trained.denoiser)
+        denoiser = copy.deepcopy(world.trainable.denoiser)
         recorder = record_passes(
-            replace(world.inputs, cfg=cfg), replace(world.trained, denoiser=denoiser), world.events
+            replace(world.inputs, cfg=cfg), replace(world.trainable, denoiser=denoiser), world.events
         )
     return recorder is not None, recorder is not None and recorder.trial is not None
 
@@ -172,21 +175,21 @@ def loaded(world: World, cfg: Config) -> Any:
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(swap_run, "Swap", swapped)
-        trained = load_trained(world.given(cfg), world.accelerator, world.events, stack)
-        modules = dict(trained.denoiser.named_modules())
-        layers = {name: _layer(modules[name]) for name in trained.lora.layers if name in modules}
-        optimizer, scheduler = trained.optimizer.optimizer, trained.scheduler.scheduler
+        trainable = load_trainable(world.given(cfg), world.accelerator, world.events, stack)
+        modules = dict(trainable.denoiser.named_modules())
+        layers = {name: _layer(modules[name]) for name in trainable.lora.layers if name in modules}
+        optimizer, scheduler = trainable.optimizer.optimizer, trainable.scheduler.scheduler
         groups = [
             (sum(p.numel() for p in group["params"]), {k: v for k, v in group.items() if k != "params"})
             for group in optimizer.param_groups
         ]
         schedule = [factor(step) for factor in getattr(scheduler, "lr_lambdas", ()) for step in range(12)]
-        base = sorted({f"{type(m).__name__} {getattr(m, 'compute', '')}" for m in trained.denoiser.modules()})
-        base += sorted({str(tensor.dtype) for tensor in trained.denoiser.state_dict().values()})
-        hooks = _checkpointing(trained.denoiser)
+        base = sorted({f"{type(m).__name__} {getattr(m, 'compute', '')}" for m in trainable.denoiser.modules()})
+        base += sorted({str(tensor.dtype) for tensor in trainable.denoiser.state_dict().values()})
+        hooks = _checkpointing(trainable.denoiser)
         return (
             layers, type(optimizer).__name__, str(groups), schedule, base, hooks, swaps,
-            trained.norms and trained.norms.limit, trained.ema and trained.ema.decay,
+            trainable.norms and trainable.norms.limit, trainable.ema and trainable.ema.decay,
         )  # fmt: skip
 
 
@@ -224,15 +227,15 @@ def trained_with(world: World, cfg: Config) -> Any:
 
 
 def decoded(world: World, cfg: Config) -> Any:
-    made = preparing._decoder(replace(world.inputs, cfg=cfg, expected=None), world.trained.denoiser)
+    made = assembly.make_decoder(replace(world.inputs, cfg=cfg, expected=None), world.trainable.denoiser)
     return made.turns, made.tiled, made.may_turn, made.may_tile
 
 
 def validated(world: World, cfg: Config) -> Any:
     """What a validation is measured with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "validate", lambda examples, forward, **named: named)
-        found = preparing._measure(replace(world.inputs, cfg=cfg), None, None, [])  # type: ignore[arg-type]
+        patch.setattr(assembly, "validate", lambda examples, forward, **named: named)
+        found = assembly.measure(replace(world.inputs, cfg=cfg), None, None, [])  # type: ignore[arg-type]
     return found["sigmas"], found["repeats"], found["seed"]  # type: ignore[index]
 
 
@@ -240,7 +243,7 @@ def described(world: World, cfg: Config) -> Any:
     """The metadata of the saved file, but for the time."""
     said = file_metadata(
         cfg, world.inputs.scan.train.items, {}, architecture="a", base_model_version="b", targets=1, step=1,
-        total_steps=2, epoch=1, started=0.0,
+        steps=world.inputs.plan.steps, epoch=1, prediction="flow", started=0.0,
     )  # fmt: skip
     return {name: value for name, value in said.items() if "finished" not in name and "date" not in name}
 
@@ -269,7 +272,7 @@ def kept_in(world: World, cfg: Config) -> Any:
 
 def read_ahead(world: World, cfg: Config) -> Any:
     with ExitStack() as stack:
-        return stack.enter_context(preparing._loader(replace(world.inputs, cfg=cfg)))._ahead
+        return stack.enter_context(assembly.make_loader(replace(world.inputs, cfg=cfg), world.events))._ahead
 
 
 def shown_in_tensorboard(world: World, cfg: Config) -> Any:
@@ -281,7 +284,7 @@ def shown_in_tensorboard(world: World, cfg: Config) -> Any:
 def seeded(world: World, cfg: Config) -> Any:
     """Whether torch computes deterministically after the settings' seeds are set."""
     try:
-        preparing._seed(cfg)
+        seed(cfg.training)
         return torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -295,21 +298,30 @@ def done_between_steps(world: World, cfg: Config) -> Any:
     def note(what: str) -> None:
         done.append((position.step, what))
 
-    def measure(examples: Any) -> Measured:
+    def measure(examples: Any) -> ValidationLoss:
         note("validate")
         sigmas = len(cfg.validation.validation_sigmas)
-        return Measured((0.0,) * sigmas)
+        return ValidationLoss((0.0,) * sigmas)
 
-    duties = Duties(
-        cfg, position, 6, SimpleNamespace(settle=lambda: None),
-        SimpleNamespace(owed=False, save=lambda: note("save")), Asks(Control(world.run)), world.events,
-        {"set": lambda: []}, measure, lambda step: note("sample"),
-    )  # fmt: skip
-    duties.at_start()
+    between_steps = BetweenSteps(
+        saving=cfg.saving,
+        validation=cfg.validation,
+        sampling=cfg.sampling,
+        position=lambda: position,
+        total_steps=6,
+        step_log=SimpleNamespace(settle=lambda: None),
+        saver=SimpleNamespace(owed=False, state_is_old=False, save=lambda: note("save")),
+        requests=Requests(Control(world.run)),
+        events=world.events,
+        validation_sets={"set": ValidationSet(count=0, read=list)},
+        measure=measure,
+        draw_samples=lambda step: note("sample"),
+    )
+    between_steps.at_start()
     for step in range(1, 7):
-        position.step, position.epoch = step, step // 2
-        duties.after_step()
-    duties.at_end()
+        position = Position(step=step, epoch=step // 2)
+        between_steps.after_step(range((step - 1) // 2 + 1, step // 2 + 1))
+    between_steps.at_end()
     return done
 
 

@@ -228,7 +228,7 @@ PROVEN: dict[str, str] = {
     **{f"model.{n}": _SD3 for n in ("text_encoder_3", "tokenizer_3")},
     "model.zero_cond_t": "models/qwen_image/test_edit_plus.py"
     "::test_which_of_the_two_it_is_comes_from_folder_file_or_setting",
-    "dataset.folders": "data/test_dataset.py::test_folders_repeats_and_settings_of_problems",
+    "dataset.folders": "dataset/test_dataset.py::test_folders_repeats_and_settings_of_problems",
     "dataset.control_resolution": "models/qwen_image/test_edit_plus.py"
     "::test_the_plan_counts_the_tokens_of_every_control_picture",
     "dataset.max_token_length": "models/sdxl/test_text_training.py"
@@ -255,12 +255,12 @@ PROVEN: dict[str, str] = {
     "loss.zero_terminal_snr": "training/test_step.py::test_sdxl",
     "compile.compile_cache_dir": "training/test_compiled.py"
     "::test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start",
-    "validation.validation_folders": "data/test_dataset.py::test_validation_folders_and_leaks",
+    "validation.validation_folders": "dataset/test_dataset.py::test_validation_folders_and_leaks",
     "saving.output_dir": "runs/test_folder.py::test_a_folder_that_can_not_be_made_is_named",
     "saving.save_last_n": "training/test_settings.py"
     "::test_epochs_rule_and_saves_come_at_their_ends_and_the_last_few_stay",
     "saving.save_precision": "training/test_settings.py::test_the_file_tells_what_it_is",
     "saving.save_layout": "training/test_run.py::test_diffusers_draws_the_trainers_own_sample_from_base_and_lora",
-    "saving.save_state": "training/test_checkpoint.py::test_only_the_newest_is_kept_and_nothing_is_overwritten",
+    "saving.save_state": "training/test_step.py::test_flux",
     "logging.log_level": "runs/test_logs.py::test_started_by_hand_the_terminal_sees_the_log_too",
 }  # fmt: skip

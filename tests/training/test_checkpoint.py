@@ -14,12 +14,13 @@ import torch
 
 from backend.base.errors import DiskFull, Refused
 from backend.lora.inject import Lora
-from backend.optimizers.build import make_optimizer, make_scheduler
+from backend.optimizers.build import make_optimizer
+from backend.optimizers.schedules import make_scheduler
+from backend.runs.state_folder import newest_whole_state
 from backend.training.checkpoint import Fingerprint, Position, load_state, save_state
-from backend.training.state_folder import newest_state
 from tests.tiny.lora import inputs, trained
 
-PRINT = Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1")
+PRINT = Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="d1")
 USUAL = {"learning_rate": 1e-2, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -44,8 +45,8 @@ class Small:
 
 def latest_state(folder: Path) -> Path | None:
     """The newest state that is whole."""
-    found = newest_state(folder)
-    return found and found.state
+    found = newest_whole_state(folder)
+    return found and found.path
 
 
 def same(a: Lora, b: Lora) -> bool:
@@ -141,17 +142,30 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
     small = Small()
     state = save_state(tmp_path, Position(), small.lora, small.parts, PRINT)
     for other, said in (
-        (Fingerprint(8, 4.0, ("a", "b"), "adamw", "d1"), "network_dim"),
-        (Fingerprint(4, 8.0, ("a", "b"), "adamw", "d1"), "network_alpha"),
-        (Fingerprint(4, 4.0, ("a",), "adamw", "d1"), "targets"),
-        (Fingerprint(4, 4.0, ("a", "b"), "sgd", "d1"), "optimizer"),
-        (Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", loraplus="on"), "loraplus_lr_ratio .off, now on"),
+        (Fingerprint(rank=8, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="d1"), "network_dim"),
+        (Fingerprint(rank=4, alpha=8.0, targets=("a", "b"), optimizer="adamw", data="d1"), "network_alpha"),
+        (Fingerprint(rank=4, alpha=4.0, targets=("a",), optimizer="adamw", data="d1"), "targets"),
+        (Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="sgd", data="d1"), "optimizer"),
+        (
+            Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="d1", loraplus="on"),
+            "loraplus_lr_ratio .off, now on",
+        ),
     ):
         with pytest.raises(Refused, match=said):
             load_state(state, small.lora, small.parts, other)
-    load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "other pictures"))
+    load_state(
+        state,
+        small.lora,
+        small.parts,
+        Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="other pictures"),
+    )
     assert "pictures changed" in caplog.text and "kept as" not in caplog.text
-    load_state(state, small.lora, small.parts, Fingerprint(4, 4.0, ("a", "b"), "adamw", "d1", "int8 int8"))
+    load_state(
+        state,
+        small.lora,
+        small.parts,
+        Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="d1", base="int8 int8"),
+    )
     assert "kept as none, multiplied in bf16 when the run stopped, and is kept as int8, multiplied" in caplog.text
     # a state of before there were manifests and LoRA+ resumes too, of a run without LoRA+
     (state / "manifest.json").unlink()

@@ -11,7 +11,7 @@ from torch import nn
 
 from backend.compile.telemetry import Telemetry
 from backend.runs.events import EventWriter
-from backend.training.compile_progress import CompilePulse
+from backend.training.compile_progress import CompileProgress
 from tests.tiny.event_lines import event_lines
 
 
@@ -25,7 +25,7 @@ def test_the_events_name_what_is_being_compiled(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     block = nn.Linear(4, 4)
     try:
-        with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
+        with CompileProgress(telemetry=telemetry, events=EventWriter(path), every_s=0.02):
             torch.compile(block.forward, backend=slow_backend)(torch.ones(2, 4))
             # Nothing polls the telemetry before the first step, and still the graph is told.
             wait_until(lambda: any("graph" in event for event in event_lines(path)))
@@ -47,7 +47,7 @@ def wait_until(so: Callable[[], bool], seconds: float = 20) -> None:
 def test_nothing_is_said_while_nothing_compiles(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     telemetry = Telemetry().start()
-    with CompilePulse(telemetry, EventWriter(path), every_s=0.02):
+    with CompileProgress(telemetry=telemetry, events=EventWriter(path), every_s=0.02):
         time.sleep(0.1)
     telemetry.stop()
     assert event_lines(path) == []

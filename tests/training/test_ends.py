@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+import backend.runs.state_folder
 import backend.training.save_check
 import backend.training.saver
-import backend.training.state_folder
 from backend.config.schema import Config
 from backend.latents.store import LatentCache
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
 from backend.runs.control import Control
 from backend.runs.folder import Run
-from backend.training.job import Job
-from backend.training.monitor import Watch
+from backend.runs.state_folder import replaceable_bytes
+from backend.training.monitor import Monitor
 from backend.training.save_check import room_problems
-from backend.training.state_folder import replaceable_bytes
+from backend.training.trainer import Trainer
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
@@ -86,11 +86,11 @@ def at_call(number: int, real: Callable[..., Any], error: BaseException, after: 
     ("owner", "name", "error", "after", "kept"),
     [
         # in the pass of step 4; a library that ends the process; in the device's own code
-        (Job, "loss", ValueError("an error nobody thought of"), False, 3),
-        (Job, "backward", SystemExit("a library gave up"), True, 3),
+        (Trainer, "loss", ValueError("an error nobody thought of"), False, 3),
+        (Trainer, "backward", SystemExit("a library gave up"), True, 3),
         # after the optimizer's step, before and while it is counted
-        (Job, "count_batch", RuntimeError("CUDA error: unknown error"), False, 4),
-        (Watch, "measure", OSError(errno.EIO, "Input/output error"), False, 4),
+        (Trainer, "count_batch", RuntimeError("CUDA error: unknown error"), False, 4),
+        (Monitor, "measure", OSError(errno.EIO, "Input/output error"), False, 4),
     ],
 )
 def test_an_error_in_a_step_keeps_the_last_whole_one(
@@ -109,7 +109,7 @@ def test_an_error_in_a_step_keeps_the_last_whole_one(
 
 
 def test_an_error_before_the_first_step_is_told_as_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Job, "loss", at_call(1, Job.loss, ValueError("an error nobody thought of")))
+    monkeypatch.setattr(Trainer, "loss", at_call(1, Trainer.loss, ValueError("an error nobody thought of")))
     run, said = place.failed()
     assert "nobody thought of" in said and not run.has_state() and not list(run.checkpoints_dir.iterdir())
 
@@ -124,7 +124,7 @@ def test_samples_or_validation_that_fail_keep_the_step_before_them(
         changes = {"sampling": {"prompts": [PROMPT], "sample_every_n_steps": 2}}
     else:
         monkeypatch.setattr(
-            "backend.training.prepare.validate", at_call(1, None, RuntimeError("an unknown kernel error"))
+            "backend.training.assembly.validate", at_call(1, None, RuntimeError("an unknown kernel error"))
         )
         held_out = [{"path": str(place.images), "name": "same"}]
         changes = {"validation": {"validation_folders": held_out, "validate_every_n_steps": 2}}
@@ -191,7 +191,7 @@ def test_a_cache_file_lost_with_its_picture_ends_the_run_with_the_last_step(
     cfg = config(
         place.base, images, tmp_path, training={"max_train_steps": 12}, dataset={"loader_workers": 0},
     )  # fmt: skip
-    monkeypatch.setattr(Job, "loss", lose(tmp_path, images, at=3))
+    monkeypatch.setattr(Trainer, "loss", lose(tmp_path, images, at=3))
     run, code = train_here(cfg)
     (error,) = events(run, "error")
     assert code == 1 and "can't be read" in error["text"] and "The LoRA of step " in error["text"]
@@ -199,10 +199,10 @@ def test_a_cache_file_lost_with_its_picture_ends_the_run_with_the_last_step(
 
 
 def lose(cache: Path, images: Path | None, at: int) -> Callable[..., Any]:
-    """`Job.loss`, before whose call `at` every cache file turns into a folder; the pictures go too, where given."""
-    real, calls = Job.loss, []
+    """`Trainer.loss`, before whose call `at` every cache file turns into a folder; the pictures go too, where given."""
+    real, calls = Trainer.loss, []
 
-    def loss(self: Job, batch: Any) -> Any:
+    def loss(self: Trainer, batch: Any) -> Any:
         calls.append(1)
         if len(calls) == at:
             for path in list((cache / "cache").rglob("*.safetensors")):
@@ -226,7 +226,7 @@ def test_what_is_no_part_of_training_costs_no_training(
     monkeypatch.setattr(Control, "pending", at_call(4, Control.pending, broken))
     monkeypatch.setattr(Run, "finish", at_call(1, Run.finish, broken))
     images = draw_pictures(tmp_path / "images")
-    monkeypatch.setattr(Job, "loss", lose(tmp_path, None, at=2))
+    monkeypatch.setattr(Trainer, "loss", lose(tmp_path, None, at=2))
     write, calls = LatentCache.write, []
 
     def refused(self: LatentCache, path: Path, tensors: Any, **said: str) -> None:
@@ -247,13 +247,13 @@ def test_the_state_is_kept_in_time_without_any_save_asked_for(place: Place, monk
     """What a kill or a power cut costs at most is ten minutes; here it is a step."""
     monkeypatch.setattr(backend.training.saver, "STATE_EVERY_S", 0.0)
 
-    def killed(self: Job, batch: Any, real: Any = Job.loss) -> Any:
+    def killed(self: Trainer, batch: Any, real: Any = Trainer.loss) -> Any:
         if self.position.step == 3:
             raise KeyboardInterrupt
         return real(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "loss", killed)
+        patch.setattr(Trainer, "loss", killed)
         run, code = train_here(place.settings())
     assert code == 1 and not list(run.checkpoints_dir.iterdir())
     assert run.status().state_step == 3 and [event["step"] for event in events(run, "state")] == [1, 2, 3]
@@ -280,7 +280,7 @@ def test_a_damaged_state_is_told_and_steps_that_come_again_replace_their_samples
         sampling={"prompts": [PROMPT], "sample_every_n_steps": 3},
     )
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "loss", at_call(4, Job.loss, KeyboardInterrupt()))
+        patch.setattr(Trainer, "loss", at_call(4, Trainer.loss, KeyboardInterrupt()))
         run, code = train_here(cfg)
     assert code == 1 and sorted(state.name for state in run.state_dir.glob("step-*")) == [
         "step-00000002", "step-00000003"]  # fmt: skip
@@ -339,9 +339,7 @@ def test_a_disk_that_does_not_even_answer_a_look_is_tried_again(place: Place, mo
     monkeypatch.setattr(backend.training.saver, "AGAIN_S", 0.0)
     gone = OSError(errno.ESTALE, "Stale file handle")
     monkeypatch.setattr(backend.training.saver, "unused_path", at_call(1, backend.training.saver.unused_path, gone))
-    monkeypatch.setattr(
-        backend.training.state_folder, "_latest", at_call(2, backend.training.state_folder._latest, gone)
-    )
+    monkeypatch.setattr(backend.runs.state_folder, "_latest", at_call(2, backend.runs.state_folder._latest, gone))
     run, code = train_here(place.settings(saving={"save_every_n_steps": 2}))
     assert code == 0 and same(lora_of(run), lora_of(place.straight)), events(run, "error")
     (said,) = [event for event in events(run, "warning") if "could not be saved" in event["text"]]

@@ -12,16 +12,16 @@ import torch
 from backend.base.errors import Refused
 from backend.plan.memory.machine import named_card
 from backend.plan.memory.nearest import Search
-from backend.training.expected_memory import FILE, Expected, limit
+from backend.training.expected_memory import FILE, ExpectedMemory, limit
 from tests.plan.test_memory import WORK, flux_dev, settings
 from tests.tiny.training import config, events, train_here
 
 
-def expected(gigabytes: float, **changes: dict[str, object]) -> Expected:
+def expected(gigabytes: float, **changes: dict[str, object]) -> ExpectedMemory:
     search = Search(settings(**changes), WORK, named_card(gigabytes), flux_dev())
     found = search.after({})
     assert found is not None
-    return Expected(search, found)
+    return ExpectedMemory(search=search, estimate=found)
 
 
 def test_a_run_writes_both_down(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
@@ -47,15 +47,15 @@ def test_a_run_writes_both_down(tiny_flux: Path, image_folder: Path, tmp_path: P
 
 def test_a_model_whose_weights_can_not_fit_is_refused_with_the_nearest_change() -> None:
     with pytest.raises(Refused) as refused:
-        expected(16).refuse_what_can_not_fit()
+        expected(16).refuse_if_too_large()
     (problem,) = refused.value.problems
-    assert "does not fit the card: training needs at least" in problem.text and "weights 22.2 GB" in problem.text
+    assert "does not fit the GPU: training needs at least" in problem.text and "weights 22.2 GB" in problem.text
     assert "has 16.0 GB free of 16.0 GB" in problem.text and "then" in problem.remedy
 
 
 def test_every_stage_that_can_not_fit_is_told_at_once() -> None:
     with pytest.raises(Refused) as refused:
-        expected(7, memory={"vram_limit_gb": 6}).refuse_what_can_not_fit()
+        expected(7, memory={"vram_limit_gb": 6}).refuse_if_too_large()
     stages = [problem.text for problem in refused.value.problems]
     assert any("encoding captions" in text for text in stages) and any(": training" in text for text in stages)
     assert all("vram_limit_gb leaves 6.0 GB" in text for text in stages)
@@ -64,9 +64,9 @@ def test_every_stage_that_can_not_fit_is_told_at_once() -> None:
 def test_what_only_activations_make_too_large_is_tried() -> None:
     tight = expected(25)
     assert tight.estimate.verdict == "does_not_fit"
-    tight.refuse_what_can_not_fit()
+    tight.refuse_if_too_large()
     on_cpu = replace(tight, search=Search(settings(), WORK, named_card(1), flux_dev(), on_card=False))
-    on_cpu.refuse_what_can_not_fit()
+    on_cpu.refuse_if_too_large()
 
 
 def test_a_limit_on_the_cpu_is_told(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend.training import expected_memory
-from backend.training.job import Job
+from backend.training.trainer import Trainer
 from tests.tiny.training import config, events, rows, train_here
 
 pytestmark = pytest.mark.gpu
@@ -39,9 +39,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
 
     def watched(name: str) -> None:
-        plain = getattr(Job, name)
+        plain = getattr(Trainer, name)
 
-        def call(self: Job, *arguments: object) -> object:
+        def call(self: Trainer, *arguments: object) -> object:
             if self.position.step < 2:
                 return plain(self, *arguments)
             torch.cuda.set_sync_debug_mode("warn")
@@ -53,7 +53,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
                 torch.cuda.set_sync_debug_mode("default")
                 seen.extend(f"{name}: {w.message}" for w in caught if "synchroniz" in str(w.message))
 
-        monkeypatch.setattr(Job, name, call)
+        monkeypatch.setattr(Trainer, name, call)
 
     for name in ("loss", "clip_gradients", "count_batch", "count_step"):
         watched(name)
@@ -77,5 +77,5 @@ def test_a_model_that_can_not_fit_is_refused_before_it_loads(
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     assert code == 2
     (error,) = events(run, "error")
-    assert "does not fit the card" in error["text"] and "weights" in error["text"] and "free of" in error["text"]
+    assert "does not fit the GPU" in error["text"] and "weights" in error["text"] and "free of" in error["text"]
     assert not any(event["phase"] in ("cache_latents", "load") for event in events(run, "phase"))

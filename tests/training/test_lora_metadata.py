@@ -7,14 +7,20 @@ from pathlib import Path
 
 from backend.config.schema import Config
 from backend.dataset.items import Item
+from backend.plan.steps import GroupCount, StepPlan
 from backend.training.lora_metadata import file_metadata
+
+STEPS = StepPlan(
+    images=3, entries=3, buckets=1, batch_size=1, groups=(GroupCount("64x64", 3, 3, 3),), accumulation=1, steps=1,
+    asked_epochs=None,
+)  # fmt: skip
 
 
 def described(*captions: str) -> dict[str, str]:
     items = [Item(f"{n}", Path(f"/pictures/{n}.png"), 64, 64, caption) for n, caption in enumerate(captions)]
     return file_metadata(
         Config(), items, {(64, 64): len(items)}, architecture="a", base_model_version="b", targets=1, step=1,
-        total_steps=1, epoch=0, started=0.0,
+        steps=STEPS, epoch=0, prediction="flow", started=0.0,
     )  # fmt: skip
 
 

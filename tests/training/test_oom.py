@@ -13,8 +13,8 @@ from backend.models.common import local
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent
-from backend.training.job import Job
-from backend.training.oom import Shortage, told
+from backend.training.oom import Shortage, explanation
+from backend.training.trainer import Trainer
 from tests.tiny.training import config, events, lora_of, same, state_of, train_here
 
 GB = 2**30
@@ -73,9 +73,9 @@ def test_kernels_and_libraries_say_it_in_their_own_words(text: str) -> None:
 
 def full_at(monkeypatch: pytest.MonkeyPatch, call: int, after_backward: bool = False) -> None:
     """Raise torch's own exception when the loss is asked for the `call`-th time."""
-    plain, calls = Job.loss, []
+    plain, calls = Trainer.loss, []
 
-    def loss(self: Job, batch: Any) -> Any:
+    def loss(self: Trainer, batch: Any) -> Any:
         calls.append(batch)
         if len(calls) == call:
             if after_backward:
@@ -83,7 +83,7 @@ def full_at(monkeypatch: pytest.MonkeyPatch, call: int, after_backward: bool = F
             raise torch.OutOfMemoryError(MESSAGE)
         return plain(self, batch)
 
-    monkeypatch.setattr(Job, "loss", loss)
+    monkeypatch.setattr(Trainer, "loss", loss)
 
 
 def test_the_last_whole_step_is_kept_and_can_be_resumed(
@@ -118,7 +118,7 @@ def test_the_last_whole_step_is_kept_and_can_be_resumed(
 def test_what_samples_or_validation_lose_is_not_the_step_before_them(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import backend.training.prepare
+    import backend.training.assembly
 
     cfg = config(
         tiny_flux, image_folder, tmp_path, training={"max_train_steps": 4}, dataset={"validation_split": 0.25},
@@ -131,7 +131,7 @@ def test_what_samples_or_validation_lose_is_not_the_step_before_them(
         raise torch.OutOfMemoryError(MESSAGE)
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend.training.prepare, "validate", full)
+        patch.setattr(backend.training.assembly, "validate", full)
         run, code = train_here(cfg)
     assert code == 1 and "The LoRA of step 2 is kept" in events(run, "error")[0]["text"]
     assert run.status().state_step == 2
@@ -143,14 +143,14 @@ def test_a_machine_without_ram_keeps_the_last_step_and_does_not_blame_the_files(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's own refusal of a petabyte, in a step and while the model loads."""
-    plain, calls = Job.loss, []
+    plain, calls = Trainer.loss, []
 
-    def loss(self: Job, batch: Any) -> Any:
+    def loss(self: Trainer, batch: Any) -> Any:
         calls.append(batch)
         return torch.empty(10**15) if len(calls) == 3 else plain(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "loss", loss)
+        patch.setattr(Trainer, "loss", loss)
         run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     (error,) = events(run, "error")
     assert code == 1 and error["error_kind"] == "ram" and "while training (step 3" in error["text"]
@@ -166,11 +166,13 @@ def test_a_machine_without_ram_keeps_the_last_step_and_does_not_blame_the_files(
 def test_recorded_passes_are_named_first(tmp_path: Path) -> None:
     """They keep memory that a run without them has."""
     writer, error = EventWriter(tmp_path / "events.jsonl"), torch.OutOfMemoryError(MESSAGE)
-    assert "cuda_graphs" not in told(error, writer, None).remedy
+    assert "cuda_graphs" not in explanation(error, writer, None).remedy
     writer.write(CudaGraphsEvent(state="recorded", shapes=2, seconds=1.0, kept=3 << 30, reason=""))
-    assert told(error, writer, None).remedy.startswith("Set compile.cuda_graphs to off: recorded passes keep 3.0 GB.")
+    assert explanation(error, writer, None).remedy.startswith(
+        "Set compile.cuda_graphs to off: recorded passes keep 3.0 GB."
+    )
     writer.write(CudaGraphsEvent(state="failed", reason="memory ran out beside them"))
-    assert "cuda_graphs" not in told(error, writer, None).remedy
+    assert "cuda_graphs" not in explanation(error, writer, None).remedy
 
 
 def test_three_settings_are_offered_with_what_they_save(
@@ -178,7 +180,7 @@ def test_three_settings_are_offered_with_what_they_save(
 ) -> None:
     from backend.plan.memory.machine import named_card
     from backend.plan.memory.nearest import Search
-    from backend.training.expected_memory import Expected
+    from backend.training.expected_memory import ExpectedMemory
     from backend.training.oom import remedy
     from tests.plan.test_memory import WORK, flux_dev, settings
 
@@ -186,7 +188,7 @@ def test_three_settings_are_offered_with_what_they_save(
     search = Search(cfg, WORK.at_batch(2), named_card(24), flux_dev())
     found = search.after({})
     assert found is not None
-    said = remedy(Expected(search, found), "train", GB)
+    said = remedy(ExpectedMemory(search=search, estimate=found), "train", GB)
     assert said.startswith("In order of least cost: (1) ") and "(3) " in said and "saves about" in said
     assert "training.gradient_checkpointing = true" in said
     assert "batch_size" in remedy(None, "train", GB) and "smaller samples" in remedy(None, "sample", GB)

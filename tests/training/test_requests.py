@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from backend.runs.control import Control
-from backend.training.requests import Asks, StopAsked
+from backend.training.requests import Requests, StopRequested
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_first_signal_asks_and_the_second_interrupts(name: str, tmp_path: Path) -> None:
-    kind, asks = getattr(signal, name), Asks(Control(tmp_path))
+    kind, requests = getattr(signal, name), Requests(Control(tmp_path))
     before = signal.signal(kind, signal.default_int_handler)
     try:
-        with asks.signals():
-            assert not asks.stop
+        with requests.signals():
+            assert not requests.stop
             os.kill(os.getpid(), kind)
-            assert asks.stop
-            with pytest.raises(StopAsked):
-                asks.check()
+            assert requests.stop
+            with pytest.raises(StopRequested):
+                requests.check()
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), kind)
         assert signal.getsignal(kind) is signal.default_int_handler
@@ -35,9 +35,9 @@ def test_the_first_signal_asks_and_the_second_interrupts(name: str, tmp_path: Pa
 def test_under_nohup_a_lost_terminal_is_no_request(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        asks = Asks(Control(tmp_path))
-        with asks.signals():
+        requests = Requests(Control(tmp_path))
+        with requests.signals():
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not asks.stop
+            assert not requests.stop
     finally:
         signal.signal(signal.SIGHUP, before)

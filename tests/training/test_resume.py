@@ -13,7 +13,7 @@ from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.folder import Run
-from backend.training.requests import Asks
+from backend.training.requests import Requests
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
@@ -68,12 +68,12 @@ def test_stopped_in_the_middle_of_a_step(
     """20 batches end inside a step and inside the third epoch, 12 between two steps."""
     looks = []
 
-    def stop(self: Asks) -> bool:
+    def stop(self: Requests) -> bool:
         looks.append(1)
         return len(looks) > batches
 
-    monkeypatch.setattr(Asks, "stop", property(stop))
-    monkeypatch.setattr(Asks, "check", lambda self: None)
+    monkeypatch.setattr(Requests, "stop", property(stop))
+    monkeypatch.setattr(Requests, "check", lambda self: None)
     run, code = train_here(settings(tiny_flux, image_folder, tmp_path))
     monkeypatch.undo()
     assert code == 0 and run.status().state == "stopped", events(run, "error")
@@ -152,7 +152,7 @@ def test_settings_changed_before_a_resume_hold_from_its_first_step(
     assert code == 0, events(run, "error")
     assert any("pictures changed" in event["text"] for event in events(run, "warning"))
     assert [(row["step"], row["epoch"]) for row in rows(run)[-2:]] == [(7, 1), (8, 2)]
-    assert any("goes on with the next epoch after step 6" in event["text"] for event in events(run, "warning"))
+    assert any("continues with the next epoch after step 6" in event["text"] for event in events(run, "warning"))
 
 
 def test_without_a_state_there_is_nothing_to_resume(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

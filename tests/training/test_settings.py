@@ -15,7 +15,7 @@ from backend.config.schema import Config
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from backend.training import prepare
-from backend.training.requests import Asks
+from backend.training.requests import Requests
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, state_of, train_here
 
@@ -193,7 +193,7 @@ def test_a_stop_ends_a_sample_between_its_steps_and_saves(
     )  # fmt: skip
     run = Run.create(cfg)
     drawing = lambda self: any(e["phase"] == "sample" for e in events(run, "phase"))  # noqa: E731
-    monkeypatch.setattr(Asks, "stop", property(drawing))
+    monkeypatch.setattr(Requests, "stop", property(drawing))
     _, code = train_here(cfg, run)
     assert code == 0 and run.status().state == "stopped" and run.status().state_step == 2
     assert not events(run, "sample") and events(run, "stopped")[0]["step"] == 2
@@ -205,7 +205,7 @@ def test_a_stop_while_pictures_are_encoded_ends_at_once(
     cfg = config(tiny_flux, image_folder, tmp_path)
     run = Run.create(cfg)
     encoding = lambda self: any(e["phase"] == "cache_latents" for e in events(run, "phase"))  # noqa: E731
-    monkeypatch.setattr(Asks, "stop", property(encoding))
+    monkeypatch.setattr(Requests, "stop", property(encoding))
     _, code = train_here(cfg, run)
     assert code == 0 and run.status().state == "stopped" and not run.has_state()
     assert not any(event["phase"] == "load" for event in events(run, "phase"))

@@ -16,10 +16,10 @@ import torch
 
 from backend.base.errors import DiskFull, Refused, WriteFailed
 from backend.optimizers.build import make_optimizer
+from backend.runs.state_folder import damage, newest_whole_state, stand_on
 from backend.training.checkpoint import Fingerprint, Position, load_state, save_state
-from backend.training.state_folder import damage, newest_state, stand_on
 
-PRINT = Fingerprint(4, 4.0, ("a",), "adamw", "d1")
+PRINT = Fingerprint(rank=4, alpha=4.0, targets=("a",), optimizer="adamw", data="d1")
 CALLS = ("open", "fsync", "replace", "rename", "mkdir", "unlink", "rmdir", "link")
 WRITES = (errno.ENOSPC, errno.EROFS)
 
@@ -115,11 +115,11 @@ class Small:
     def resume(self, folder: Path) -> int:
         """Resume from the newest whole state; its step."""
         self._fill(-1)
-        found = newest_state(folder)
+        found = newest_whole_state(folder)
         assert found is not None
-        step = load_state(found.state, self.lora, self.parts, PRINT).step
+        step = load_state(found.path, self.lora, self.parts, PRINT).step
         assert all((parameter == step).all() for parameter in self.lora.parameters())
-        stand_on(found.state)
+        stand_on(found.path)
         return step
 
     def _fill(self, value: float) -> None:
@@ -209,14 +209,14 @@ def test_a_flipped_byte_and_a_lost_end_are_told_and_the_older_state_is_taken(
     data = path.read_bytes()
     for broken in (data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :], data[:-9]):
         path.write_bytes(broken)
-        found = newest_state(states)
+        found = newest_whole_state(states)
         assert found is not None
         if name == "latest":
-            assert found.state.name == "step-00000002" and not found.damaged
+            assert found.path.name == "step-00000002" and not found.damaged
         else:
-            assert found.state.name == "step-00000001" and name in found.damaged[path.parent]
+            assert found.path.name == "step-00000001" and name in found.damaged[path.parent]
     path.unlink()
-    assert newest_state(states).state.name == ("step-00000002" if name == "latest" else "step-00000001")
+    assert newest_whole_state(states).path.name == ("step-00000002" if name == "latest" else "step-00000001")
     if name != "latest":
         # the next save keeps the one that was resumed from, and not the damaged one
         assert small.resume(states) == 1
@@ -229,7 +229,7 @@ def test_with_every_state_damaged_each_is_named(states: Path) -> None:
     for state in states.glob("step-*"):
         (state / "optimizer.pt").write_bytes(b"")
     with pytest.raises(Refused, match=r"step-00000002.*step-00000001.*network_weights"):
-        newest_state(states)
+        newest_whole_state(states)
 
 
 def test_states_of_before_there_were_manifests_resume_and_give_way(small: Small, states: Path) -> None:

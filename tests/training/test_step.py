@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from backend.memory.seeds import generator
-from backend.training.job import Job
+from backend.training.trainer import Trainer
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, rows, train_here
 
@@ -39,13 +39,13 @@ DRAW = {"min_timestep": 100.0, "max_timestep": 800.0}
 def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What torch's own generator, from which LoRA dropout draws, was set to for each batch."""
     found: list[int] = []
-    backward = Job.backward
+    backward = Trainer.backward
 
-    def noted(self: Job, loss: Tensor) -> None:
+    def noted(self: Trainer, loss: Tensor) -> None:
         found.append(torch.initial_seed())
         backward(self, loss)
 
-    monkeypatch.setattr(Job, "backward", noted)
+    monkeypatch.setattr(Trainer, "backward", noted)
     return found
 
 
@@ -56,9 +56,9 @@ def first_row(base: Path, where: Path, **changes: dict[str, Any]) -> tuple[dict[
     validation = {"validation_folders": [{"path": str(images), "name": "same"}], "validate_at_start": True}
     validation |= {"validation_sigmas": [0.3], "validation_repeats": 1, "validation_seed": 5}
     changes["dataset"] = {**DATA, **folders, **changes.get("dataset", {})}
-    cfg = config(base, images, where, training=TRAINING, validation=validation, **changes)
+    cfg = config(base, images, where, training=TRAINING, validation=validation, saving={"save_state": False}, **changes)
     run, code = train_here(cfg)
-    assert code == 0, events(run, "error")
+    assert code == 0 and not run.has_state(), events(run, "error")
     return rows(run)[0], events(run, "validation")
 
 

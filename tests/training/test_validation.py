@@ -16,10 +16,10 @@ from backend.objectives.flow_matching import FlowMatching
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
-from backend.training.between_steps import Duties, due
-from backend.training.checkpoint import Position
-from backend.training.requests import Asks
-from backend.training.validation import Example, Measured, validate
+from backend.training.between_steps import BetweenSteps, ValidationSet, due
+from backend.training.position import Position
+from backend.training.requests import Requests
+from backend.training.validation import Example, ValidationLoss, validate
 from tests.tiny.event_lines import event_lines
 
 CPU = torch.device("cpu")
@@ -84,17 +84,27 @@ def test_a_stop_does_not_wait_for_the_end_of_a_set(tmp_path: Path) -> None:
     run = Run.create(config)
     measured: list[str] = []
 
-    def measure_until_stopped(found: Iterable[Example]) -> Measured:
+    def measure_until_stopped(found: Iterable[Example]) -> ValidationLoss:
         for example in found:
             measured.append(example.key)
             Control(run).request("stop")
-        return Measured((1.0,))
+        return ValidationLoss((1.0,))
 
-    duties = Duties(
-        config, Position(), 10, None, None, Asks(Control(run)), EventWriter(run), {"held out": examples},
-        measure_until_stopped, None, pictures={"held out": 3},
-    )  # fmt: skip
-    duties.at_start()
+    between_steps = BetweenSteps(
+        saving=config.saving,
+        validation=config.validation,
+        sampling=config.sampling,
+        position=Position,
+        total_steps=10,
+        step_log=None,
+        saver=None,
+        requests=Requests(Control(run)),
+        events=EventWriter(run),
+        validation_sets={"held out": ValidationSet(count=3, read=examples)},
+        measure=measure_until_stopped,
+        draw_samples=None,
+    )
+    between_steps.at_start()
     told = event_lines(run)
     assert measured == ["k0"] and [event["kind"] for event in told if event["kind"] == "validation"] == []
     assert told[0]["phase"] == "validate" and told[0]["total"] == 3

@@ -1,4 +1,4 @@
-"""What a denoiser is told beside its noisy latents: encoded captions out of the cache, or captions encoded now."""
+"""Brings what a denoiser reads besides its noisy latents to the device: encoded captions and control pictures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backend.memory.devices import text_to_device
 
-Told = Mapping[str, Tensor | str]
-"""What a row is told, tensors by name. ``caption`` takes the place of the encoded text where encoders are trained."""
+Conditioning = Mapping[str, Tensor | str]
+"""Of one row, tensors by name. ``caption`` takes the place of the encoded text where encoders are trained."""
 
 CAPTION = "caption"
 
@@ -22,30 +22,31 @@ Encode = Callable[[Sequence[str]], list[dict[str, Tensor]]]
 """Captions -> what the text encoders give for each, on the device; with gradients where these are made."""
 
 
-def with_controls(told: Told, latents: Sequence[Tensor]) -> Told:
-    """`told` with the `latents` of its control pictures."""
-    return {**told, **dict(zip(CONTROLS[: len(latents)], latents, strict=True))}
+def with_controls(conditioning: Conditioning, latents: Sequence[Tensor]) -> Conditioning:
+    """`conditioning` with the `latents` of its control pictures."""
+    return {**conditioning, **dict(zip(CONTROLS[: len(latents)], latents, strict=True))}
 
 
-def controls_in(told: Mapping[str, Tensor]) -> list[Tensor]:
+def controls_in(conditioning: Mapping[str, Tensor]) -> list[Tensor]:
     """The latents of a row's control pictures, in their order."""
-    return [told[name] for name in CONTROLS if name in told]
+    return [conditioning[name] for name in CONTROLS if name in conditioning]
 
 
-@dataclass(frozen=True)
-class Teller:
-    """Brings what rows are told to the device. encode: what captions are encoded with; None where all are cached."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConditioningEncoder:
+    """Brings the conditioning of rows to the device, and encodes captions that are not in the cache."""
 
     device: torch.device
     encode: Encode | None = None
+    """What captions are encoded with; None where all are cached."""
 
-    def __call__(self, rows: Sequence[Told]) -> list[dict[str, Tensor]]:
+    def __call__(self, rows: Sequence[Conditioning]) -> list[dict[str, Tensor]]:
         """The tensors of each row on the device, all captions of the batch encoded at once."""
         captions = [str(row[CAPTION]) for row in rows if CAPTION in row]
         encoded = iter(self.encode(captions)) if captions and self.encode is not None else iter(())
-        told = []
+        on_device = []
         for row in rows:
             tensors = {name: value for name, value in row.items() if isinstance(value, Tensor)}
-            said = next(encoded) if CAPTION in row else {}
-            told.append({**said, **text_to_device(tensors, self.device)})
-        return told
+            text = next(encoded) if CAPTION in row else {}
+            on_device.append({**text, **text_to_device(tensors, self.device)})
+        return on_device

@@ -33,7 +33,7 @@ from backend.runs.folder import Run
 from backend.runs.keeper import Keeper
 from backend.runs.logsetup import configure_logging
 from backend.runs.metrics import MetricsWriter
-from backend.runs.states import state_step
+from backend.runs.state_folder import state_step
 
 log = logging.getLogger("toy")
 

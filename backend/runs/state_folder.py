@@ -1,9 +1,12 @@
-"""Keeps a run's resume states: the newest two, each with a hash of every file in it.
+"""Keeps and finds a run's resume states: the newest two, each with a hash of every file in it.
 
 A state is a folder ``step-00000100/``. Its ``manifest.json``, written last, holds the size and SHA-256 of each file and
 a number that grows with each save, so that a state is known to be whole, and which one is the newest. ``latest`` names
 the state that training stands on: the one saved last, or resumed from. States of before there were manifests have
 none and are taken as they are.
+
+`newest_state` looks for a state as cheaply as the page needs it, many times a minute; `newest_whole_state` compares
+every file with its hash before training continues from it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.errors import DiskFull, Refused
-from backend.base.files import atomic_folder, unused_path, write_atomic
+from backend.base.files import atomic_folder, open_file, unused_path, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -28,21 +31,22 @@ MANIFEST = "manifest.json"
 POSITION = "position.json"
 LATEST = "latest"
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)
-_NAME = re.compile(r"step-\d{8}(\+\d+)?(-\d+)?")
+_NAME = re.compile(r"step-(\d{8})(\+\d+)?(-\d+)?")
 
 
-@dataclass(frozen=True)
-class Found:
-    """The state to go on from, and what is wrong with each newer one: its folder -> a sentence."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeState:
+    """The state to continue from."""
 
-    state: Path
+    path: Path
     damaged: dict[Path, str]
+    """What is wrong with each newer one: its folder -> a sentence."""
 
 
 def keep_state(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a new state and make it the newest of `folder`; return its path.
 
-    The state that training stood on before is kept beside it, others are removed. Where the disk has no room for a
+    The state that training stood on before is kept with it, others are removed. Where the disk has no room for a
     third state, the older of the two goes first.
 
     Raises:
@@ -63,7 +67,45 @@ def keep_state(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
     return target
 
 
-def newest_state(folder: Path) -> Found | None:
+def newest_state(folder: Path) -> Path | None:
+    """The state that `LATEST` names, else the newest by its date; None where there is none. No file is compared.
+
+    Half-written ones don't count.
+    """
+    try:
+        with open_file(folder / LATEST) as stream:
+            named = folder / stream.read(200).decode("utf-8", "replace").strip()
+        if _NAME.fullmatch(named.name) and _is_whole(named):
+            return named
+    except (OSError, ValueError):
+        pass
+    try:
+        whole = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and _is_whole(path)]
+        return max(whole, key=lambda path: path.stat().st_mtime, default=None)
+    except OSError:
+        return None
+
+
+def state_step(folder: Path) -> int | None:
+    """The step that the newest whole state in a run's ``state/`` was saved at; None when there is none."""
+    state = newest_state(folder)
+    if state is None:
+        return None
+    try:
+        with open_file(state / POSITION) as stream:
+            step = json.load(stream)["position"]["step"]
+        return step if isinstance(step, int) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        match = _NAME.fullmatch(state.name)
+        return int(match[1]) if match else None
+
+
+def _is_whole(state: Path) -> bool:
+    # written last of its files
+    return (state / POSITION).is_file()
+
+
+def newest_whole_state(folder: Path) -> ResumeState | None:
     """The newest whole state in `folder`, every file compared with its hash; None where there is no state.
 
     Left-overs of a crash are removed. Refused when there are states and all are damaged; each is named.
@@ -76,10 +118,10 @@ def newest_state(folder: Path) -> Found | None:
                 path.unlink()
     damaged: dict[Path, str] = {}
     for state in _by_age(folder):
-        wrong = damage(state)
-        if wrong is None:
-            return Found(state, damaged)
-        damaged[state] = wrong
+        problem = damage(state)
+        if problem is None:
+            return ResumeState(path=state, damaged=damaged)
+        damaged[state] = problem
     if damaged:
         text = "No saved state can be used. " + " ".join(damaged.values())
         remedy = "Put the files back from a copy, or start a new run with the newest LoRA of checkpoints/ as "
@@ -185,8 +227,8 @@ def _latest(folder: Path) -> Path | None:
 
 def _states(folder: Path) -> list[Path]:
     """Folders of states; one without position and manifest is none."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return [path for path in found if (path / POSITION).exists() or (path / MANIFEST).exists()]
+    named = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return [path for path in named if (path / POSITION).exists() or (path / MANIFEST).exists()]
 
 
 def _by_age(folder: Path) -> list[Path]:
@@ -197,7 +239,7 @@ def _by_age(folder: Path) -> list[Path]:
 
     def age(path: Path) -> tuple[int, bool, float]:
         number = numbers[path]
-        # a damaged manifest tells no number: `latest` and the clock say where it stands
+        # a damaged manifest has no number: `latest` and the clock say where it stands
         return (highest if number is None else number, path == latest, path.stat().st_mtime)
 
     return sorted(numbers, key=age, reverse=True)

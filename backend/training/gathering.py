@@ -1,0 +1,218 @@
+"""Gathers and checks what a run works on, before anything large loads: base model, pictures, plan, memory."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import Problem, errors
+from backend.config.layer_patterns import Size, included
+from backend.config.layer_patterns import sizes as sizes_of
+from backend.config.schema import Config
+from backend.config.sections.training import TrainingSection
+from backend.dataset.items import DatasetScan, count_of
+from backend.dataset.scan import cache_folder, scan_dataset
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
+from backend.families.table import family as family_named
+from backend.latents.identity import text_identity, vae_identity
+from backend.latents.store import LatentCache, TextCache
+from backend.lora.inject import find_targets, is_large
+from backend.lora.keys import Names, linear_layers, names_of
+from backend.lora.load import check_continue
+from backend.memory import support
+from backend.memory.devices import mixed_precision, pick_device, weight_dtype
+from backend.memory.swap import swapped_paths
+from backend.models.common.base_weights import BaseWeights
+from backend.models.families import family_named as family_code
+from backend.objectives.choose import objective_of
+from backend.optimizers.from_settings import optimizer_of, scheduler_of
+from backend.plan import base_model_check as family_check
+from backend.plan.make_plan import make_plan
+from backend.plan.memory.swap import too_many
+from backend.plan.memory.work import work_of
+from backend.plan.plan import Plan
+from backend.plan.texts import CHUNK, CountTokens, token_counter
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
+from backend.runs.phase_progress import PhaseProgress
+from backend.shapes import attention
+from backend.training.expected_memory import ExpectedMemory, limit
+from backend.training.inputs import Inputs
+from backend.training.requests import Requests
+
+log = logging.getLogger(__name__)
+
+
+def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
+    """Check the base model, scan and plan, try the settings, and see that the model fits.
+
+    Refused with every problem of a stage at once. StopRequested when a stop is requested in the middle.
+    """
+    family = family_named(cfg.model.family)
+    base = BaseModelFiles.of(cfg.model)
+    report_problems(family_check.problems(cfg), events)
+    scan = _scan(cfg, events, requests)
+    geometry = family.geometry(base)
+    counter = token_counter(base, family)
+    counts = (counter if cfg.compile.caption_buckets else None, family.picture_tokens(base))
+    plan = make_plan(cfg, scan, geometry, family.narrowed(base), *counts)
+    report_problems([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
+    for line in plan.lines():
+        log.info(line)
+    events.write(PlanEvent(**plan.to_dict()))
+    events.write(StepTotalEvent(total=plan.steps.steps))
+
+    device = pick_device()
+    _limit(cfg, device, events)
+    dtype = weight_dtype(cfg.model.weight_dtype, device)
+    code = family_code(family.name)
+    empty = code.empty_denoiser(base)
+    names = names_of(linear_layers(empty), family)
+    base_weights = BaseWeights.of(cfg.network, base, family, names)
+    report_problems(base_weights.check() if base_weights else [], events)
+    sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
+    report_problems(support.slower(cfg, device), events)
+    inputs = Inputs(
+        cfg=cfg,
+        family=family,
+        code=code,
+        base=base,
+        device=device,
+        dtype=dtype,
+        precision=mixed_precision(cfg.training.mixed_precision, device),
+        geometry=geometry,
+        scan=scan,
+        plan=plan,
+        sizes=sizes,
+        names=names,
+        latents=_latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on"),
+        texts=TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency),
+        objective=objective_of(cfg, family, code, base),
+        base_weights=base_weights,
+    )
+    inputs = replace(inputs, swapped=_swapped(inputs, empty))
+    inputs = replace(inputs, expected=_expect(inputs, events))
+    if inputs.tiled_encode:
+        inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
+    return inputs
+
+
+def _limit(cfg: Config, device: torch.device, events: EventWriter) -> None:
+    without_effect = limit(cfg.memory.vram_limit_gb, device)
+    if without_effect:
+        events.write(WarningEvent(text=without_effect, remedy="Take memory.vram_limit_gb out."))
+        log.warning(without_effect)
+
+
+def _scan(cfg: Config, events: EventWriter, requests: Requests) -> DatasetScan:
+    with PhaseProgress(events, "scan") as progress:
+        scan = scan_dataset(cfg, requests.watched(progress))
+    for name, pictures in (("training", scan.train), *scan.validation.items()):
+        for line in pictures.summary():
+            log.info("%s: %s", name, line)
+    report_problems(scan.problems, events)
+    return scan
+
+
+def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None, facts: FamilyFacts) -> list[Problem]:
+    """A warning when the text encoder will not see the end of some captions."""
+    if counter is None:
+        return []
+    long = [caption for caption in scan.captions() if counter(caption) > plan.text_length]
+    if not long:
+        return []
+    text = f"{count_of(len(long), 'caption')} longer than {plan.text_length} tokens, cut there: {long[0][:60]!r} ..."
+    if "max_token_length" in facts.options and plan.text_length < facts.text_length + 2 * CHUNK:
+        remedy = "Shorten them, or raise max_token_length to 150 or 225."
+        return [Problem("dataset.max_token_length", None, text, remedy, "warning")]
+    if plan.text.fixed:
+        return [Problem("dataset.folders", None, text, "Shorten them: this model reads no more.", "warning")]
+    return [Problem("model.text_length", None, text, "Shorten them, or raise text_length.", "warning")]
+
+
+def report_problems(problems: list[Problem], events: EventWriter) -> None:
+    """Write warnings as events; Refused with all errors."""
+    for problem in problems:
+        if problem.severity == "warning":
+            events.write(WarningEvent(text=problem.text, remedy=problem.remedy))
+            log.warning(problem.sentence())
+    if errors(problems):
+        raise Refused.of(errors(problems))
+
+
+def _check_settings(
+    cfg: Config,
+    family: FamilyFacts,
+    empty: nn.Module,
+    names: Names,
+    plan: Plan,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Size]:
+    """Targets, the LoRA to continue from, optimizer, schedule and attention route are tried before the long work.
+
+    Returns the targets with their sizes.
+    """
+    targets = find_targets(empty, included(cfg.network, family), cfg.network.targets_exclude)
+    sizes = sizes_of(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
+    if cfg.network.network_weights:
+        network = cfg.network
+        path = resolve(network.network_weights)
+        check_continue(path, names, sizes, network.network_type, network.lokr_factor)
+    optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
+    scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
+    computed = compute_dtype(cfg.training, device, dtype)
+    lacking = support.problems(cfg.memory, device)
+    if lacking:
+        raise Refused.of(lacking)
+    try:
+        attention.choose(cfg.compile.attention, device, computed)
+    except ValueError as error:
+        raise Refused.from_error(error, "compile.attention") from error
+    return sizes
+
+
+def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:
+    """Module paths of the blocks to swap; Refused when there are not so many."""
+    count = inputs.cfg.memory.blocks_to_swap
+    if not count:
+        return ()
+    lists = inputs.running_order(empty)
+    total = sum(map(len, lists.values()))
+    problem = too_many(count, total)
+    if problem is not None:
+        raise Refused.of([problem])
+    return swapped_paths(empty, lists, count)
+
+
+def compute_dtype(settings: TrainingSection, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What attention computes in: autocast's format, else that of the weights."""
+    precision = mixed_precision(settings.mixed_precision, device)
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, dtype)
+
+
+def _latent_cache(cfg: Config, dtype: torch.dtype, tiled: bool) -> LatentCache:
+    """The cache of encoded pictures; those made in tiles, which differ a little, are kept apart."""
+    made_by = f"{vae_identity(cfg)} tiled" if tiled else vae_identity(cfg)
+    return LatentCache(cache_folder(cfg), made_by, dtype, cfg.dataset.transparency)
+
+
+def _expect(inputs: Inputs, events: EventWriter) -> ExpectedMemory | None:
+    """The estimate of the run's memory, written down; Refused when weights alone are more than the GPU has."""
+    cfg, plan = inputs.cfg, inputs.plan
+    work = replace(
+        work_of(cfg, plan),
+        encodes_text=bool(inputs.texts.missing(inputs.texts.path(*wanted) for wanted in inputs.wanted_text)),
+        encodes_pictures=bool(inputs.latents.missing(inputs.latents.path(*pair) for pair in inputs.pictures())),
+    )
+    expected = ExpectedMemory.of(cfg, work, inputs.device)
+    if expected is not None:
+        expected.write(events)
+        expected.refuse_if_too_large()
+    return expected
