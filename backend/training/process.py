@@ -18,7 +18,7 @@ from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import StoppedEvent
+from backend.runs.events.kinds import DoneEvent, StoppedEvent
 from backend.runs.folder import FinalState, Run, list_runs
 from backend.runs.keeper import Keeper
 from backend.runs.start_lock import one_start
@@ -65,7 +65,7 @@ def run_trainer(
             if logs is not None:
                 logs(run, cfg.logging.log_level)
             end = _train(run, cfg, events, requests, resume, accepted=changed)
-            events.write(end.state, **end.fields)
+            events.write((StoppedEvent if end.state == "stopped" else DoneEvent)(**end.fields))
             _finish(run, end.state, **end.fields)
             return DONE
         except StopRequested:

@@ -65,11 +65,13 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "gui.form_routes": ("backend.doctor",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.processes": ("backend.bench.worker",),
+    "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
+    "backend.bench.rehearsal.trial": ("backend.train",),
     "backend.doctor.__main__": ("backend.doctor.probe",),
     "backend.runs.supervise": ("backend.train",),
 }
 # Modules that import what a person's setting names: a package, never one of ours.
-NAMED_BY_SETTINGS = ("backend.config.packages", "backend.optimizers.build")
+NAMED_BY_SETTINGS = ("backend.config.packages", "backend.optimizers.class_names")
 IMPORTERS = ("import_module", "__import__", "run_module", "run_path", "resolve_name", "spec_from_file_location", "exec")
 
 OURS = re.compile(r"(?:backend|gui)(?:\.\w+)*\.?")
