@@ -21,10 +21,10 @@ from backend.config.migrate import LEGACY, migrate
 from backend.config.names import canonical, unknown_column, unknown_name, unknown_section
 from backend.config.profiles import apply_profile
 from backend.config.reading import Read, read_file, read_text
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import SECTIONS, Config, Setting, by_name, by_path
 
-_FORMS = {"json": "JSON", "yaml": "YAML", "command": "a command", "safetensors": "a file of weights"}
+_FORMS = {"json": "JSON", "yaml": "YAML", "command": "a command", "safetensors": "a safetensors file of weights"}
 _TEXT_KINDS = ("str", "text", "path", "choice")
 
 

@@ -9,14 +9,17 @@ from typing import Any
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
+from backend.config.sections.logging import LoggingSection
 from backend.config.sections.loss import LossSection
 from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
-from backend.config.sections.sampling import SamplePrompt, SamplingSection, ValidationFolder, ValidationSection
-from backend.config.sections.saving import LoggingSection, SavingSection
-from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TimestepsSection, TrainingSection
+from backend.config.sections.sampling import SamplePrompt, SamplingSection
+from backend.config.sections.saving import SavingSection
+from backend.config.sections.timesteps import TimestepsSection
+from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TrainingSection
+from backend.config.sections.validation import ValidationFolder, ValidationSection
 
 __all__ = [
     "DEFAULT_TRAIN_STEPS",

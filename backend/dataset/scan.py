@@ -29,7 +29,7 @@ from backend.families.table import family
 if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.config.sections.dataset import ImageFolder
-    from backend.config.sections.sampling import ValidationFolder
+    from backend.config.sections.validation import ValidationFolder
 
 __all__ = ["DatasetScan", "FolderSpec", "Item", "Scan", "cache_folder", "most_controls", "scan", "scan_dataset"]
 

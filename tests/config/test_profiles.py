@@ -6,7 +6,7 @@ import pytest
 
 from backend.config.load import loads
 from backend.config.profiles import PROFILES, apply_profile
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import with_values
 
 

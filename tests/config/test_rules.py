@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import ready
-from backend.config.rules.rows import RULES, check
+from backend.config.rules.check import RULES, check
 from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
 from tests.tiny.rule_rows import BROKEN, FOLDERS, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, WITHOUT_PACKAGES, Values
@@ -71,8 +71,8 @@ def test_a_family_that_edits_needs_a_control_picture_everywhere() -> None:
     cfg = with_values(Config(), {"model.base_model": "m", **UNPAIRED})
     assert [problem.path for problem in check(cfg, "start")] == [
         "dataset.folders[1].control_path",
-        "validation.validation_folders[0].control_path",
         "sampling.prompts[0].control_image",
+        "validation.validation_folders[0].control_path",
     ]
     assert check(with_values(cfg, {"model.family": "flux_kontext"}), "start") == []
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from backend.base.paths import resolve
 from backend.base.problems import Problem, Severity
 from backend.config.schema import Config, by_path, get
 from backend.config.sections.training import step_limit
@@ -83,3 +84,14 @@ def needs_pictures(path: str) -> Rule:
         "Set dataset.validation_split to 0.1, or add a row to validation.validation_folders",
         "warning",
     )
+
+
+def repeated(keys: list[str]) -> list[int]:
+    """Indexes of the keys that an earlier one equals."""
+    first = {key: index for index, key in reversed(list(enumerate(keys)))}
+    return [index for index, key in enumerate(keys) if first[key] != index]
+
+
+def folder_keys(rows: list[Any]) -> list[str]:
+    """The folder of each row, resolved, for comparison."""
+    return [str(resolve(row.path)) for row in rows]

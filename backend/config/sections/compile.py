@@ -1,4 +1,4 @@
-"""[compile]: torch.compile and the shapes it sees."""
+"""Declares [compile]: torch.compile and the shapes it receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[dataset]: the pictures and how they become batches."""
+"""Declares [dataset]: the pictures and how they become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[loss]: how a prediction is held against its target, and the noise and weights of diffusion models."""
+"""Declares [loss]: how a prediction is compared with its target, and the noise and weights of diffusion models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[memory]: what trades memory of the card for time or for memory of the machine."""
+"""Declares [memory]: what saves GPU memory, and what it costs."""
 
 from __future__ import annotations
 

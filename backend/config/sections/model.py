@@ -1,4 +1,4 @@
-"""[model]: what is trained on."""
+"""Declares [model]: the base model and its files."""
 
 from __future__ import annotations
 

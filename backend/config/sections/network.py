@@ -1,4 +1,4 @@
-"""[network]: the LoRA."""
+"""Declares [network]: the LoRA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[optimizer]: how the LoRA's weights move."""
+"""Declares [optimizer]: optimizer, learning rate and its schedule."""
 
 from __future__ import annotations
 

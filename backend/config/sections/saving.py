@@ -1,4 +1,4 @@
-"""[saving] and [logging]: what a run leaves behind."""
+"""Declares [saving]: what a run writes."""
 
 from __future__ import annotations
 
@@ -126,24 +126,5 @@ class SavingSection(Section):
         label="Trigger phrase",
         help="What to write in a prompt to call it up, written into the LoRA file. Empty takes the trigger word.",
         aliases=("trigger_phrase", "modelspec_trigger_phrase"),
-        advanced=True,
-    )
-
-
-class LoggingSection(Section):
-    """Further records beside the run's own."""
-
-    tensorboard: bool = setting(
-        False,
-        label="TensorBoard files",
-        help="Also writes TensorBoard event files into the run's folder. The Run tab needs none.",
-        aliases=("log_with", "use_tensorboard", "report_to"),
-        advanced=True,
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info",
-        label="Log level",
-        help="How much goes into the run's log. debug is for reports of faults.",
-        aliases=("logging_level", "verbosity", "console_log_level"),
         advanced=True,
     )

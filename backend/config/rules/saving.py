@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from backend.base.files import cut_name, longest_name
-from backend.base.paths import resolve
-from backend.config.rules.rule import Rule
+from backend.base.paths import is_broad, resolve
+from backend.config.rules.rule import Rule, longer_than_run
 from backend.config.sections.values import LONGEST_ENDING
 
 _LONGEST_FOLDER = 120
@@ -70,6 +70,15 @@ SAVING_RULES: tuple[Rule, ...] = (
         lambda last, steps, epochs: last is not None and steps is None and epochs is None,
         "save_last_n has no effect: nothing is saved on the way",
         "Set save_every_n_steps or save_every_n_epochs, or take save_last_n out",
+        "warning",
+    ),
+    longer_than_run("saving.save_every_n_steps", "the steps of the run", "steps", "Nothing is saved before the end"),
+    longer_than_run("saving.save_every_n_epochs", "the epochs of the run", "epochs", "Nothing is saved before the end"),
+    Rule(
+        ("saving.output_dir",),
+        is_broad,
+        "{output_dir} holds other things than runs",
+        "Choose a folder that is for runs alone, such as {output_dir}/runs",
         "warning",
     ),
 )

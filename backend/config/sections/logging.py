@@ -1,0 +1,26 @@
+"""Declares [logging]: further records of a run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from backend.config.declare import Section, setting
+
+
+class LoggingSection(Section):
+    """Further records beside the run's own."""
+
+    tensorboard: bool = setting(
+        False,
+        label="TensorBoard files",
+        help="Also writes TensorBoard event files into the run's folder. The Run tab needs none.",
+        aliases=("log_with", "use_tensorboard", "report_to"),
+        advanced=True,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info",
+        label="Log level",
+        help="How much goes into the run's log. debug is for reports of faults.",
+        aliases=("logging_level", "verbosity", "console_log_level"),
+        advanced=True,
+    )
