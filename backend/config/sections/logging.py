@@ -13,14 +13,14 @@ class LoggingSection(Section):
     tensorboard: bool = setting(
         False,
         label="TensorBoard files",
-        help="Also writes TensorBoard event files into the run's folder. The Run tab needs none.",
+        help="Also writes TensorBoard event files into the folder of the run. The Run tab does not need them.",
         aliases=("log_with", "use_tensorboard", "report_to"),
         advanced=True,
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
         label="Log level",
-        help="How much goes into the run's log. debug is for reports of faults.",
+        help="How much the run writes into its log. Use debug when you report an error.",
         aliases=("logging_level", "verbosity", "console_log_level"),
         advanced=True,
     )

@@ -13,10 +13,10 @@ class TimestepsSection(Section):
     timestep_sampling: Literal["uniform", "sigmoid", "logit_normal", "mode", "shift", "flux_shift"] = setting(
         "shift",
         label="Timestep sampling",
-        help="How noise levels are drawn. uniform: all alike; sigmoid, logit_normal and mode: mostly the middle, mode "
-        "with the ends kept; shift: sigmoid moved towards much noise by the shift below, the usual choice; flux_shift: "
-        "the shift follows the picture's size as the base model's own scheduler has it, FLUX's line or Qwen-Image's "
-        "(qwen_shift elsewhere).",
+        help="How noise levels are chosen. uniform: all equally often. sigmoid, logit_normal and mode: mostly in "
+        "the middle; mode keeps more of both ends. shift: sigmoid moved towards much noise by the discrete "
+        "flow shift, the usual choice. flux_shift: the shift depends on the image size, as in the base model's "
+        "own scheduler, with the values of FLUX or Qwen-Image (qwen_shift in other trainers).",
         aliases=("timestep_type", "timestep_sampling_type", "timestep_distribution", "noise_schedule_sampling"),
     )
     sigmoid_scale: float = setting(
@@ -24,8 +24,8 @@ class TimestepsSection(Section):
         gt=0,
         le=100,
         label="Sigmoid scale",
-        help="Spread of the sigmoid in sigmoid, shift and flux_shift: above 1 reaches more extreme noise levels, "
-        "below 1 stays nearer the middle.",
+        help="Width of the sigmoid in sigmoid, shift and flux_shift: above 1 gives more extreme noise levels, below "
+        "1 more of the middle.",
         aliases=("sigmoid_spread",),
         advanced=True,
     )
@@ -33,9 +33,9 @@ class TimestepsSection(Section):
         3.0,
         gt=0,
         le=100,
-        label="Shift",
-        help="How far shift moves the noise levels towards much noise: 1 not at all, 3 for pictures of about 1024 px. "
-        "More noise teaches composition, less teaches detail.",
+        label="Discrete flow shift",
+        help="How far shift moves the noise levels towards much noise: 1 not at all, 3 for images of about 1024 px. "
+        "More noise teaches composition, less noise teaches detail.",
         aliases=("flow_shift", "timestep_shift", "training_shift", "flow_schedule_shift"),
     )
     logit_mean: float = setting(
@@ -51,8 +51,8 @@ class TimestepsSection(Section):
         1.0,
         gt=0,
         le=10,
-        label="Logit spread",
-        help="Width of logit_normal: 1 is usual, less stays nearer to its middle.",
+        label="Logit std",
+        help="Width of logit_normal: 1 is usual, a smaller value stays nearer to the middle.",
         aliases=("logit_normal_std",),
         advanced=True,
     )
@@ -61,23 +61,24 @@ class TimestepsSection(Section):
         ge=-1,
         le=1.75,
         label="Mode scale",
-        help="How much mode keeps to the middle: 1.29 is usual, 0 draws all alike, below 0 more of both ends.",
+        help="How much mode stays in the middle: 1.29 is usual, 0 chooses all levels equally often, below 0 gives "
+        "more of both ends.",
         aliases=("mode_sampling_scale",),
         advanced=True,
     )
     stratified: bool = setting(
         False,
-        label="Spread levels evenly",
-        help="Makes the loss jump less by chance, most at small batches: the noise levels of a step's pictures, and of "
-        "some steps in a row, lie evenly over what is drawn above. On the whole the same is trained.",
+        label="Stratified timesteps",
+        help="The noise levels of a step's images, and of some steps one after another, are spread evenly, so that "
+        "the loss jumps less, most of all with small batches. Over the whole run the same levels are trained.",
         aliases=("stratified_sampling", "stratified_timesteps", "num_timestep_buckets"),
         advanced=True,
     )
     weighting_scheme: Literal["none", "sigma_sqrt", "cosmap"] = setting(
         "none",
-        label="Loss weighting",
-        help="How much each noise level counts in the loss. none counts all alike, as FLUX's authors and most "
-        "trainers do; sigma_sqrt and cosmap are those of the Stable Diffusion 3 paper.",
+        label="Weighting scheme",
+        help="How much each noise level counts in the loss. none: all count the same, as in FLUX's training and in "
+        "most trainers. sigma_sqrt and cosmap: the weights of the Stable Diffusion 3 paper.",
         aliases=("loss_weighting", "weighting", "loss_weight_fn", "loss_scheme"),
         advanced=True,
     )
@@ -85,8 +86,8 @@ class TimestepsSection(Section):
         0.0,
         ge=0,
         le=1000,
-        label="Lowest timestep",
-        help="Noise levels below this are not trained. Raise it to leave fine detail to the base model.",
+        label="Min timestep",
+        help="Noise levels below this are not trained. Raise it to keep the fine detail of the base model.",
         aliases=("min_denoising_timestep", "timestep_min"),
         advanced=True,
     )
@@ -94,8 +95,8 @@ class TimestepsSection(Section):
         1000.0,
         ge=0,
         le=1000,
-        label="Highest timestep",
-        help="Noise levels above this are not trained. Lower it to leave composition to the base model.",
+        label="Max timestep",
+        help="Noise levels above this are not trained. Lower it to keep the composition of the base model.",
         aliases=("max_denoising_timestep", "timestep_max"),
         advanced=True,
     )

@@ -24,9 +24,9 @@ class TrainingSection(Section):
         ge=1,
         le=10**9,
         unit="steps",
-        label="Steps",
-        help="Length of the run in optimizer steps. Empty: 1600, unless epochs are set. 1000 to 2000 do for a "
-        "subject of ten to fifty pictures.",
+        label="Max train steps",
+        help="Length of the run in optimizer steps. Empty: 1600, unless epochs are set. 1000 to 2000 are enough for "
+        "a subject with ten to fifty images.",
         aliases=("max_steps", "train_steps", "num_train_steps", "total_steps", "steps", "iterations"),
     )
     max_train_epochs: int | None = setting(
@@ -34,9 +34,8 @@ class TrainingSection(Section):
         ge=1,
         le=10**6,
         unit="epochs",
-        label="Epochs",
-        help="Length of the run in passes over the data set, in place of steps. The plan shows how many steps they "
-        "make.",
+        label="Max train epochs",
+        help="Length of the run in passes over the data set, instead of steps. The plan shows how many steps this is.",
         aliases=("num_train_epochs", "epochs", "num_epochs", "epoch", "max_epochs"),
     )
     gradient_accumulation_steps: int = setting(
@@ -44,16 +43,16 @@ class TrainingSection(Section):
         ge=1,
         le=10000,
         unit="batches",
-        label="Gradient accumulation",
-        help="Batches whose gradients are summed before the weights move once: the effect of a larger batch at the "
-        "memory of a small one, in more time.",
+        label="Gradient accumulation steps",
+        help="Number of batches whose gradients are summed before the optimizer makes one step: the effect of a "
+        "larger batch with the memory of a small one, in more time.",
         aliases=("gradient_accumulation", "grad_accum_steps", "accumulation_steps"),
     )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = setting(
         "auto",
         label="Mixed precision",
-        help="Number format of the arithmetic in training. auto takes bf16 where the card has it and full "
-        "precision on a CPU. fp16 is for older cards, with loss scaling; no computes in float32.",
+        help="Number format of the computation in training. auto: bf16 where the GPU supports it, full precision on "
+        "a CPU. fp16: for older GPUs, with loss scaling. no: computes in float32.",
         aliases=("precision", "train_precision", "compute_dtype", "amp"),
     )
     seed: int = setting(
@@ -61,21 +60,23 @@ class TrainingSection(Section):
         ge=0,
         le=2**32 - 1,
         label="Seed",
-        help="Same seed and settings give the same first batch, noise and LoRA start, whatever is compiled or cached.",
+        help="The same seed and settings give the same first batch, noise and LoRA start, whatever is compiled or "
+        "cached.",
         aliases=("training_seed", "random_seed", "manual_seed"),
     )
     gradient_checkpointing: bool = setting(
         True,
         label="Gradient checkpointing",
-        help="Computes each block a second time in the backward pass instead of keeping its insides: much less memory, "
-        "about 40 % more time a step. Turn it off only when memory is plenty.",
+        help="Computes each block a second time in the backward pass instead of keeping its activations: much less "
+        "memory, about 40 % more time for a step. Turn it off only if you have enough memory.",
         aliases=("use_gradient_checkpointing", "enable_gradient_checkpointing", "grad_checkpointing"),
     )
     ema: bool = setting(
         False,
-        label="Average the weights (EMA)",
-        help="Files, validation and samples take the mean of the weights over the steps in place of the last ones: "
-        "steadier, above all at a high learning rate. Training itself is the same.",
+        label="EMA of the LoRA weights",
+        help="Saved files, validation and samples use the average (EMA) of the weights over the steps instead of "
+        "the latest weights: steadier, most of all at a high learning rate. The training itself does not "
+        "change.",
         aliases=("use_ema", "ema_enabled"),
         advanced=True,
     )
@@ -84,16 +85,16 @@ class TrainingSection(Section):
         ge=0,
         lt=1,
         label="EMA decay",
-        help="Share of the mean that each step keeps, so that it reaches over about 1 / (1 - decay) steps: 0.999 over "
-        "a thousand, 0.99 over a hundred. It begins low and rises to this.",
+        help="Share of the average that each step keeps. It averages over about 1 / (1 - decay) steps: 0.999 over a "
+        "thousand, 0.99 over a hundred. It starts low and rises to this value.",
         aliases=("ema_rate", "ema_beta", "ema_max_decay"),
         advanced=True,
     )
     deterministic: bool = setting(
         False,
-        label="Deterministic",
-        help="Asks torch for kernels that give the same bits in every run on the same machine. Slower; some "
-        "kernels have no such form and are then refused by torch.",
+        label="Deterministic training",
+        help="Uses kernels that give exactly the same numbers in every run on the same machine. Slower. For some "
+        "operations torch has no such kernel, and then stops with an error.",
         aliases=("use_deterministic_algorithms", "full_determinism"),
         advanced=True,
     )

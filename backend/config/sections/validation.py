@@ -19,13 +19,13 @@ class ValidationFolder(Section):
     path: Annotated[str, AfterValidator(clean_path)] = setting(
         kind="path",
         min_length=1,
-        label="Folder",
-        help="Folder with captioned pictures that are measured and never trained.",
+        label="Validation folder",
+        help="Folder with images and captions that are measured and never trained.",
     )
     name: Annotated[str, AfterValidator(file_name)] = setting(
         min_length=1,
         label="Name",
-        help="What its line is called in the panels.",
+        help="Name of this folder's line in the charts.",
     )
     control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
 
@@ -36,42 +36,42 @@ class ValidationSection(Section):
     validation_folders: list[ValidationFolder] = setting(
         list,
         label="Validation folders",
-        help="Folders of pictures that are measured and never trained; each gets its own line. A share of the training "
-        "pictures can be held out on the Dataset tab instead.",
+        help="Folders with images that are measured and never trained; each gets its own line in the chart. To keep "
+        "a share of the training images for validation instead, set the validation split on the Dataset tab.",
         aliases=("val_data_dir", "eval_data_dir", "validation_data_dir"),
     )
     validate_every_n_steps: int | None = setting(
         None,
         ge=1,
         unit="steps",
-        label="Every so many steps",
-        help="Measures each time this many steps are done. Empty: not by steps.",
+        label="Validate every N steps",
+        help="Measures the validation loss every N steps. Empty: not by steps.",
         aliases=("validation_every_n_steps", "eval_steps", "validate_every"),
     )
     validate_every_n_epochs: int | None = setting(
         None,
         ge=1,
         unit="epochs",
-        label="Every so many epochs",
-        help="Measures each time this many epochs are done. Empty: not by epochs.",
+        label="Validate every N epochs",
+        help="Measures the validation loss every N epochs. Empty: not by epochs.",
         aliases=("validation_every_n_epochs", "eval_epochs"),
     )
     validate_at_start: bool = setting(
         False,
-        label="Before the first step",
-        help="Measures the base model before training: the line to beat.",
+        label="Validate before training",
+        help="Measures the base model before the first step, for comparison.",
     )
     validate_at_end: bool = setting(
         True,
-        label="At the end",
-        help="Measures the finished LoRA. Without validation pictures nothing is measured.",
+        label="Validate at the end",
+        help="Measures the finished LoRA. Without validation images nothing is measured.",
     )
     validation_sigmas: list[_Sigma] = setting(
         lambda: [0.05, 0.1, 0.2, 0.35],
         min_length=1,
-        label="Noise levels",
-        help="Noise levels (sigma, 0 clean to 1 noise) at which the loss is measured. Low ones show learning best; "
-        "high ones hardly move.",
+        label="Validation noise levels",
+        help="Noise levels (sigma, from 0 clean to 1 noise) at which the loss is measured. Low levels show learning "
+        "best; high levels change very little.",
         aliases=("validation_timesteps", "eval_timesteps"),
         advanced=True,
     )
@@ -79,8 +79,9 @@ class ValidationSection(Section):
         42,
         ge=0,
         le=2**32 - 1,
-        label="Noise seed",
-        help="Noise of the measurement, the same every time, so that the line shows the model and not the dice.",
+        label="Validation seed",
+        help="Seed of the noise in each measurement. It stays the same, so that the line shows the model and not "
+        "chance.",
         aliases=("eval_seed",),
         advanced=True,
     )
@@ -88,9 +89,9 @@ class ValidationSection(Section):
         1,
         ge=1,
         le=1000,
-        label="Noise draws",
-        help="How often each picture is measured at each noise level, with different noise. More is steadier and "
-        "slower.",
+        label="Validation repeats",
+        help="How often each image is measured at each noise level, with different noise. More repeats are steadier "
+        "and slower.",
         aliases=("validation_draws",),
         advanced=True,
     )
