@@ -1,4 +1,4 @@
-"""How a setting is declared, and how a declaration is read back by the form, the checks, the CLI and the docs."""
+"""Declares a setting, and reads declarations back for the form, the checks, the command line and the docs."""
 
 from __future__ import annotations
 

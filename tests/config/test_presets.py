@@ -112,7 +112,7 @@ def test_delete_and_restore(shelf: Shelf) -> None:
     again = presets.delete(preset, shelf)
     presets.save(Config(), "mine", shelf=shelf)
     assert presets.restore(again, shelf).name == "mine-2"
-    with pytest.raises(Refused, match="not in the trash"):
+    with pytest.raises(Refused, match="no longer in the trash"):
         presets.restore(again, shelf)
 
 
@@ -129,7 +129,7 @@ def test_rename(shelf: Shelf) -> None:
     assert (renamed.name, renamed.description) == ("Mine", "words")
     with pytest.raises(Refused, match="already"):
         presets.rename(renamed, "OTHER", shelf)
-    with pytest.raises(Refused, match="not there"):
+    with pytest.raises(Refused, match="no longer exists"):
         presets.delete(preset, shelf)
 
 

@@ -31,7 +31,7 @@ def test_a_profile_rules_over_options_and_says_so() -> None:
     loaded = loads(text)
     (warning,) = loaded.problems
     assert (warning.severity, warning.path, warning.line) == ("warning", "compile.compile_mode", 3)
-    assert "Mode" in warning.text and "Dynamic" not in warning.text
+    assert "Compile mode" in warning.text and "Dynamic" not in warning.text
     assert loaded.config is not None and loaded.config.compile.compile_mode == "max-autotune-no-cudagraphs"
 
 

@@ -16,8 +16,8 @@ def needs_control(path: str, column: str) -> Rule:
             if (rule := FAMILIES[family].controls) is not None and rule.needed
             else []
         ),
-        f"the family {{family}} edits a picture and reads the caption with it: {column} is missing",
-        f"Set {column} to {'the pictures' if column == 'control_path' else 'the picture'} to start from",
+        f"the family {{family}} edits images and needs a control image: {column} is missing",
+        f"Set {column} to {'the folder with the images' if column == 'control_path' else 'the image'} to start from",
         when="start",
         column=column,
     )
@@ -28,7 +28,7 @@ DATASET_RULES: tuple[Rule, ...] = (
         ("dataset.folders",),
         lambda folders: not folders,
         "no image folder is given",
-        "Add a row to dataset.folders with the folder of your pictures",
+        "Add a row to dataset.folders with the folder of your images",
         when="start",
     ),
     Rule(
@@ -37,8 +37,8 @@ DATASET_RULES: tuple[Rule, ...] = (
             FAMILIES[family].controls is None
             and (any(f.control_path for f in [*folders, *measured]) or any(p.controls for p in prompts))
         ),
-        "the family {family} takes no control pictures",
-        "Take control_path and control_image out, or choose a family that edits, such as flux_kontext",
+        "the family {family} takes no control images",
+        "Remove control_path and control_image, or choose a family that edits images, such as flux_kontext",
     ),
     Rule(
         ("sampling.prompts", "model.family"),
@@ -47,7 +47,7 @@ DATASET_RULES: tuple[Rule, ...] = (
             if (rule := FAMILIES[family].controls) is not None
             else []
         ),
-        "the family {family} takes fewer control pictures",
+        "the family {family} takes fewer control images",
         "Leave control_image_2 and control_image_3 empty, or choose qwen_image_edit_plus",
         column="control_image_2",
     ),
@@ -62,41 +62,41 @@ DATASET_RULES: tuple[Rule, ...] = (
     Rule(
         ("dataset.min_bucket_size", "dataset.max_bucket_size"),
         lambda low, high: low > high,
-        "the smallest side ({min_bucket_size} px) is above the longest ({max_bucket_size} px)",
+        "min_bucket_size ({min_bucket_size} px) is above max_bucket_size ({max_bucket_size} px)",
         "Set min_bucket_size below max_bucket_size",
     ),
     Rule(
         ("dataset.resolution", "dataset.min_bucket_size", "dataset.max_bucket_size"),
         lambda side, low, high: side < low <= high,
-        "no picture of {resolution} px fits: the smallest side is {min_bucket_size} px",
-        "Set dataset.min_bucket_size to {resolution} or less, half of it for wide pictures",
+        "no image of {resolution} px fits: min_bucket_size is {min_bucket_size} px",
+        "Set dataset.min_bucket_size to {resolution} or less; for wide images to half of it",
     ),
     Rule(
         ("dataset.resolution", "dataset.max_bucket_size", "dataset.min_bucket_size"),
         lambda side, high, low: side > high >= low,
-        "no picture of {resolution} px fits: the longest side is {max_bucket_size} px",
-        "Set dataset.max_bucket_size to {resolution} or more, twice of it for wide pictures",
+        "no image of {resolution} px fits: max_bucket_size is {max_bucket_size} px",
+        "Set dataset.max_bucket_size to {resolution} or more; for wide images to twice as much",
     ),
     Rule(
         ("dataset.folders",),
         lambda rows: repeated(folder_keys(rows)),
-        "this folder is in the list already, so its pictures are trained more often",
-        "Take the row out, and set num_repeats to train a folder more often",
+        "this folder is already in the list, so its images are trained more often",
+        "Remove the row, and set num_repeats to train a folder more often",
         "warning",
         column="path",
     ),
     Rule(
         ("dataset.caption_dropout_rate", "dataset.caption_dropout_every_n_epochs"),
         lambda rate, every: rate == 1 or every == 1,
-        "every caption is dropped, so that nothing is learnt about words",
+        "every caption is dropped, so that the LoRA learns no words",
         "Set caption_dropout_rate to 0.1 or less, and caption_dropout_every_n_epochs to 2 or more",
         "warning",
     ),
     Rule(
         ("dataset.validation_split_seed", "dataset.validation_split"),
         lambda seed, split: seed != by_path()["dataset.validation_split_seed"].default and not split,
-        "validation_split_seed has no effect: no pictures are held out",
-        "Set dataset.validation_split above 0, or take validation_split_seed out",
+        "validation_split_seed has no effect: validation_split is 0",
+        "Set dataset.validation_split above 0, or remove validation_split_seed",
         "warning",
     ),
     longer_than_run(

@@ -23,26 +23,26 @@ LOSS_RULES: tuple[Rule, ...] = (
     no_effect("timesteps.logit_std", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
     no_effect("timesteps.mode_scale", "timesteps.timestep_sampling", ("mode",), "only mode uses it"),
     # loss
-    no_effect("loss.huber_c", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),
-    no_effect("loss.huber_schedule", "loss.loss_type", ("huber", "smooth_l1"), "l2 has no width"),
+    no_effect("loss.huber_c", "loss.loss_type", ("huber", "smooth_l1"), "loss_type l2 does not use it"),
+    no_effect("loss.huber_schedule", "loss.loss_type", ("huber", "smooth_l1"), "loss_type l2 does not use it"),
     Rule(
         ("loss.multires_noise_discount", "loss.multires_noise_iterations"),
         lambda discount, layers: discount != by_path()["loss.multires_noise_discount"].default and not layers,
-        "multires_noise_discount has no effect: there are no layers of multires noise",
-        "Set multires_noise_iterations to 6, or take multires_noise_discount out",
+        "multires_noise_discount has no effect: multires_noise_iterations is 0",
+        "Set multires_noise_iterations to 6, or remove multires_noise_discount",
         "warning",
     ),
     Rule(
         ("loss.debiased_estimation", "loss.min_snr_gamma"),
         lambda debiased, gamma: debiased and gamma is not None,
-        "debiased_estimation and min_snr_gamma are both set, and their weights multiply",
+        "debiased_estimation and min_snr_gamma are both set, and both change the weights",
         "Keep one of them",
         "warning",
     ),
     Rule(
         ("loss.zero_terminal_snr", "loss.prediction_type"),
         lambda zero, prediction: zero and prediction == "epsilon",
-        "zero_terminal_snr needs v-prediction: from pure noise the noise itself tells nothing",
-        "Set prediction_type to v_prediction for a model that was trained so, or take zero_terminal_snr out",
+        "zero_terminal_snr needs v-prediction: at pure noise, predicting the noise teaches nothing",
+        "Set prediction_type to v_prediction for a model that was trained with it, or remove zero_terminal_snr",
     ),
 )

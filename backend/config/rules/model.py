@@ -19,7 +19,7 @@ def family_option(path: str) -> Rule:
         (path, "model.family"),
         lambda value, family: value != default and FAMILIES[family] not in having,
         f"{name} has no effect: the family {{family}} does not have it",
-        f"Take {name} out; it is for {', '.join(facts.title for facts in having)}",
+        f"Remove {name}; it is for {', '.join(facts.title for facts in having)}",
         "warning",
     )
 
@@ -29,7 +29,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         ("model.base_model",),
         lambda base: base is None,
         "no base model is chosen",
-        "Give the folder of a model in diffusers layout",
+        "Choose the folder of a model in diffusers layout, or its single file, as model.base_model",
         when="start",
     ),
     *(family_option(path) for path in by_path() if path.rsplit(".", 1)[1] in _FAMILY_OPTIONS),

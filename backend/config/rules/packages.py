@@ -1,4 +1,4 @@
-"""Rules about optional packages: what a run needs that is not installed is told before the run starts."""
+"""Lists rules about optional packages: a run that needs one that is not installed does not start."""
 
 from __future__ import annotations
 

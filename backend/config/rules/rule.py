@@ -1,4 +1,4 @@
-"""What a rule between settings is, and the kinds of rule that come again and again."""
+"""Defines a rule between settings, and the kinds of rule that occur often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def no_effect(path: str, needs: str, values: tuple[Any, ...], because: str) -> R
         (path, needs),
         lambda value, other: value != default and other not in values,
         f"{name} has no effect: {because}",
-        f"Set {needs} to {shown}, or take {name} out",
+        f"Set {needs} to {shown}, or remove {name}",
         "warning",
     )
 
@@ -69,18 +69,18 @@ def longer_than_run(every: str, limit: str, unit: str, then: str) -> Rule:
         (every, *others),
         broken,
         f"{name} is longer than the run: {{{name}}} {unit}. {then}",
-        f"Set it to less than {limit}, or leave it empty",
+        f"Set it below {limit}, or leave it empty",
         "warning",
     )
 
 
 def needs_pictures(path: str) -> Rule:
-    """A warning when validation is asked for and there is nothing to measure on."""
+    """A warning when validation is set and there are no validation images."""
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
     return Rule(
         (path, "dataset.validation_split", "validation.validation_folders"),
         lambda value, split, folders: value != default and not split and not folders,
-        f"{name} has no effect: there are no validation pictures",
+        f"{name} has no effect: there are no validation images",
         "Set dataset.validation_split to 0.1, or add a row to validation.validation_folders",
         "warning",
     )

@@ -6,13 +6,17 @@ from backend.config.rules.rule import Rule, folder_keys, longer_than_run, needs_
 from backend.families.table import FAMILIES
 
 SAMPLING_RULES: tuple[Rule, ...] = (
-    longer_than_run("sampling.sample_every_n_steps", "the steps of the run", "steps", "Nothing is drawn on the way"),
-    longer_than_run("sampling.sample_every_n_epochs", "the epochs of the run", "epochs", "Nothing is drawn on the way"),
     longer_than_run(
-        "validation.validate_every_n_steps", "the steps of the run", "steps", "Nothing is measured on the way"
+        "sampling.sample_every_n_steps", "the steps of the run", "steps", "No sample is made before the end"
     ),
     longer_than_run(
-        "validation.validate_every_n_epochs", "the epochs of the run", "epochs", "Nothing is measured on the way"
+        "sampling.sample_every_n_epochs", "the epochs of the run", "epochs", "No sample is made before the end"
+    ),
+    longer_than_run(
+        "validation.validate_every_n_steps", "the steps of the run", "steps", "Nothing is measured before the end"
+    ),
+    longer_than_run(
+        "validation.validate_every_n_epochs", "the epochs of the run", "epochs", "Nothing is measured before the end"
     ),
     Rule(
         ("sampling.prompts", "model.family"),
@@ -21,7 +25,7 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             if FAMILIES[family].objective == "diffusion"
             else []
         ),
-        "without true guidance a sample of {family} is blurred and hardly follows its prompt",
+        "with a CFG scale (true_cfg_scale) of 1 a sample of {family} is blurred and hardly follows its prompt",
         "Set true_cfg_scale to about 7",
         "warning",
         column="true_cfg_scale",
@@ -29,8 +33,8 @@ SAMPLING_RULES: tuple[Rule, ...] = (
     Rule(
         ("sampling.prompts",),
         lambda rows: [i for i, row in enumerate(rows) if row.negative_prompt.strip() and row.true_cfg_scale == 1],
-        "the negative prompt has no effect at a true guidance of 1",
-        "Set true_cfg_scale above 1, such as 3, or take the negative prompt out",
+        "the negative prompt has no effect at a CFG scale (true_cfg_scale) of 1",
+        "Set true_cfg_scale above 1, such as 3, or remove the negative prompt",
         "warning",
         column="negative_prompt",
     ),
@@ -39,7 +43,7 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             (f"sampling.{name}", "sampling.prompts"),
             lambda value, prompts: bool(value) and not prompts,
             f"{name} has no effect: there are no sample prompts",
-            f"Add a row to sampling.prompts, or take {name} out",
+            f"Add a row to sampling.prompts, or remove {name}",
             "warning",
         )
         for name in ("sample_every_n_steps", "sample_every_n_epochs", "sample_at_start")
@@ -60,14 +64,14 @@ SAMPLING_RULES: tuple[Rule, ...] = (
         ("validation.validation_folders",),
         lambda rows: repeated([row.name.lower() for row in rows]),
         "another validation folder has this name",
-        "Give each validation folder a name of its own",
+        "Give each validation folder another name",
         column="name",
     ),
     Rule(
         ("validation.validation_folders", "dataset.folders"),
         lambda rows, trained: [i for i, key in enumerate(folder_keys(rows)) if key in folder_keys(trained)],
-        "this folder is trained on too, so its loss says nothing about new pictures",
-        "Use pictures that are not trained, or dataset.validation_split",
+        "this folder is trained too, so its loss says nothing about new images",
+        "Use images that are not trained, or set dataset.validation_split",
         "warning",
         column="path",
     ),

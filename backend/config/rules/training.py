@@ -13,16 +13,16 @@ TRAINING_RULES: tuple[Rule, ...] = (
     Rule(
         ("training.max_train_steps", "training.max_train_epochs"),
         lambda steps, epochs: steps is not None and epochs is not None,
-        "the length of the run is given twice: {max_train_steps} steps and {max_train_epochs} epochs",
+        "the length of the run is set twice: {max_train_steps} steps and {max_train_epochs} epochs",
         "Leave max_train_steps or max_train_epochs empty",
     ),
     Rule(
         ("training.ema", "optimizer.optimizer"),
         lambda ema, name: ema and "schedulefree" in name.lower(),
-        "{optimizer} averages its weights itself, and ema would do so once more",
+        "{optimizer} averages its weights itself, and ema would average them a second time",
         "Turn ema off, or choose another optimizer, such as adamw",
     ),
-    no_effect("training.ema_decay", "training.ema", (True,), "no mean of the weights is kept"),
+    no_effect("training.ema_decay", "training.ema", (True,), "ema is off"),
     Rule(
         ("training.mixed_precision", "model.weight_dtype"),
         lambda mixed, weights: _sixteen_bit(weights, mixed),
@@ -32,7 +32,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     Rule(
         ("training.mixed_precision", "model.weight_dtype"),
         lambda mixed, weights: mixed == "no" and weights == "fp16",
-        "fp16 weights without loss scaling overflow easily",
+        "fp16 weights can overflow without loss scaling",
         "Set training.mixed_precision to fp16, or model.weight_dtype to bf16 or fp32",
         "warning",
     ),

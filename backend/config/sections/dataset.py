@@ -11,7 +11,7 @@ from backend.config.sections.values import caption_ending, clean_path, multiple_
 
 
 def control_path() -> Any:
-    """The setting of a folder with control pictures, beside a folder of pictures."""
+    """The setting of a folder with control images, which belongs to a folder of images."""
     return setting(
         None,
         kind="path",

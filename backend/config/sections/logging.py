@@ -8,7 +8,7 @@ from backend.config.declare import Section, setting
 
 
 class LoggingSection(Section):
-    """Further records beside the run's own."""
+    """Further logs of the run."""
 
     tensorboard: bool = setting(
         False,

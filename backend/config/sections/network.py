@@ -48,7 +48,7 @@ class LayerRow(Section):
 
 
 class NetworkSection(Section):
-    """Size, strength and place of the LoRA."""
+    """Type, size and layers of the LoRA."""
 
     network_type: Literal["lora", "dora", "lokr", "loha"] = setting(
         "lora",

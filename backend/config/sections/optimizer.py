@@ -45,7 +45,7 @@ def is_schedule_free(name: str) -> bool:
 
 
 class OptimizerSection(Section):
-    """Optimizer, learning rate and its course over the run."""
+    """Optimizer, learning rate and its schedule."""
 
     optimizer: Annotated[str, AfterValidator(name_or_class_path(OPTIMIZERS, "optimizer"))] = setting(
         "adamw",

@@ -109,7 +109,7 @@ class SamplePrompt(Section):
 
 
 class SamplingSection(Section):
-    """Pictures drawn with the LoRA as it is."""
+    """Sample images that are made during training."""
 
     prompts: list[SamplePrompt] = setting(
         list,

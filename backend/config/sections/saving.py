@@ -11,7 +11,7 @@ from backend.config.sections.values import clean_path, file_name, not_blank
 
 
 class SavingSection(Section):
-    """LoRA files, resume state and what the files say about themselves."""
+    """LoRA files, training state and metadata."""
 
     output_name: Annotated[str, AfterValidator(file_name)] = setting(
         "lora",

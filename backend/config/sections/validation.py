@@ -31,7 +31,7 @@ class ValidationFolder(Section):
 
 
 class ValidationSection(Section):
-    """Loss on pictures that are not trained, with the same noise every time."""
+    """Loss on images that are not trained, with the same noise every time."""
 
     validation_folders: list[ValidationFolder] = setting(
         list,
