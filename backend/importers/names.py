@@ -50,7 +50,7 @@ def _named(work: Work, key: str, name: str, value: Any, say: Say) -> None:
     """What is written as `key`, by the name that all files of the other program have for it."""
     own = tables.FAMILY_KEYS.get(work.ours.get("model.family", ""), {})
     own = {**own, **tables.PROGRAM_KEYS.get(work.kind, {})}
-    goal, reader = own.get(name) or tables.KEYS.get(name) or _by_alias(name) or ("", "")
+    goal, reader = own.get(name) or setting_of(name) or ("", "")
     if name in reasons.NOT_NEEDED:
         say(key, "not needed", reasons.NOT_NEEDED[name])
     elif name in reasons.NOT_OFFERED:
@@ -86,9 +86,21 @@ def read_value(work: Work, key: str, goal: str, reader: str, value: Any, say: Sa
     say(key, "near" if taken.near else "taken", taken.near, goal)
 
 
-def _by_alias(key: str) -> tuple[str, str] | None:
-    """The setting that has this name itself, or has it among its names elsewhere; its value is read as it is."""
-    declared = by_name().get(key) or next((s for s in settings() if key in s.aliases), None)
+def setting_of(name: str) -> tuple[str, str] | None:
+    """The setting that another program's name stands for, and the reader of its value; None where there is none.
+
+    The tables have the exceptions. Otherwise the declaration says both: it has the name, itself or among its aliases,
+    and a reader follows from its kind. A 0 leaves a number empty that may be empty and can't be 0.
+    """
+    return tables.KEYS.get(name) or declared_setting(name)
+
+
+def declared_setting(name: str) -> tuple[str, str] | None:
+    """The setting that is called this, here or elsewhere, and the reader that its kind needs."""
+    declared = by_name().get(name) or next((s for s in settings() if name in s.aliases), None)
     if declared is None or declared.kind in ("tables", "table") or declared.path == "model.family":
         return None
-    return declared.path, {"bool": "flag", "int": "number", "float": "number"}.get(declared.kind, "text")
+    if declared.kind not in ("int", "float"):
+        return declared.path, {"bool": "flag", "path": "path"}.get(declared.kind, "text")
+    low = declared.bounds.gt if declared.bounds.gt is not None else (declared.bounds.ge or 0) - 1
+    return declared.path, "off_at_0" if declared.nullable and low >= 0 else "number"

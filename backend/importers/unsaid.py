@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.importers import tables
+from backend.importers.names import setting_of
 from backend.importers.notes import Note, shown
 from backend.importers.values import READERS, is_off
 from backend.importers.work import Work
@@ -37,7 +38,9 @@ def take_unsaid(work: Work) -> None:
 
 
 def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any]) -> None:
-    goal, reader = tables.KEYS[key]
+    known = setting_of(key)
+    assert known is not None, f"{key} is no name that is known here"
+    goal, reader = known
     if goal in work.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours):
         return
     near = READERS[reader](key, value, {**said, **work.values})

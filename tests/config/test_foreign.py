@@ -19,6 +19,7 @@ from backend.config.schema import Config, by_path, get
 from backend.importers import reasons, source, tables
 from backend.importers.__main__ import main
 from backend.importers.convert import Converted, convert
+from backend.importers.names import declared_setting, setting_of
 from backend.importers.prompts import read_prompts
 from backend.importers.source import read, read_raw
 from backend.importers.values import READERS
@@ -251,6 +252,13 @@ def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> Non
     assert fates(whole)["kind of training"] == "not offered"
 
 
+def test_tables_repeat_nothing_that_a_declaration_says() -> None:
+    assert [name for name, row in tables.KEYS.items() if declared_setting(name) == row] == []
+    assert setting_of("max_train_steps") == ("training.max_train_steps", "off_at_0"), "0 leaves it empty"
+    assert setting_of("noise_offset") == ("loss.noise_offset", "number"), "0 is a value of it"
+    assert setting_of("train_batch_size") == ("dataset.batch_size", "number"), "by an alias"
+
+
 def test_tables_name_settings_and_readers_that_exist() -> None:
     for keys in (tables.KEYS, *tables.FAMILY_KEYS.values()):
         assert {path for path, _ in keys.values()} <= set(by_path())
@@ -264,11 +272,11 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
     "raw,line,words",
     [
         (b"network_dim = 16\nlearning_rate = 1e\n", 2, ""),
-        (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "no JSON"),
+        (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "not valid JSON"),
         (b'{"a": 1}', None, "no settings of a program that is known here"),
         (b'[{"a": 1}]', None, "no settings of a program that is known here"),
         (b"model:\n  rank: 16\n", None, "the file is YAML"),
-        (b"model: [1\nb: 2\n", 2, "no YAML"),
+        (b"model: [1\nb: 2\n", 2, "not valid YAML"),
         (b"a: &x [1]\nconfig: *x\n", None, "repeats parts of itself"),
         (b'accelerate launch train.py --network_dim "16\n', None, "line 1: No closing quotation"),
         (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which is not among"),
