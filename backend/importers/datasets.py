@@ -24,11 +24,11 @@ _EACH_ITS_OWN = {
 }
 """Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
-    "video_directory": "videos are not offered",
-    "video_jsonl_file": "videos are not offered",
-    "image_jsonl_file": "pictures are found in folders, captions beside them",
-    "metadata_file": "pictures are found in folders, captions beside them",
-    "is_reg": "regularisation pictures are not offered; the folder is left out",
+    "video_directory": "videos are not supported",
+    "video_jsonl_file": "videos are not supported",
+    "image_jsonl_file": "Monotile reads image folders with captions next to the images",
+    "metadata_file": "Monotile reads image folders with captions next to the images",
+    "is_reg": "regularization images are not supported; the folder is left out",
 }
 
 
@@ -70,7 +70,7 @@ def read_dataset(source: Source) -> Dataset:
     general = general if isinstance(general, Mapping) else {}
     for key, value in source.values.items():
         if key not in ("general", "datasets") or (key == "general" and value and not general):
-            out.rows.append(Row(key, "it stands outside [general] and [[datasets]]"))
+            out.rows.append(Row(key, "it is outside of [general] and [[datasets]]"))
     folders = _folders(out, general, source.values["datasets"])
     staying = [folder for folder in folders if not folder.why]
     for folder in staying:
@@ -90,7 +90,7 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
     for place, dataset in enumerate(datasets):
         where = f"datasets[{place}]"
         if not isinstance(dataset, Mapping):
-            out.rows.append(Row(where, "it is no table"))
+            out.rows.append(Row(where, "it is not a table"))
             continue
         subsets = dataset.get("subsets")
         nested = isinstance(subsets, list)
@@ -100,7 +100,7 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
         )
         for row, at in rows:
             if not isinstance(row, Mapping):
-                out.rows.append(Row(at, "it is no table"))
+                out.rows.append(Row(at, "it is not a table"))
                 continue
             paths = {key: f"general.{key}" for key in general}
             paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
@@ -116,7 +116,7 @@ def _left_out(out: Dataset, folder: _Folder) -> str:
             out.rows.append(Row(f"{folder.place}.{key}", why))
             return why
     if not any(folder.own.get(key) for key in _FOLDER):
-        why = "it names no folder of pictures (image_dir, image_directory)"
+        why = "it names no image folder (image_dir, image_directory)"
         out.rows.append(Row(folder.place, why))
         return why
     return ""
@@ -130,7 +130,7 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     if control is not None:
         row["control_path"] = control
     if "cache_directory" in folder.values:
-        why = "pictures are cached in a folder for all (dataset.cache_dir)"
+        why = "all images are cached in one folder (dataset.cache_dir)"
         out.rows.append(Row(folder.paths["cache_directory"], why))
     out.folders.append(row)
     out.places.append(folder.place)
@@ -155,7 +155,7 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     said = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
     numbers = isinstance(_first(chosen.values[key]), int | float)
     which = "the largest" if numbers else "the first"
-    why = f"data sets differ in it ({said}), and here there is one for all: {which} is taken"
+    why = f"data sets differ in it ({said}), and Monotile has one value for all: {which} is used"
     out.rows.append(Row(chosen.paths[key], why, "near"))
 
 
@@ -168,7 +168,7 @@ def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
             if path in said or (not folder.why and key in _OWN):
                 continue
             said.add(path)
-            why = "it belongs to a folder that is left out" if folder.why else "see the value that is taken for all"
+            why = "it belongs to a folder that is left out" if folder.why else "see the value that is used for all"
             out.rows.append(Row(path, why, "off"))
 
 

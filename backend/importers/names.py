@@ -11,7 +11,7 @@ from backend.importers.values import READERS, Left, Taken, is_off
 from backend.importers.work import Say, Work
 
 _READERS = {**READERS, **PROGRAM_READERS}
-_UNKNOWN = "no name of these programs that is known here"
+_UNKNOWN = "Monotile does not know this name"
 
 
 def read_name(work: Work, key: str, value: Any, say: Say | None = None) -> None:
@@ -21,15 +21,15 @@ def read_name(work: Work, key: str, value: Any, say: Say | None = None) -> None:
         return
     start, switch = next(((s, w) for s, w in tables.SWITCHES.items() if key.startswith(s)), ("", ""))
     if switch and is_off(work.values.get(switch)):
-        say(key, "off", f"it counts only where {switch} is on")
+        say(key, "off", f"it is used only if {switch} is on")
         return
     gate, wanted = tables.GATES.get(key, ("", "")) if work.kind == "kohya_ss" else ("", "")
     has = work.values.get(gate)
     if gate in work.values and (is_off(has) if wanted == "on" else str(has) != wanted):
-        say(key, "off", f"it counts only where {gate} is {wanted}")
+        say(key, "off", f"it is used only if {gate} is {wanted}")
         return
     if _of_no_compile(work, key.removeprefix(start), value):
-        say(key, "off", "it counts only where compile is on")
+        say(key, "off", "it is used only if compile is on")
         return
     bare = key if key in reasons.NOT_NEEDED else key.removeprefix(start)
     _named(work, key, bare, value, say)
@@ -61,7 +61,7 @@ def _named(work: Work, key: str, name: str, value: Any, say: Say) -> None:
     elif not goal:
         say(key, "off" if is_off(value) else "unknown", _UNKNOWN)
     elif value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
-        say(key, "off", "empty there")
+        say(key, "off", "empty")
     else:
         read_value(work, key, goal, reader, value, say)
 
@@ -74,14 +74,14 @@ def read_value(work: Work, key: str, goal: str, reader: str, value: Any, say: Sa
         say(key, "not offered" if left.needed else "not needed", str(left))
         return
     if taken.value is None and not by_path()[goal].nullable:
-        say(key, "off", "0 there")
+        say(key, "off", "0")
         return
     old = work.ours.get(goal)
     if old is not None and taken.value != old and is_off(taken.value):
-        say(key, "off", f"{work.origin[goal]} rules")
+        say(key, "off", f"{work.origin[goal]} has priority")
         return
     if old is not None and taken.value != old:
-        work.drop(goal, "not needed", f"{key} rules")
+        work.drop(goal, "not needed", f"{key} has priority")
     work.take(goal, taken.value, key)
     say(key, "near" if taken.near else "taken", taken.near, goal)
 

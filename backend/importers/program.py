@@ -16,7 +16,7 @@ from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _INDEX = re.compile(r"\[\d+\]")
-_UNKNOWN = "no name of this program that is known here"
+_UNKNOWN = "Monotile does not know this name"
 
 
 class Fields:
@@ -111,7 +111,7 @@ def read_program(work: Work, program: Program, title: str) -> None:
         length = goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours
         if goal not in work.ours and not length and goal.partition(".")[2] not in lacking(work.family_here):
             work.take(goal, value, goal)
-            why = f"not in the file: {shown(goal, value)} is what {title} takes"
+            why = f"not in the file: {shown(goal, value)} is what {title} uses"
             work.notes.append(Note(goal.partition(".")[2], "default", why, None, goal))
 
 
@@ -121,7 +121,7 @@ def _one(work: Work, program: Program, key: str, path: str, value: Any) -> None:
     if path in program.keys:
         goal, reader = program.keys[path]
         if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
-            work.note(key, "off", "empty there")
+            work.note(key, "off", "empty")
         else:
             read_value(work, key, goal, reader, value, work.note)
     elif needed:
@@ -169,7 +169,7 @@ def take_optimizer(fields: Fields, path: str, names: Mapping[str, tuple[str, str
     ours, near = names.get(said.lower(), ("", ""))
     ours = ours or next((name for name in OPTIMIZERS if name.replace("_", "") == plain), "")
     if not ours:
-        fields.note(path, "not offered", f"there is no optimizer {said} here; adamw is taken")
+        fields.note(path, "not offered", f"Monotile has no optimizer {said}; adamw is used")
         return ""
     fields.take(path, _OPTIMIZER, ours, near)
     if below:
@@ -206,11 +206,11 @@ def take_every(fields: Fields, count: str, unit: str, steps: str, epochs: str, s
     goal = {"STEP": steps, "EPOCH": epochs}.get(said)
     value = number(fields.get(count))
     if off or said in ("", "NEVER") or is_off(value):
-        fields.note(count, "off", "it is never done there")
-        fields.note(unit, "off", "it is never done there")
+        fields.note(count, "off", "the other program never does it")
+        fields.note(unit, "off", "the other program never does it")
     elif goal is None:
-        fields.note(count, "not offered", f"it counts in {said.lower()}s there, here in steps or epochs")
-        fields.note(unit, "not offered", "steps and epochs are offered")
+        fields.note(count, "not offered", f"the interval is in {said.lower()}s; Monotile has steps or epochs")
+        fields.note(unit, "not offered", "Monotile has steps and epochs")
     else:
         fields.take(count, goal, value)
         fields.note(unit, "taken", "", goal)

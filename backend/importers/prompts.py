@@ -19,10 +19,10 @@ COLUMNS = {
     "n": "negative_prompt", "ci": "control_image",
 }  # fmt: skip
 _WHY = {
-    "ss": "samples are drawn with Euler's method", "fs": "the shift of samples is the model's own",
-    "f": "videos are not offered", "i": "starting from a picture is not offered",
-    "cn": "ControlNets are not offered", "ei": "videos are not offered", "of": "videos are not offered",
-    "ctr": "guidance is never cut short", "rcfg": "guidance is not normed",
+    "ss": "samples use the Euler sampler", "fs": "samples use the model's own shift",
+    "f": "videos are not supported", "i": "starting from an image is not supported",
+    "cn": "ControlNets are not supported", "ei": "videos are not supported", "of": "videos are not supported",
+    "ctr": "guidance is used in every step", "rcfg": "guidance is not normalized",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")
 
@@ -32,14 +32,14 @@ def bring_prompts(work: Work) -> None:
     given = work.values.get("sample_prompts")
     if "sample_prompts" not in work.values or is_off(given):
         if "sample_prompts" in work.values:
-            work.note("sample_prompts", "off", "empty there")
+            work.note("sample_prompts", "off", "empty")
         return
     text = str(given)
     if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
         path = _beside(work.source.folder, text.strip())
         if path is None or path.suffix != ".txt":
-            why = "the file isn't there" if path is None else "only .txt files with one prompt a line are read"
-            work.note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
+            why = "the file does not exist" if path is None else "only .txt files with one prompt on each line are read"
+            work.note("sample_prompts", "not offered", f"{why}; add the prompts on the Sampling tab")
             return
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     side = tables.SAMPLE_SIDE.get(work.kind, 512)
@@ -69,13 +69,13 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
             name = name.lower()
             column = COLUMNS.get(name)
             if column is None:
-                left.append((line, f"--{name}", _WHY.get(name, "an unknown flag")))
+                left.append((line, f"--{name}", _WHY.get(name, "an unknown option")))
             elif column in CONTROL_IMAGES:
                 left_over = [each for each in CONTROL_IMAGES if each not in row]
                 if left_over:
                     row[left_over[0]] = _value(column, given.strip())
                 else:
-                    left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control pictures at most"))
+                    left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control images at most"))
             else:
                 row[column] = _value(column, given.strip())
         scale = row.get("true_cfg_scale")

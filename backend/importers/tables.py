@@ -234,15 +234,15 @@ OPTIMIZERS: dict[str, str] = {
 SCHEDULERS: dict[str, tuple[str, str]] = {
     "constant_with_warmup": ("constant", ""),
     "cosine_with_min_lr": ("cosine", ""),
-    "adafactor": ("constant", "Adafactor's own schedule is not offered; the rate stays the same"),
-    "warmup_stable_decay": ("linear", "it keeps the rate and then falls; linear falls all along"),
-    "inverse_sqrt": ("polynomial", "the inverse square root is not offered; polynomial falls to an end"),
-    "rex": ("rex", "half way it is at two thirds of the rate, there at nine tenths"),
-    "piecewise_constant": ("constant", "steps of the rate are not offered"),
+    "adafactor": ("constant", "Adafactor's own schedule is not supported; the rate stays the same"),
+    "warmup_stable_decay": ("linear", "it keeps the rate and then falls; linear falls from the start"),
+    "inverse_sqrt": ("polynomial", "the inverse square root is not supported; polynomial is used, which falls to 0"),
+    "rex": ("rex", "halfway the rate is two thirds; in the other program nine tenths"),
+    "piecewise_constant": ("constant", "a rate in steps is not supported"),
 }
 SAMPLINGS: dict[str, tuple[str, str]] = {
-    "qinglong_flux": ("flux_shift", "this mixture is not offered; its largest part is taken"),
-    "ideogram4_shift": ("flux_shift", "Ideogram's shift by size is not offered; FLUX's is the nearest"),
-    "krea2_shift": ("flux_shift", "Krea's shift by size is not offered; FLUX's is the nearest"),
-    "flux2_shift": ("flux_shift", "FLUX.2's shift by size is not offered; FLUX's is the nearest"),
+    "qinglong_flux": ("flux_shift", "this mixture is not supported; its largest part is used"),
+    "ideogram4_shift": ("flux_shift", "Ideogram's shift by size is not supported; FLUX's is used"),
+    "krea2_shift": ("flux_shift", "Krea's shift by size is not supported; FLUX's is used"),
+    "flux2_shift": ("flux_shift", "FLUX.2's shift by size is not supported; FLUX's is used"),
 }

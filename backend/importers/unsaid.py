@@ -20,7 +20,7 @@ def take_unsaid(work: Work) -> None:
     if work.kind == "sd-scripts":
         said |= tables.FAMILY_DEFAULTS.get(work.family, {})
         if work.family == "flux" and "model_prediction_type" not in work.values:
-            why = "sigma_scaled is what sd-scripts takes, but FLUX is trained on the velocity, as it was made"
+            why = "sd-scripts uses sigma_scaled, but FLUX is trained on the velocity, as in its pretraining"
             work.notes.append(Note("model_prediction_type", "default", f"not in the file: {why}"))
     if said and not is_off(work.values.get("full_bf16")):
         said["save_precision"] = "bf16"
@@ -33,7 +33,7 @@ def take_unsaid(work: Work) -> None:
         if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
             _take(work, key, value, program, said)
     if "enable_bucket" not in work.all_values:
-        why = "there all pictures are cropped to one size, here they keep their shape"
+        why = "the other program crops all images to one size; in Monotile they keep their shape"
         work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
 
 
@@ -45,7 +45,7 @@ def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any
         return
     near = READERS[reader](key, value, {**said, **work.values})
     work.take(goal, near.value, key)
-    why = f"not in the file: {shown(key, value)} is what {program} takes"
+    why = f"not in the file: {shown(key, value)} is what {program} uses"
     work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
 
 

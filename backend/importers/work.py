@@ -23,7 +23,7 @@ class Say(Protocol):
 class Work:
     """values: names with values there. ours: our values by path. origin: the name there that each comes from.
 
-    dataset: the data set file that goes with it, which may be the file itself. data: all that it says.
+    dataset: the data set file that belongs to it, which may be the file itself. data: all that it says.
     wanted: the family that the person names, for a file that tells none.
     """
 

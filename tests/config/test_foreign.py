@@ -273,14 +273,14 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
     [
         (b"network_dim = 16\nlearning_rate = 1e\n", 2, ""),
         (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "not valid JSON"),
-        (b'{"a": 1}', None, "no settings of a program that is known here"),
-        (b'[{"a": 1}]', None, "no settings of a program that is known here"),
+        (b'{"a": 1}', None, "not settings of a program that Monotile knows"),
+        (b'[{"a": 1}]', None, "not settings of a program that Monotile knows"),
         (b"model:\n  rank: 16\n", None, "the file is YAML"),
         (b"model: [1\nb: 2\n", 2, "not valid YAML"),
         (b"a: &x [1]\nconfig: *x\n", None, "repeats parts of itself"),
         (b'accelerate launch train.py --network_dim "16\n', None, "line 1: No closing quotation"),
-        (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which is not among"),
-        (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which is not among"),
+        (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which Monotile does not train"),
+        (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which Monotile does not train"),
         (b'{"training_method": "LORA", "model_type": "CHROMA_1"}', 1, "the model family chroma, which"),
         (b"config:\n  process:\n  - model:\n      arch: wan21\n", 4, "the model family wan, which"),
         (b'pipeline_stages = 1\n[model]\ntype = "hunyuan-video"\n', 3, "the model family hunyuan_video, which"),
@@ -404,4 +404,4 @@ def test_what_is_the_same_in_both_comes_over_unchanged(
 def test_prompt_lines() -> None:
     rows, left = read_prompts("a -- b --W 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
     assert rows == [{"prompt": "a -- b", "steps": 20, "width": 512, "negative_prompt": "x, y", "true_cfg_scale": 1}]
-    assert left == [(1, "--zz", "an unknown flag")]
+    assert left == [(1, "--zz", "an unknown option")]
