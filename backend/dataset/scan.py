@@ -153,7 +153,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
     ]
     train = look(chosen)
     if not chosen:
-        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your pictures.")
+        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
         train = replace(train, findings=(said, *train.findings))
     sets: dict[str, Scan] = {}
     if data.validation_split > 0:

@@ -83,7 +83,7 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
         try:
             geometry = row.geometry(base)
         except ValueError as error:
-            text = f"The base model can't be read ({error}); planned with the usual {row.title} geometry"
+            text = f"The base model can't be read ({error}); the plan uses the usual {row.title} sizes"
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
     facts = row if base is None else row.narrowed(base)

@@ -73,7 +73,7 @@ def test_many_damaged_files_make_one_sentence_with_all_names(tmp_path: Path) -> 
     for number in range(30):
         (tmp_path / f"{number:02}.png").write_bytes(b"no picture")
     said = finding(look(tmp_path), "unreadable")
-    assert "30 pictures" in said.text and len(said.files) == 30
+    assert "30 images" in said.text and len(said.files) == 30
 
 
 @pytest.mark.parametrize("name", ["a.JPG", "a.Jpg", "a.jpeg", "a.webp", "a.PNG", "a.bmp", "a.TIFF", "a.jfif"])
@@ -140,7 +140,7 @@ def test_missing_captions_are_counted_with_the_mend(tmp_path: Path) -> None:
 def test_no_captions_at_all_and_another_ending_beside_them(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", colour=RED)
     picture(tmp_path / "b.png", colour=BLUE)
-    assert "None of the 2 pictures" in finding(look(tmp_path), "no_captions").text
+    assert "None of the 2 images" in finding(look(tmp_path), "no_captions").text
     for name in ("a", "b"):
         (tmp_path / f"{name}.caption").write_text("mine")
     said = finding(look(tmp_path), "no_captions")

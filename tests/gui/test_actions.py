@@ -157,7 +157,9 @@ def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     brought = send(actions, content, "pictures").message["brought"]
     rows = brought["rows"]
     assert brought["rest"] == "All other settings stay as they are."
-    assert {row["label"] for row in rows} >= {"Image folders"} and "Network rank (dim)" not in {row["label"] for row in rows}
+    assert {row["label"] for row in rows} >= {"Image folders"} and "Network rank (dim)" not in {
+        row["label"] for row in rows
+    }
     ask(actions, "take-import", name="pictures")
     assert actions.desk.now.values["dataset.resolution"] == "768"
     assert actions.desk.now.values["network.network_dim"] == "48", "the file says nothing of it"

@@ -48,7 +48,7 @@ def _parsed(text: str | bytes) -> Any:
 def _form(note: Any) -> str:
     """In words, what can't be undone; empty where it can."""
     if not isinstance(note, Mapping) or not isinstance(note.get("format"), str):
-        return "of a format that the file does not tell"
+        return "of a format that the file does not name"
     more = note.get("params")
     if any(isinstance(each, Mapping) and each.get("convrot") for each in (note, more)):
         return f"{note['format']}, turned by ConvRot"
