@@ -195,7 +195,7 @@ def test_parts_of_another_family_are_named_in_their_own_fields(tiny_flux: Path, 
     assert "ae.safetensors is a VAE in latent diffusion's layout" in next(p.text for p in said if p.path == "model.vae")
     turned = {"tokenizer": tiny_flux / "tokenizer_2", "tokenizer_2": tiny_flux / "tokenizer"}
     told = {p.path: p.text for p in family("flux").check_base_model(BaseModelFiles(files["flux1-dev"], turned))}
-    assert "contains T5Tokenizer" in told["model.tokenizer"] and "holds CLIPTokenizer" in told["model.tokenizer_2"]
+    assert "contains T5Tokenizer" in told["model.tokenizer"] and "contains CLIPTokenizer" in told["model.tokenizer_2"]
 
 
 def test_the_family_of_a_file_is_found_whatever_is_given_beside_it(tmp_path: Path) -> None:
