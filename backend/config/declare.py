@@ -106,6 +106,11 @@ def setting(
     return Field(**given, json_schema_extra={"setting": declared}, **limits)  # type: ignore[call-overload]
 
 
+def optional_path(**declared: Any) -> Any:
+    """Declare a file or folder that may be left empty; the arguments are those of `setting`."""
+    return setting(None, kind="path", min_length=1, **declared)
+
+
 def read_section(section: str, model: type[Section], prefix: str | None = None) -> tuple[Setting, ...]:
     """All settings of one section (or of one row model), in the order they are declared.
 

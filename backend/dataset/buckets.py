@@ -223,7 +223,7 @@ def bucket_table(
     """The table of a shape mode; lengths in px.
 
     `static` takes token-constant buckets of the resolution's token count, or of `static_token_count` where that is
-    less; `exact_buckets` the exact ones; the others the classic ones. ValueError, with the mend, when none is left.
+    less; `exact_buckets` the exact ones; the others the classic ones. ValueError, with the fix, when none is left.
     """
     budget = tokens_of(resolution, geometry)
     step = whole_step(step, geometry)

@@ -1,4 +1,4 @@
-"""The findings of a scan, in words: what is wrong or odd, which files it is about, and the mend."""
+"""The findings of a scan, in words: what is wrong or odd, which files it is about, and the fix."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def _folder_names(gathered: Gathered) -> list[Finding]:
             )
     named = [report for report in gathered.reports if not report.chosen and report.named_repeats is not None]
     if named:
-        # Sub-folders beside them that carry no number are told their repeats as well.
+        # Sub-folders beside them that carry no number have their repeats listed as well.
         others = [report for report in gathered.reports if not report.chosen and report.named_repeats is None]
         said = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
         paths = tuple(r.path for r in (*named, *others))

@@ -13,7 +13,7 @@ from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _FLAG = re.compile(r"\s--(?=[A-Za-z]{1,4}(\s|$))")
-# Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
+# Flag -> our column. --l is the scale of classifier-free guidance, --g the one that the model receives.
 COLUMNS = {
     "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
     "n": "negative_prompt", "ci": "control_image",
@@ -100,7 +100,7 @@ def _value(column: str, given: str) -> Any:
 
 
 def _beside(folder: Path | None, given: str) -> Path | None:
-    """A file named in another: as it is, or beside that one."""
+    """A file named in another: as it is, or in the folder of that one."""
     for path in (Path(given).expanduser(), *([folder / given] if folder else [])):
         if path.is_file() and (path.is_absolute() or folder is not None):
             return path

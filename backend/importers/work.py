@@ -53,7 +53,7 @@ class Work:
 
     @property
     def family(self) -> str:
-        """The family that the file is for; empty where it can't be told."""
+        """The family that the file is for; empty where it is not known."""
         return str(self.ours.get("model.family", ""))
 
     @property

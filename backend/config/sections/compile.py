@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import block_range, clean_path, known_or_other, rising
 
 BACKENDS = ("inductor", "aot_eager", "eager", "cudagraphs")
@@ -176,10 +176,7 @@ class CompileSection(Section):
         aliases=("compile_block_selection",),
         advanced=True,
     )
-    compile_cache_dir: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    compile_cache_dir: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Compile cache folder",
         help="Folder for compiled kernels, so that the next start takes seconds. Empty: a short folder that "
         "Monotile chooses. Choose one without spaces.",

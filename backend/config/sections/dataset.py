@@ -6,16 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import caption_ending, clean_path, multiple_of, not_blank
 
 
 def control_path() -> Any:
     """The setting of a folder with control images, which belongs to a folder of images."""
-    return setting(
-        None,
-        kind="path",
-        min_length=1,
+    return optional_path(
         label="Control folder",
         help="For models that edit images (FLUX.1 Kontext, Qwen-Image-Edit): folder with the image to start from "
         "for each image, with the same file name. The image in the first folder is the result. Where the model "
@@ -207,10 +204,7 @@ class DatasetSection(Section):
         help="Chooses which images are kept for validation. Keep the same seed to compare runs on the same images.",
         advanced=True,
     )
-    cache_dir: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    cache_dir: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Latent and caption cache folder",
         help="Folder for encoded images and captions, which are used again in later runs. Empty: the folder cache "
         "of the project, never next to the images. It needs about 1 MB for an image of 1024 px and 4 MB for a "

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import clean_path, not_blank, one_of
 from backend.families import table
 
@@ -24,38 +24,26 @@ class ModelSection(Section):
         "compiled and which layers get a LoRA.",
         aliases=("model_type", "model_arch", "architecture", "model_family", "arch"),
     )
-    base_model: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    base_model: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Base model",
         help="Folder of the base model in diffusers layout (the folder with model_index.json), or a single "
         "safetensors file as its authors or ComfyUI publish it: flux1-dev.safetensors, or a whole SDXL or SD "
         "1.5 checkpoint. Choose below what the file does not contain. Nothing is downloaded.",
         aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
     )
-    text_encoder: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Text encoder",
         help="The text encoder, when the base model does not contain it or to use another one: a single file (for "
         "FLUX clip_l.safetensors) or its folder in diffusers layout.",
         aliases=("clip_l", "clip", "text_encoder_path", "text_encoder1", "qwen_vl"),
     )
-    text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Second text encoder",
         help="The second text encoder, when the base model does not contain it or to use another one: for FLUX "
         "t5xxl_fp16.safetensors or an fp8 version of it, for SDXL and SD3 the larger CLIP; or its folder.",
         aliases=("t5xxl", "t5", "clip_g", "text_encoder2"),
     )
-    text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Third text encoder",
         help="The third text encoder, when the base model does not contain it: for SD3 t5xxl_fp16.safetensors or an "
         "fp8 version of it, or its folder. SD3 also works without it, with its two CLIP encoders alone.",
@@ -68,35 +56,23 @@ class ModelSection(Section):
         "auto: as the file says; ComfyUI's files do. For a folder it is always known.",
         advanced=True,
     )
-    tokenizer: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Tokenizer",
         help="Folder of the text encoder's tokenizer. Needed when the base model is a single file, which never "
         "contains it: the small folder tokenizer of the model's repository.",
         aliases=("tokenizer_path", "tokenizer_1", "tokenizer_cache_dir"),
     )
-    tokenizer_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Second tokenizer",
         help="Folder of the second text encoder's tokenizer: tokenizer_2 of the model's repository.",
         aliases=("t5_tokenizer",),
     )
-    tokenizer_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer_3: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Third tokenizer",
         help="Folder of the third text encoder's tokenizer: tokenizer_3 of an SD3 model's repository.",
         aliases=("tokenizer3",),
     )
-    vae: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    vae: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="VAE",
         help="The VAE, when the base model does not contain it or to use another one: a single file (for FLUX "
         "ae.safetensors) or its folder in diffusers layout.",

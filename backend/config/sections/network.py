@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import clean_path, pattern
 
 _Pattern = Annotated[str, AfterValidator(pattern)]
@@ -245,10 +245,7 @@ class NetworkSection(Section):
         aliases=("base_weights_strength",),
         advanced=True,
     )
-    network_weights: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    network_weights: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Continue from LoRA",
         help="A LoRA file whose weights are the start of the training, with a new optimizer state and step count: "
         "from Monotile, kohya's sd-scripts, ComfyUI, diffusers or peft, for the same base model. A rank "

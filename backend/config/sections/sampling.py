@@ -6,17 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import clean_path, writable
 
 CONTROL_IMAGES = ("control_image", "control_image_2", "control_image_3")
 
 
 def _another(label: str) -> Any:
-    return setting(
-        None,
-        kind="path",
-        min_length=1,
+    return optional_path(
         label=label,
         help="One more control image, for models that take several (Qwen-Image-Edit-2509 and -2511).",
     )
@@ -38,10 +35,7 @@ class SamplePrompt(Section):
         help="What the image should not show. It needs a CFG scale above 1.",
         aliases=("negative", "neg"),
     )
-    control_image: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    control_image: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Control image",
         help="For models that edit images (FLUX.1 Kontext, Qwen-Image-Edit): the image to start from, cropped to "
         "the sample's size. Qwen-Image-Edit-2509 and -2511 keep its proportions.",

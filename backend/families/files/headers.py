@@ -1,7 +1,7 @@
 """Model files on disk, read without torch: safetensors headers, shards, part folders of the diffusers layout.
 
 Everything is checked from headers and sizes, so a 24 GB model takes milliseconds. Problems come back as a list: the
-person is told of all of them at once.
+person sees all of them at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTING = "model.base_model"
 _MAX_HEADER_BYTES = 100_000_000
 
 _LOG_IN = "Download the file itself; the site may want you to log in first."
-# What other files start with: what they are, and the mend where it is another than to copy the file again.
+# What other files start with: what they are, and the fix where it is another than to copy the file again.
 _OTHER_FILES: tuple[tuple[bytes, str, str], ...] = (
     (b"version ", "is a Git LFS pointer: the real file was never downloaded", "Download the file (git lfs pull)."),
     (b"GGUF", "is a GGUF file, whose weights are packed for inference", ""),
@@ -53,7 +53,7 @@ _ANY_TOKENIZER = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "T
 
 
 class Unreadable(ValueError):
-    """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the mend."""
+    """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the fix."""
 
     def __init__(self, said: str, remedy: str = _AGAIN) -> None:
         super().__init__(said)
@@ -82,7 +82,7 @@ def read_header(path: Path) -> Header:
 
     Unreadable when it is none, when tensors lie in impossible places (negative, backwards, one over another, of
     another size than their shape needs), or when it holds a tensor under both its clean and its wrapped name. Tensors
-    behind the file's end are told by `Header.missing_bytes`.
+    behind the file's end are counted by `Header.missing_bytes`.
     """
     with path.open("rb") as file:
         start = file.read(8)
@@ -232,7 +232,7 @@ def _check_class(base: Path, part: Part) -> list[Problem]:
     """The part's own config against the classes that it may have; a tokenizer's may name none in particular."""
     name = part.files[0][0]
     path = base / part.folder / name
-    # a scheduler's class stands in model_index.json too, and is told from there
+    # a scheduler's class stands in model_index.json too, and is read from there
     if not path.is_file() or not (part.weights or name.startswith("tokenizer")):
         return []
     try:

@@ -15,7 +15,7 @@ class Kind:
     """A kind of file: parts of tensor names that must all be there, and what it is in words.
 
     where: "relative" of a model that is trained here whose names fit it, but which works otherwise; "foreign" of what
-    no base model holds, whatever else is in the file. inputs: of its first layer, by which relatives are told.
+    no base model holds, whatever else is in the file. inputs: of its first layer, by which relatives are recognised.
     """
 
     needles: tuple[str, ...]
