@@ -20,11 +20,11 @@ def within_graphs(cfg: Config) -> bool:
     """
     if not (cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "auto" and cfg.compile.compile):
         return False
-    chosen = cfg.compile
+    section = cfg.compile
     return (
-        chosen.compile_backend in PARTITIONING
-        and chosen.compile_scope == "blocks"
-        and chosen.disable_linear != "on"
+        section.compile_backend in PARTITIONING
+        and section.compile_scope == "blocks"
+        and section.disable_linear != "on"
         and not cfg.network.drops
     )
 

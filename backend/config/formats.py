@@ -111,8 +111,8 @@ def _metadata(header: bytes) -> Document:
     except (ValueError, RecursionError):
         remedy = "Download or copy it again"
         return Document("safetensors", None, problems=(Problem(None, None, "the model file is damaged", remedy),))
-    said = table.get("__metadata__")
-    return Document("safetensors", said if isinstance(said, dict) else {})
+    metadata = table.get("__metadata__")
+    return Document("safetensors", metadata if isinstance(metadata, dict) else {})
 
 
 def _json(raw: bytes) -> Document:
@@ -184,9 +184,9 @@ def _yaml(text: str) -> Document:
             return _failed(TOO_DEEP, "Choose another file", form="yaml")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        said = error.problem or error.context or "it can't be parsed"
+        message = error.problem or error.context or "it can't be parsed"
         return _failed(
-            f"this is not valid YAML: {said}", "Correct this line; spaces at its start are important", line, "yaml"
+            f"this is not valid YAML: {message}", "Correct this line; spaces at its start are important", line, "yaml"
         )
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return _failed("the file is YAML that can't be read", "Choose another file", form="yaml")
@@ -208,11 +208,11 @@ def _yaml_lines(node: yaml.Node, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _toml(raw: bytes) -> Document:
-    found = read_bytes(raw)
-    if found.data is None or found.holes or any(p.severity == "error" for p in found.problems):
-        problems = found.problems or [Problem(None, None, "the file is empty", "Choose another file")]
-        return Document("toml", found.data, found.text or "", problems=tuple(problems))
-    return Document("toml", found.data, found.text or "", key_lines(found.text or ""))
+    read = read_bytes(raw)
+    if read.data is None or read.holes or any(p.severity == "error" for p in read.problems):
+        problems = read.problems or [Problem(None, None, "the file is empty", "Choose another file")]
+        return Document("toml", read.data, read.text or "", problems=tuple(problems))
+    return Document("toml", read.data, read.text or "", key_lines(read.text or ""))
 
 
 def _failed(text: str, remedy: str, line: int | None = None, form: Form = "toml") -> Document:

@@ -101,5 +101,5 @@ def nearest_choice(value: str, choices: Iterable[str]) -> str | None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return matches[0] if matches else None

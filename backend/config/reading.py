@@ -135,15 +135,15 @@ def _no_text(raw: bytes) -> Problem | None:
     if kind:
         return Problem(None, None, f"this is {kind}, not a settings file", "Choose the .toml file")
     try:
-        place, said = raw.decode("utf-8-sig").encode().find(b"\0"), "byte 0x00"
+        place, byte = raw.decode("utf-8-sig").encode().find(b"\0"), "byte 0x00"
     except UnicodeDecodeError as error:
-        place, said = error.start, f"byte 0x{raw[error.start]:02x}"
+        place, byte = error.start, f"byte 0x{raw[error.start]:02x}"
     if place < 0:
         return None
     line, encoding = raw.count(b"\n", 0, place) + 1, text_encoding(raw)
     if encoding or raw[place : place + 1] != b"\0":
         looks = f" looks like {encoding}" if encoding else ""
-        text = f"the file is not UTF-8 text: {said}{looks}"
+        text = f"the file is not UTF-8 text: {byte}{looks}"
         return Problem(None, line, text, "Open it in an editor and save it again as UTF-8")
     remedy = "Delete it in an editor, or use another copy of the file: this one may be damaged"
     return Problem(None, line, "there is a zero byte (NUL) in this line, which is not allowed in a text", remedy)
@@ -156,18 +156,18 @@ def _failed(text: str, remedy: str) -> Read:
 def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str | None]:
     """Line, problem, and what to put in the line's place to read on (None when the rest can't be read)."""
     where = _WHERE.search(message)
-    said = message[: where.start()] if where else message
-    said = said[:1].lower() + said[1:]
+    message = message[: where.start()] if where else message
+    message = message[:1].lower() + message[1:]
     if not where or not where.group(1):
         number = min(first_open_line("\n".join(lines)), len(lines))
         problem = Problem(
-            None, number, f"a bracket or quote is not closed: {said}", "Close the bracket or quote that starts here"
+            None, number, f"a bracket or quote is not closed: {message}", "Close the bracket or quote that starts here"
         )
         return number, problem, None
     number = int(where.group(1))
     line = lines[number - 1]
     fixed = _TEXT_WITH_BACKSLASH.sub(_single_quotes, line)
-    if fixed != line and ("\\" in said or "hex" in said or "unicode" in said.lower() or "\\n" in said):
+    if fixed != line and ("\\" in message or "hex" in message or "unicode" in message.lower() or "\\n" in message):
         remedy = "In \"double quotes\" \\ begins a code; write the text in 'single quotes' or with /"
         if not _SECRET.search(line):
             remedy += f": {redact(fixed.strip())}"
@@ -176,18 +176,18 @@ def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str |
             Problem(_path(lines, number), number, "\\ can't stand in a text in double quotes", remedy),
             fixed,
         )
-    if said.startswith("cannot overwrite"):
+    if message.startswith("cannot overwrite"):
         problem = Problem(
             _path(lines, number), number, "this name is set twice in its section", "Remove one of the lines"
         )
         return number, problem, "" if _KEY_LINE.match(line) else None
-    if said.startswith("cannot declare"):
+    if message.startswith("cannot declare"):
         remedy = "Move the lines of the second into the first; a list of tables is written [[section.name]] throughout"
         return number, Problem(None, number, f"the section {line.strip()} is there twice", remedy), None
     remedy = next(
         (fix for pattern, fix in _FIXES if pattern.search(line)), "Write name = value, or # in front of a comment"
     )
-    problem = Problem(_path(lines, number), number, f"this is not TOML: {said}", remedy)
+    problem = Problem(_path(lines, number), number, f"this is not TOML: {message}", remedy)
     return number, problem, "" if not re.match(r"\s*[\[\]{}]", line) else None
 
 

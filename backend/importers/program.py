@@ -1,4 +1,4 @@
-"""Reads settings of a program whose tables lie in each other: by the path of each, as data says, then what is left."""
+"""Reads the nested settings of a program by their paths, as its tables describe them."""
 
 from __future__ import annotations
 
@@ -77,18 +77,22 @@ class Fields:
 
 @dataclass(frozen=True)
 class Program:
-    """keys: path -> setting here and how its value is read. not_needed, not_offered: why a path is left; one that ends
-    in a dot stands for all below it. neutral: values that say no more than that program's default. defaults: what it
-    takes where a file says nothing, and ours takes something else: setting -> value. combined: reads what takes more
-    than one path. start: what all paths begin with."""
+    """How the settings of one program are read."""
 
     keys: Mapping[str, tuple[str, str]]
+    """Path -> the setting here and the reader of its value."""
     not_needed: Mapping[str, str]
+    """Path -> why nothing is lost without it; a path that ends in a dot means all below it."""
     not_offered: Mapping[str, str]
+    """Path -> why it is not supported; written in the same way."""
     combined: Callable[[Fields], None]
+    """Reads what needs more than one path."""
     neutral: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path -> values that mean no more than the program's default."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Setting -> the program's default, where it differs from ours."""
     start: str = ""
+    """What all paths begin with."""
 
     def left(self, work: Work, key: str, path: str, value: Any) -> None:
         """Read one path by itself, or say why it is left."""

@@ -1,4 +1,4 @@
-"""What an import would change and what it leaves, as lines for a terminal."""
+"""Reports what an import would change and what it leaves out, as lines for a terminal."""
 
 from __future__ import annotations
 

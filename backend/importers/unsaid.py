@@ -1,4 +1,4 @@
-"""What the other program takes where a file says nothing, and ours takes something else."""
+"""Takes the other program's defaults over where a file has no value and ours differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds one file on its way: our values so far, where each comes from, and what was said of each name."""
+"""Holds the state of one import: our values so far, where each comes from, and the notes."""
 
 from __future__ import annotations
 

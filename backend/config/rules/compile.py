@@ -22,7 +22,7 @@ def _backend_records(compile_: bool, backend: str, blocks: list[Any] | None) -> 
 
 
 def _unrecordable(paths: tuple[str, ...], broken: Callable[..., bool], why: str, remedy: str) -> tuple[Rule, Rule]:
-    """What can't be recorded: refused where cuda_graphs asks for it, said where a compile mode does."""
+    """What can't be recorded: an error with cuda_graphs on, a warning with a compile mode that records."""
     return (
         Rule(
             ("compile.cuda_graphs", *paths),

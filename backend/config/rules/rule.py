@@ -16,30 +16,31 @@ When = Literal["always", "start"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    paths: the settings it reads; the problem is shown at the first. broken: given their values, whether the rule is
-    broken, or the indexes of the rows that break it. text, remedy: with the settings' values by name in braces.
-    column: of the row, where rows are named. when: ``start`` rules hold for a run, not for a preset.
-    """
+    """One rule between settings."""
 
     paths: tuple[str, ...]
+    """The settings it reads; the problem is shown at the first."""
     broken: Callable[..., bool | list[int]]
+    """From their values: whether the rule is broken, or the indexes of the rows that break it."""
     text: str
+    """What is wrong, with the settings' values by name in braces."""
     remedy: str
+    """What to do, with the same values."""
     severity: Severity = "error"
     when: When = "always"
+    """``start`` rules apply to a run, not to a preset."""
     column: str = ""
+    """Of the row, where rows break the rule."""
 
     def problems(self, cfg: Config) -> list[Problem]:
-        """What this rule says about a config; empty when it is kept."""
+        """The problems of a config with this rule; empty when it is kept."""
         values = {path.rsplit(".", 1)[1]: get(cfg, path) for path in self.paths}
-        found = self.broken(*values.values())
-        if not found:
+        broken = self.broken(*values.values())
+        if not broken:
             return []
         shown = {name: value for name, value in values.items() if not isinstance(value, list | dict)}
         text, remedy = self.text.format(**shown), self.remedy.format(**shown)
-        places = [f"[{row}]{self.column and '.' + self.column}" for row in found] if isinstance(found, list) else [""]
+        places = [f"[{row}]{self.column and '.' + self.column}" for row in broken] if isinstance(broken, list) else [""]
         return [Problem(self.paths[0] + place, None, text, remedy, self.severity) for place in places]
 
 
