@@ -1,4 +1,4 @@
-"""The named coercions: the few ways in which a value may be written other than by its type, and nothing beyond them.
+"""Converts the few accepted spellings of a value to its type, and nothing beyond them.
 
 Each is unambiguous; whatever none of them knows is left as it is, and the type check refuses it by name. ``NAMED`` is
 what the docs show.

@@ -1,4 +1,4 @@
-"""Rank, alpha and learning rate of single layers, by pattern."""
+"""Resolves rank, alpha and learning rate of single layers, by pattern."""
 
 from __future__ import annotations
 

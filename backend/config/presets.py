@@ -1,4 +1,4 @@
-"""Presets: settings files with a name. The built-in ones are read only; a person's own live in presets/user/.
+"""Manages presets: settings files with a name. The built-in ones are read only; a person's own are in presets/user/.
 
 A preset is a whole config: loading one leaves nothing of what was on the screen. Nothing is ever lost here: a deleted
 or overwritten preset goes to presets/user/.trash/, from where it can come back.

@@ -1,4 +1,4 @@
-"""Captions: reading the text file next to an image, the trigger word, and which captions are dropped."""
+"""Reads captions: the text file next to an image, the trigger word, and which captions are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads pictures, for all parts: what the scan measures, the cache encodes and the page shows come through here.
+"""Loads images, for all parts: what the scan measures, the cache encodes and the page shows is loaded here.
 
 Colours are converted from the file's profile to sRGB, pixels turned by EXIF once, transparency is laid on the chosen
 backing colour, and the result is RGB.

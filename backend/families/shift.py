@@ -1,4 +1,4 @@
-"""How the shift of noise levels follows a picture's size, by a model's own scheduler. Torch-free."""
+"""Computes how the shift of noise levels follows an image's size, by a model's own scheduler. Torch-free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample prompts as the other programs write them: one a line, as in ``a cat --w 1024 --d 1 --n words``."""
+"""Reads sample prompts of the other programs: one on each line, as in ``a cat --w 1024 --d 1 --n words``."""
 
 from __future__ import annotations
 

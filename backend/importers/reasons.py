@@ -1,4 +1,4 @@
-"""Why arguments of sd-scripts, musubi-tuner and kohya_ss are not taken. Data only; checked as `tables` are."""
+"""Lists why arguments of sd-scripts, musubi-tuner and kohya_ss are not imported. Data only; checked as `tables` are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How noise levels are drawn, as a whole: what a name means in it depends on the program, the family and other names.
+"""Reads how noise levels are drawn: what a name means depends on the program, the family and other names.
 
 ``sigma`` draws u, evenly or as ``weighting_scheme`` says, and takes the u-th of the scheduler's levels, which begin at
 pure noise; sd-scripts shifts these by discrete_flow_shift (``library/flux_train_utils.py``), musubi-tuner doesn't

@@ -1,4 +1,4 @@
-"""What to know about a plan: what is enlarged, cropped, left out, never trained, extra graphs; and the best mode."""
+"""Finds what to know about a plan: what is enlarged, cropped, left out, never trained, extra graphs, the best mode."""
 
 from __future__ import annotations
 

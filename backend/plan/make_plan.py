@@ -1,4 +1,4 @@
-"""The shape plan: from scanned sizes and settings to shapes, graphs, batches and steps. Arithmetic, without torch.
+"""Makes the shape plan: from scanned sizes and settings to shapes, graphs, batches and steps. Without torch.
 
 `make_plan` is what the page shows, the log tells and the trainer runs by: the buckets, the batch order and the caption
 dropout of a run come from its `Plan` and from nowhere else.

@@ -1,4 +1,4 @@
-"""After how many steps a compile has paid for itself. Torch-free: the page and `launcher.py plan` show it."""
+"""Computes after how many steps a compile pays off. Torch-free: the page and `launcher.py plan` show it."""
 
 from __future__ import annotations
 

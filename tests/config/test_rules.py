@@ -141,7 +141,7 @@ def test_values_with_braces_are_shown_as_they_are() -> None:
     ids=str,
 )
 def test_cuda_graphs_and_accumulation_in_every_spelling(values: Values) -> None:
-    """CASES K5, and its cousins: the backend and a single block's backend record CUDA graphs too."""
+    """The backend and a single block's backend record CUDA graphs too."""
     cfg = with_values(Config(), {**values, "training.gradient_accumulation_steps": 2})
     (error,) = [p for p in check(cfg) if p.severity == "error"]
     assert "inductor" in error.remedy

@@ -1,4 +1,4 @@
-"""Model files on disk, read without torch: safetensors headers, shards, part folders of the diffusers layout.
+"""Reads model files on disk without torch: safetensors headers, shards, part folders of the diffusers layout.
 
 Everything is checked from headers and sizes, so a 24 GB model takes milliseconds. Problems come back as a list: the
 person sees all of them at once.

@@ -1,4 +1,4 @@
-"""What ComfyUI's files say of the layers that they hold in fewer bits, and whether that can be undone here. Torch-free.
+"""Reads what ComfyUI's files say of layers in fewer bits, and whether these can be converted back here. Torch-free.
 
 The note of a layer is JSON: in a tensor of bytes beside the weight (``<layer>.comfy_quant``), or for all layers in the
 file's metadata (``_quantization_metadata``). Names of the formats: ComfyUI's ``comfy/quant_ops.py``, ``comfy/ops.py``.
