@@ -9,6 +9,23 @@ import re
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ADAM_8BIT,
+    ALWAYS_CACHED,
+    DADAPT,
+    DENOISER_TRAINED,
+    FIXED_CAPTIONS,
+    FIXED_IMAGES,
+    NO_FOLDER,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_MASKS,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    TEXT_ENCODERS_FROZEN,
+    WEIGHT_FORMAT,
+    WHOLE_MODEL,
+)
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -19,9 +36,9 @@ from backend.importers.work import Work
 
 _START = "config.process[]."
 _OPTIMIZERS = {
-    "adamw8bit": ("adamw8bit", ""), "adam8bit": ("adamw8bit", "8-bit Adam is not supported; 8-bit AdamW is used"),
+    "adamw8bit": ("adamw8bit", ""), "adam8bit": ("adamw8bit", ADAM_8BIT),
     "prodigyopt": ("prodigy", ""), "prodigy8bit": ("prodigy", "Monotile keeps its state in full precision"),
-    "dadaptation": ("prodigy", "D-Adaptation is not supported; Prodigy, which is based on it, is used"),
+    "dadaptation": ("prodigy", DADAPT),
     "adafactor": ("transformers.optimization.Adafactor", ""),
 }  # fmt: skip
 _FLAGS = {"model.is_flux": "flux", "model.is_xl": "sdxl", "model.is_v3": "sd3", "model.is_v2": "sd2",
@@ -70,40 +87,40 @@ NOT_NEEDED = by_name({
         "train.free_u train.skip_first_sample sample.sampler sample.sample_start_step sample.format sample.ext "
         "train.force_first_sample config.version"
     ),
-    "images and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "datasets[].cache_latents_to_disk datasets[].cache_latents train.cache_text_embeddings "
         "train.unload_text_encoder "
         "datasets[].cache_text_embeddings"
     ),
-    "Monotile uploads nothing": "save.push_to_hub save.hf_repo_id save.hf_private save.save_format",
+    NO_UPLOAD: "save.push_to_hub save.hf_repo_id save.hf_private save.save_format",
     "weights are read directly from the file": (
         "model.low_vram model.layer_offloading model.layer_offloading_transformer_percent "
         "model.layer_offloading_text_encoder_percent"
     ),
-    "Monotile always trains the denoiser": "train.train_unet",
+    DENOISER_TRAINED: "train.train_unet",
     "buckets are always on": "datasets[].buckets datasets[].type",
-    "weights are in the format of model.weight_dtype": "model.dtype",
+    WEIGHT_FORMAT: "model.dtype",
     "its value is used in another setting": "model.arch model.quantize model.quantize_te model.qtype model.qtype_te",
 })  # fmt: skip
 NOT_OFFERED = by_name({
-    "captions are not changed": (
+    FIXED_CAPTIONS: (
         "datasets[].shuffle_tokens datasets[].token_dropout_rate datasets[].default_caption datasets[].random_triggers "
         "datasets[].keep_tokens"
     ),
-    "images are cached, so they can't be changed in every step": (
+    FIXED_IMAGES: (
         "datasets[].flip_x datasets[].flip_y datasets[].random_crop datasets[].random_scale datasets[].augments "
         "datasets[].augmentations datasets[].augmentations[]. datasets[].scale"
     ),
-    "masks are not supported": (
+    NO_MASKS: (
         "datasets[].mask_path datasets[].mask_min_value datasets[].alpha_mask "
         "datasets[].invert_mask"
     ),
-    "videos are not supported": (
+    NO_VIDEOS: (
         "datasets[].num_frames datasets[].shrink_video_to_frames datasets[].do_i2v datasets[].fps sample.num_frames "
         "sample.fps"
     ),
     "folders are weighted by their repeats": "datasets[].network_weight datasets[].loss_multiplier",
-    "Monotile has no such setting for the loss": (
+    NO_LOSS_SETTING: (
         "train.loss_type train.loss_target train.snr_gamma train.linear_timesteps train.linear_timesteps2 "
         "train.content_or_style train.do_differential_guidance train.differential_guidance_scale "
         "train.diff_output_preservation train.diff_output_preservation_multiplier train.diff_output_preservation_class "
@@ -117,7 +134,7 @@ NOT_OFFERED = by_name({
     ),
     "single samples can't be turned off": "train.disable_sampling",
     "Monotile has no such setting for the model": "model.",
-    "Monotile has no such setting for the LoRA": "network.",
+    NO_LORA_SETTING: "network.",
     "Monotile has no such setting for the optimizer": "train.optimizer_params. train.lr_scheduler_params.",
     "Monotile has no such setting for the samples": "sample.",
     "Monotile has no such setting for saving": "save.",
@@ -151,7 +168,7 @@ def _combined(fields: Fields) -> None:
     if encoders and trains and fields.on("train.text_encoder_lr"):
         rate = number(fields.get("train.text_encoder_lr"))
         fields.take("train.text_encoder_lr", "optimizer.text_encoder_lr", rate)
-    fields.note("train.text_encoder_lr", "off", "the other program does not train text encoders")
+    fields.note("train.text_encoder_lr", "off", TEXT_ENCODERS_FROZEN)
     for name, kernel in (("train.sdp", "sdpa"), ("train.xformers", "auto")):
         if fields.on(name):
             fields.take(name, "compile.attention", kernel)
@@ -181,9 +198,7 @@ def _network(fields: Fields) -> None:
     else:
         fields.note("network.type", "not offered", f"{kind} networks are not supported; a LoRA is trained")
     if not any(key.startswith("config.process[0].network.") for key in fields.work.values):
-        fields.work.notes.append(
-            Note("network", "not offered", "the file trains the whole model; Monotile trains a LoRA")
-        )
+        fields.work.notes.append(Note("network", "not offered", WHOLE_MODEL))
     rank, alpha = fields.first("network.rank", "network.linear"), fields.first("network.linear_alpha", "network.alpha")
     if rank:
         fields.take(rank, "network.network_dim", number(fields.get(rank)))
@@ -256,7 +271,7 @@ def _folders(fields: Fields) -> None:
     for place, row in fields.rows("datasets"):
         path = row.get("folder_path") or row.get("dataset_path")
         if not path:
-            work.notes.append(Note(place, "not offered", "it names no image folder"))
+            work.notes.append(Note(place, "not offered", NO_FOLDER))
         elif not is_off(row.get("is_reg")):
             work.notes.append(
                 Note(place, "not offered", "regularization images are not supported; the folder is left out")
@@ -347,7 +362,7 @@ def _samples(fields: Fields) -> None:
             row["seed"] += place  # each prompt has the next seed there
     if rows:
         work.take("sampling.prompts", rows, "sample.prompts")
-    why = "" if rows else "there is no prompt for samples"
+    why = "" if rows else "the file has no sample prompts"
     for name in (*columns, "walk_seed", "prompts"):
         fields.note(
             f"sample.{name}", "taken" if rows else "off", why, "sampling.prompts" if name == "prompts" else None

@@ -8,6 +8,7 @@ from backend.base.problems import Problem
 from backend.config.schema import by_path
 from backend.families.table import lacking
 from backend.importers import tables
+from backend.importers.common_reasons import DENOISER_TRAINED, TEXT_ENCODERS_FROZEN
 from backend.importers.family import Found, family_of
 from backend.importers.network import WHOLE, read_network
 from backend.importers.notes import Note
@@ -151,7 +152,7 @@ def read_text_encoders(work: Work) -> None:
             work.note(key, "not offered" if trained else "taken", why if trained else "")
         if alone in work.values:
             off = is_off(work.values[alone])
-            work.note(alone, "off" if off else "not offered", "" if off else "Monotile always trains the denoiser")
+            work.note(alone, "off" if off else "not offered", "" if off else DENOISER_TRAINED)
         elif not denoiser:
             work.note("unet_lr", "not offered", "of 0: Monotile always trains the denoiser, at learning_rate")
         return
@@ -162,7 +163,7 @@ def read_text_encoders(work: Work) -> None:
     if alone in work.values:
         work.note(alone, "off" if is_off(work.values[alone]) else "taken", "", None if denoiser else _RATE)
     if not trained and rate in work.ours:
-        work.drop(rate, "not needed", "the other program does not train text encoders")
+        work.drop(rate, "not needed", TEXT_ENCODERS_FROZEN)
     if not denoiser and trained:
         work.change(
             _RATE, 0.0, "unet_lr", "the other program does not train the denoiser: with a rate of 0 it does not change"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backend.importers.common_reasons import NO_VIDEOS
 from backend.importers.notes import Fate, shown
 from backend.importers.source import Source
 from backend.importers.values import is_off, number
@@ -19,13 +20,13 @@ _FOLDER = ("image_dir", "image_directory")
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
 _EACH_ITS_OWN = {
-    "class_tokens": "folders have their own, and a trigger word here stands in front of every caption: write each "
+    "class_tokens": "folders have different ones, and Monotile adds one trigger word to every caption: write each "
     "folder's into its caption files",
 }
 """Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
-    "video_directory": "videos are not supported",
-    "video_jsonl_file": "videos are not supported",
+    "video_directory": NO_VIDEOS,
+    "video_jsonl_file": NO_VIDEOS,
     "image_jsonl_file": "Monotile reads image folders with captions next to the images",
     "metadata_file": "Monotile reads image folders with captions next to the images",
     "is_reg": "regularization images are not supported; the folder is left out",

@@ -11,6 +11,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ALWAYS_CACHED,
+    FIXED_CAPTIONS,
+    IMAGE_SHAPES,
+    NO_FOLDER,
+    NO_LORA_SETTING,
+    NO_MASKS,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    ONE_GPU,
+    PLAIN_ADAMW,
+    RESUME_STATE,
+    RUN_FOLDER,
+    TARGETS,
+    UNKNOWN,
+    WHOLE_MODEL,
+)
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -24,7 +41,7 @@ _EVEN = 1.7
 _OPTIMIZERS = {
     "adamw_optimi": ("adamw", ""),
     "adamw8bitkahan": ("adamw8bit", ""),
-    "stableadamw": ("adamw", "this variant is not supported; AdamW is used"),
+    "stableadamw": ("adamw", PLAIN_ADAMW),
     "automagic": ("", ""),
 }
 KEYS: dict[str, tuple[str, str]] = {
@@ -69,15 +86,15 @@ KEYS: dict[str, tuple[str, str]] = {
     "optimizer.betas": ("optimizer.betas", "text"),
 }
 NOT_NEEDED = by_name({
-    "Monotile trains on one GPU": (
+    ONE_GPU: (
         "pipeline_stages partition_method partition_split reentrant_activation_checkpointing "
         "image_micro_batch_size_per_gpu"
     ),
-    "each run has its own folder for this in saving.output_dir": "output_dir",
-    "a run always saves what it needs to resume": "checkpoint_every_n_minutes checkpoint_every_n_epochs",
-    "images and captions are always cached on disk": "caching_batch_size map_num_proc",
+    RUN_FOLDER: "output_dir",
+    RESUME_STATE: "checkpoint_every_n_minutes checkpoint_every_n_epochs",
+    ALWAYS_CACHED: "caching_batch_size map_num_proc",
     "the Run tab always shows the loss": "steps_per_print x_axis_examples monitoring. logging_steps",
-    "Monotile uploads nothing": "upload_hf_from_epoch huggingface_repo",
+    NO_UPLOAD: "upload_hf_from_epoch huggingface_repo",
     "validation uses the batch size of training": (
         "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps "
         "disable_block_swap_for_eval"
@@ -85,18 +102,18 @@ NOT_NEEDED = by_name({
     "see the data set file": "dataset",
 })  # fmt: skip
 NOT_OFFERED = by_name({
-    "videos are not supported": "video_clip_mode model.first_frame_conditioning_p",
+    NO_VIDEOS: "video_clip_mode model.first_frame_conditioning_p",
     "set validation folders on the Sampling tab": "eval_datasets eval_datasets[].",
     "intervals are in steps or epochs": "eval_every_n_examples save_every_n_examples",
     "the learning rate follows lr_scheduler": "force_constant_lr",
     "set LoRAs to merge as network.base_weights": "adapter.fuse_adapters adapter.fuse_adapters[].",
-    "set the layers to train as network.targets_include": (
+    TARGETS: (
         "adapter.exclude_linear_modules "
         "adapter.target_modules"
     ),
     "the model always receives the guidance": "model.bypass_guidance_embedding",
     "Monotile has no such setting for the model": "model.",
-    "Monotile has no such setting for the LoRA": "adapter.",
+    NO_LORA_SETTING: "adapter.",
     "Monotile uses the arguments of the optimizer's own class": "optimizer.",
 })  # fmt: skip
 DEFAULTS: dict[str, Any] = {"optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 0.0}
@@ -109,7 +126,7 @@ def _combined(fields: Fields) -> None:
     if fields.has("adapter.type"):
         _network(fields)
     elif not any(key.startswith("adapter.") for key in work.values):
-        work.notes.append(Note("adapter", "not offered", "the file trains the whole model; Monotile trains a LoRA"))
+        work.notes.append(Note("adapter", "not offered", WHOLE_MODEL))
     take_optimizer(fields, "optimizer.type", _OPTIMIZERS)
     _noise(fields)
     kept = fields.get("activation_checkpointing")
@@ -127,7 +144,7 @@ def _combined(fields: Fields) -> None:
         fields.note("optimizer.lr", "not needed", "model.unet_lr rules")
     if work.family == "sdxl":
         work.take("network.train_text_encoder", True, "model.type")
-        work.notes.append(Note("text encoders", "default", "not in the file: SDXL's are trained too there"))
+        work.notes.append(Note("text encoders", "default", "not in the file: the other program trains SDXL's too"))
     if rates:
         fields.take(rates[0], "optimizer.text_encoder_lr", number(fields.get(rates[0])))
         fields.note("model.text_encoder_2_lr", "not offered", "Monotile has one rate for all text encoders")
@@ -165,7 +182,7 @@ def _base(fields: Fields) -> None:
 
 def _network(fields: Fields) -> None:
     kind = str(fields.get("adapter.type")).strip().lower()
-    fields.note("adapter.type", "taken" if kind in ("lora", "lokr") else "not offered", f"{kind} is not offered")
+    fields.note("adapter.type", "taken" if kind in ("lora", "lokr") else "not offered", f"{kind} is not supported")
     rank = number(fields.get("adapter.rank"))
     if kind == "lokr":
         fields.work.take("network.network_type", "lokr", "adapter.type")
@@ -218,18 +235,18 @@ def _noise(fields: Fields) -> None:
 _WHY = {
     "enable_ar_bucket": "images always keep their shape",
     "skip_empty_caption": "images without a caption are reported before the start",
-    "min_ar": "sizes depend on each image's shape",
-    "max_ar": "sizes depend on each image's shape",
-    "num_ar_buckets": "sizes depend on each image's shape",
-    "ar_buckets": "sizes depend on each image's shape",
-    "frame_buckets": "videos are not supported",
-    "size_buckets": "sizes depend on each image's shape",
-    "mask_path": "masks are not supported",
-    "default_mask_file": "masks are not supported",
-    "cache_shuffle_num": "captions are not changed",
-    "cache_shuffle_delimiter": "captions are not changed",
-    "shuffle_tags": "captions are not changed",
-    "caption_prefix": "captions are not changed",
+    "min_ar": IMAGE_SHAPES,
+    "max_ar": IMAGE_SHAPES,
+    "num_ar_buckets": IMAGE_SHAPES,
+    "ar_buckets": IMAGE_SHAPES,
+    "frame_buckets": NO_VIDEOS,
+    "size_buckets": IMAGE_SHAPES,
+    "mask_path": NO_MASKS,
+    "default_mask_file": NO_MASKS,
+    "cache_shuffle_num": FIXED_CAPTIONS,
+    "cache_shuffle_delimiter": FIXED_CAPTIONS,
+    "shuffle_tags": FIXED_CAPTIONS,
+    "caption_prefix": FIXED_CAPTIONS,
 }
 
 
@@ -244,7 +261,7 @@ def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, in
     for place, row in enumerate(rows if isinstance(rows, list) else []):
         at = f"directory[{place}]"
         if not isinstance(row, Mapping) or not row.get("path"):
-            work.notes.append(Note(at, "not offered", "it names no image folder", lines.get(at)))
+            work.notes.append(Note(at, "not offered", NO_FOLDER, lines.get(at)))
             continue
         folder = {"path": str(row["path"])}
         if "num_repeats" in row:
@@ -279,7 +296,7 @@ def _size(work: Work, sizes: list[tuple[Any, str]], lines: Mapping[str, int]) ->
 
 
 def _left(work: Work, name: str, path: str, value: Any, lines: Mapping[str, int]) -> None:
-    why = _WHY.get(name, "Monotile does not know this name")
+    why = _WHY.get(name, UNKNOWN)
     fate = "off" if is_off(value) else "not offered" if name in _WHY else "unknown"
     if name in ("enable_ar_bucket", "skip_empty_caption", "min_ar", "max_ar", "num_ar_buckets"):
         fate = "not needed"

@@ -6,12 +6,12 @@ from typing import Any
 
 from backend.config.schema import by_name, by_path, settings
 from backend.importers import reasons, tables
+from backend.importers.common_reasons import UNKNOWN
 from backend.importers.program_values import PROGRAM_READERS
 from backend.importers.values import READERS, Left, Taken, is_off
 from backend.importers.work import Say, Work
 
 _READERS = {**READERS, **PROGRAM_READERS}
-_UNKNOWN = "Monotile does not know this name"
 
 
 def read_name(work: Work, key: str, value: Any, say: Say | None = None) -> None:
@@ -59,7 +59,7 @@ def _named(work: Work, key: str, name: str, value: Any, say: Say) -> None:
         off = off or (bool(beside) and all(is_off(work.all_values.get(each)) for each in beside))
         say(key, "off" if off else "not offered", reasons.NOT_OFFERED[name])
     elif not goal:
-        say(key, "off" if is_off(value) else "unknown", _UNKNOWN)
+        say(key, "off" if is_off(value) else "unknown", UNKNOWN)
     elif value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
         say(key, "off", "empty")
     else:

@@ -9,6 +9,7 @@ from backend.config.layer_patterns import FACTORED
 from backend.families.table import lacking
 from backend.importers import reasons, tables
 from backend.importers.arguments import arguments
+from backend.importers.common_reasons import NO_LORA_SETTING
 from backend.importers.family import is_lycoris
 from backend.importers.notes import Note, shown
 from backend.importers.source import Source
@@ -34,7 +35,7 @@ WHOLE = 4096
 _LYCORIS_RANKS = "the other program skips the same ranks for all images of a batch, and does not scale the others up"
 _LENGTHS_OF = ("wd_on_output", "wd_on_out")
 """LyCORIS' names for whether a DoRA's lengths are those of outputs."""
-_NO_SETTING = "Monotile has no such setting for the LoRA"
+_NO_SETTING = NO_LORA_SETTING
 
 
 def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
@@ -159,7 +160,7 @@ def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], orig
         notes.append(Note(f"network_args {key}", "taken", "0 leaves them out", line, _EXCLUDE))
     left, kept = (_list(given.get(name)) for name in ("exclude_patterns", "include_patterns"))
     if (left or kept) and family not in tables.SAME_NAMES:
-        why_not = "layers have other names there; choose layers with diffusers' names as targets_include"
+        why_not = "the other program's layer names differ; choose layers with diffusers' names as targets_include"
         notes += [Note(f"network_args {key}", "not offered", why_not, line) for key in _PATTERNS if key in given]
     elif left or kept:
         everything = ".*" in left

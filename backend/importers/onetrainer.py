@@ -10,6 +10,22 @@ import math
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ADAM_8BIT,
+    ALWAYS_CACHED,
+    DADAPT,
+    DENOISER_TRAINED,
+    FIXED_CAPTIONS,
+    FIXED_IMAGES,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_MASKS,
+    NO_NOISE_SETTING,
+    ONE_GPU,
+    PLAIN_ADAMW,
+    RESUME_STATE,
+    WEIGHT_FORMAT,
+)
 from backend.importers.families import named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -21,15 +37,15 @@ _DENOISERS = ("transformer", "unet", "prior")
 _EVEN = 1.7
 """A sigmoid of this scale is nearly even, see `timesteps`."""
 _OPTIMIZERS = {
-    "adamw_8bit": ("adamw8bit", ""), "adam_8bit": ("adamw8bit", "8-bit Adam is not supported; 8-bit AdamW is used"),
-    "adamw_adv": ("adamw", "this variant is not supported; AdamW is used"),
+    "adamw_8bit": ("adamw8bit", ""), "adam_8bit": ("adamw8bit", ADAM_8BIT),
+    "adamw_adv": ("adamw", PLAIN_ADAMW),
     "prodigy_plus_schedule_free": ("prodigy", "the schedule-free variant is not supported; Prodigy is used"),
     "prodigy_adv": ("prodigy", "this variant is not supported; Prodigy is used"),
     "schedule_free_adamw": ("adamw_schedulefree", ""), "schedule_free_sgd": ("pytorch_optimizer.ScheduleFreeSGD", ""),
     "lion_8bit": ("lion8bit", ""), "adafactor": ("transformers.optimization.Adafactor", ""),
     "sgd_8bit": ("bitsandbytes.optim.SGD8bit", ""), "came_8bit": ("came", "CAME keeps its state in full precision"),
-    "dadapt_adam": ("prodigy", "D-Adaptation is not supported; Prodigy, which is based on it, is used"),
-    "dadapt_lion": ("prodigy", "D-Adaptation is not supported; Prodigy, which is based on it, is used"),
+    "dadapt_adam": ("prodigy", DADAPT),
+    "dadapt_lion": ("prodigy", DADAPT),
 }  # fmt: skip
 
 _PARTS = {
@@ -86,14 +102,14 @@ NOT_NEEDED = by_name({
         "optimizer_defaults. cloud. sample_definition_file_name output_model_format clear_cache_before_training"
     ),
     "secrets don't belong in a settings file": "secrets.",
-    "a run always saves what it needs to resume": (
+    RESUME_STATE: (
         "backup_after backup_after_unit rolling_backup rolling_backup_count backup_before_save"
     ),
-    "Monotile trains on one GPU": (
+    ONE_GPU: (
         "multi_gpu device_indexes gradient_reduce_precision fused_gradient_reduce async_gradient_reduce "
         "async_gradient_reduce_buffer train_device temp_device"
     ),
-    "images and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "image_caching text_caching latent_caching caching_threads dataloader_threads prefetch_next_batch"
     ),
     "no model in Monotile has such a part": (
@@ -106,7 +122,7 @@ NOT_NEEDED = by_name({
         "dora_oft "
         "oft_scaled oft_clipped_norm oft_cans lokr_vec_trick"
     ),
-    "weights are in the format of model.weight_dtype": (
+    WEIGHT_FORMAT: (
         "weight_dtype vae.weight_dtype fallback_train_dtype enable_autocast_cache"
     ),
     "the training setting of this part already says it": " ".join(
@@ -130,12 +146,12 @@ NOT_OFFERED = by_name({
         "text_encoder_layer_skip text_encoder_2_layer_skip text_encoder_3_layer_skip"
     ),
     "Monotile has no such setting for the denoiser": " ".join(f"{part}." for part in _DENOISERS),
-    "masks are not supported": (
+    NO_MASKS: (
         "masked_training unmasked_probability unmasked_weight normalize_masked_area_loss "
         "masked_prior_preservation_weight "
         "custom_conditioning_image"
     ),
-    "Monotile has no such setting for the loss": "mae_strength log_cosh_strength loss_scaler cep_gamma",
+    NO_LOSS_SETTING: "mae_strength log_cosh_strength loss_scaler cep_gamma",
     "the learning rate is not scaled by the batch size": "learning_rate_scaler",
     "the average is updated in every step": "ema_update_step_interval",
     "set the layers to train as network.targets_include, with diffusers' names": (
@@ -147,16 +163,16 @@ NOT_OFFERED = by_name({
         "scheduler_params[]."
     ),
     "seamless tiling is not supported": "force_circular_padding",
-    "Monotile has no such setting for the noise": "generalized_offset_noise force_epsilon_prediction",
+    NO_NOISE_SETTING: "generalized_offset_noise force_epsilon_prediction",
     "LoKr factors in three parts are not supported": "lokr_use_tucker",
-    "Monotile has no such setting for the LoRA": (
+    NO_LORA_SETTING: (
         "lora_decompose_norm_epsilon lora_decompose_output_axis lokr_decompose_both lokr_weight_decompose "
         "lokr_dora_on_output"
     ),
     "nothing is skipped at the start": "sample_skip_first save_skip_first",
     "Monotile uses the arguments of the optimizer's own class": "optimizer.",
-    "images are cached, so they can't be changed in every step": "concepts[].image.",
-    "captions are not changed": "concepts[].text.",
+    FIXED_IMAGES: "concepts[].image.",
+    FIXED_CAPTIONS: "concepts[].text.",
     "folders are weighted by their repeats": (
         "concepts[].balancing_strategy concepts[].loss_weight concepts[].image_variations concepts[].text_variations"
     ),
@@ -217,7 +233,7 @@ def _trained(fields: Fields) -> None:
     """Which parts are trained, and at what rates."""
     work = fields.work
     for part in _DENOISERS:
-        fields.note(f"{part}.train", "not needed", "Monotile always trains the denoiser")
+        fields.note(f"{part}.train", "not needed", DENOISER_TRAINED)
         if fields.on(f"{part}.learning_rate"):
             fields.take(f"{part}.learning_rate", "optimizer.learning_rate", number(fields.get(f"{part}.learning_rate")))
             fields.note("learning_rate", "not needed", f"{part}.learning_rate rules")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.importers.common_reasons import NO_FOLDER
 from backend.importers.notes import Note
 from backend.importers.program import Fields
 from backend.importers.values import number
@@ -17,7 +18,7 @@ def read_concepts(fields: Fields, path: str) -> None:
     work, folders = fields.work, []
     for place, row in fields.rows(path):
         if not row.get("path"):
-            work.notes.append(Note(place, "not offered", "it names no image folder"))
+            work.notes.append(Note(place, "not offered", NO_FOLDER))
         elif row.get("enabled") is False:
             work.notes.append(Note(place, "off", "it is turned off"))
         elif row.get("validation_concept") or row.get("type") == "VALIDATION":

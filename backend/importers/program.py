@@ -10,13 +10,13 @@ from typing import Any
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS
 from backend.families.table import lacking
+from backend.importers.common_reasons import UNKNOWN
 from backend.importers.names import read_value
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _INDEX = re.compile(r"\[\d+\]")
-_UNKNOWN = "Monotile does not know this name"
 
 
 class Fields:
@@ -133,7 +133,7 @@ def _one(work: Work, program: Program, key: str, path: str, value: Any) -> None:
     elif offered:
         work.note(key, "off" if off else "not offered", offered)
     else:
-        work.note(key, "off" if off else "unknown", _UNKNOWN)
+        work.note(key, "off" if off else "unknown", UNKNOWN)
 
 
 def _reason(reasons: Mapping[str, str], path: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from backend.importers.common_reasons import WEIGHT_FORMAT
 from backend.importers.tables import SCHEDULERS
 from backend.importers.values import Left, Taken, is_off, number
 
@@ -42,7 +43,7 @@ def _amp(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _quantization(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     ours = _format(value)
     if ours in ("fp32", "bf16", "fp16", "none", "nochange", ""):
-        raise Left("weights are in the format of model.weight_dtype", needed=False)
+        raise Left(WEIGHT_FORMAT, needed=False)
     if ours not in ("fp8", "int8", "nf4"):
         raise Left(f"weights in {value} are not supported")
     small = re.search(r"(?:int|float|fp)([2-7])", _plain(value).replace("nfloat4", "").replace("nf4", ""))

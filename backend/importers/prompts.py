@@ -8,6 +8,7 @@ from typing import Any
 
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.importers import tables
+from backend.importers.common_reasons import NO_VIDEOS
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
@@ -20,8 +21,8 @@ COLUMNS = {
 }  # fmt: skip
 _WHY = {
     "ss": "samples use the Euler sampler", "fs": "samples use the model's own shift",
-    "f": "videos are not supported", "i": "starting from an image is not supported",
-    "cn": "ControlNets are not supported", "ei": "videos are not supported", "of": "videos are not supported",
+    "f": NO_VIDEOS, "i": "starting from an image is not supported",
+    "cn": "ControlNets are not supported", "ei": NO_VIDEOS, "of": NO_VIDEOS,
     "ctr": "guidance is used in every step", "rcfg": "guidance is not normalized",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from backend.importers.common_reasons import (
+    ALWAYS_CACHED,
+    FIXED_CAPTIONS,
+    FIXED_IMAGES,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_MASKS,
+    NO_NOISE_SETTING,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    RESUME_STATE,
+    RUN_FOLDER,
+    TARGETS,
+)
+
 
 def _by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Name -> reason, of names that are written behind each reason, with spaces between."""
@@ -12,7 +27,7 @@ def _by_name(names: Mapping[str, str]) -> dict[str, str]:
 
 NOT_NEEDED = _by_name(
     {
-        "images and captions are always cached on disk": (
+        ALWAYS_CACHED: (
             "cache_latents cache_latents_to_disk cache_text_encoder_outputs cache_text_encoder_outputs_to_disk "
             "vae_batch_size sdxl_cache_text_encoder_outputs text_encoder_batch_size skip_cache_check "
             "skip_latents_validity_check flux1_cache_text_encoder_outputs "
@@ -20,9 +35,7 @@ NOT_NEEDED = _by_name(
             "sd3_cache_text_encoder_outputs_to_disk hunyuan_image_cache_text_encoder_outputs cache_info "
             "hunyuan_image_cache_text_encoder_outputs_to_disk"
         ),
-        "each run has its own folder for this in saving.output_dir": (
-            "output_dir logging_dir log_prefix log_tracker_name log_config log_tracker_config wandb_run_name"
-        ),
+        RUN_FOLDER: ("output_dir logging_dir log_prefix log_tracker_name log_config log_tracker_config wandb_run_name"),
         "Monotile trains on one GPU, without accelerate": (
             "num_processes num_machines num_cpu_threads_per_process multi_gpu gpu_ids main_process_port "
             "extra_accelerate_launch_args ddp_timeout ddp_static_graph ddp_gradient_as_bucket_view "
@@ -34,7 +47,7 @@ NOT_NEEDED = _by_name(
             "model_list save_as_bool stop_text_encoder_training use_wandb console_log_level console_log_simple "
             "console_log_file config_file output_config debug_dataset show_timesteps show_timesteps_resolution"
         ),
-        "Monotile uploads nothing": (
+        NO_UPLOAD: (
             "async_upload huggingface_repo_id huggingface_path_in_repo huggingface_repo_type "
             "huggingface_repo_visibility save_state_to_huggingface resume_from_huggingface"
         ),
@@ -43,9 +56,7 @@ NOT_NEEDED = _by_name(
             "lowram highvram disable_mmap_load_safetensors mem_eff_save lowvram offload_inactive_dit "
             "offload_dit_during_sampling disable_numpy_memmap"
         ),
-        "a run always saves what it needs to resume": (
-            "save_state_on_train_end save_last_n_steps_state save_last_n_epochs_state"
-        ),
+        RESUME_STATE: ("save_state_on_train_end save_last_n_steps_state save_last_n_epochs_state"),
         "Monotile writes it by itself": "metadata_arch metadata_reso metadata_merged_from",
         "the VAE encodes single images, whole or in tiles (memory.vae_tiling)": (
             "vae_chunk_size vae_disable_cache qwen_image_vae_2d vae_cache_cpu vae_enable_patch_conv bulk_decode "
@@ -76,19 +87,17 @@ NOT_NEEDED = _by_name(
 
 NOT_OFFERED = _by_name(
     {
-        "captions are not changed": (
+        FIXED_CAPTIONS: (
             "shuffle_caption keep_tokens keep_tokens_separator caption_separator secondary_separator "
             "caption_tag_dropout_rate enable_wildcard caption_prefix caption_suffix token_warmup_min "
             "token_warmup_step weighted_captions validate_caption_structure warn_on_caption_issues"
         ),
-        "images are cached, so they can't be changed in every step": (
-            "flip_aug color_aug random_crop face_crop_aug_range "
-        ),
+        FIXED_IMAGES: ("flip_aug color_aug random_crop face_crop_aug_range "),
         "flow models are trained on the velocity, as in their pretraining": "model_prediction_type",
         "FLUX and SD3 attend to the padding of T5, as in their own pipelines": "apply_t5_attn_mask",
-        "masks are not supported": "masked_loss alpha_mask conditioning_data_dir",
+        NO_MASKS: "masked_loss alpha_mask conditioning_data_dir",
         "regularization images are not supported": "reg_data_dir prior_loss_weight is_reg",
-        "Monotile has no such setting for the LoRA": (
+        NO_LORA_SETTING: (
             "dim_from_weights "
             "rank_dropout_scale "
             "bypass_mode constrain use_scalar rescaled train_norm train_on_input unit train_lora_ggpo "
@@ -103,7 +112,7 @@ NOT_OFFERED = _by_name(
         ),
         "LoKr factors in three parts are not supported": "use_cp use_tucker",
         "the small factor of a LoKr is never split": "decompose_both",
-        "set the layers to train as network.targets_include": (
+        TARGETS: (
             "LyCORIS_preset train_blocks train_double_block_indices train_single_block_indices enable_all_linear "
             "split_qkv train_block_indices train_llm_adapter"
         ),
@@ -123,7 +132,7 @@ NOT_OFFERED = _by_name(
         "set saving.save_every_n_epochs or save_every_n_steps": "save_n_epoch_ratio",
         "a run begins at its first step": "skip_until_initial_step initial_epoch initial_step",
         "the Run tab always shows loss, average and noise levels": "log_loss_stats",
-        "Monotile has no such setting for the loss": "v_pred_like_loss huber_scale",
+        NO_LOSS_SETTING: "v_pred_like_loss huber_scale",
         "noise offset and multires noise are separate settings, and both can be on": "noise_offset_type",
         "positions are those of the pipeline": "enable_scaled_pos_embed pos_emb_random_crop_rate",
         "the adapter is read from the transformer's file or folder": "llm_adapter_path",
@@ -154,7 +163,7 @@ NOT_OFFERED = _by_name(
             "dino_loss_every_n_steps dino_loss_feature_mode dino_loss_layer dino_loss_model_type dino_loss_resize "
             "dino_loss_use_gram dino_loss_use_norm dino_loss_weight"
         ),
-        "videos are not supported": (
+        NO_VIDEOS: (
             "frame_extraction frame_sample frame_stride max_frames source_fps target_frames fp_latent_window_size "
             "fp_1f_clean_indices fp_1f_no_post fp_1f_target_index"
         ),
@@ -170,7 +179,7 @@ NOT_OFFERED = _by_name(
         "embeddings (textual inversion) are not trained": "init_word num_vectors_per_token template token_string",
         "Monotile has one rate for all text encoders (optimizer.text_encoder_lr)": "learning_rate_te2",
         "Monotile downloads nothing; set the folder as model.tokenizer": "tokenizer_cache_dir",
-        "Monotile has no such setting for the noise": "adaptive_noise_scale",
+        NO_NOISE_SETTING: "adaptive_noise_scale",
         "the noise offset has one strength": "noise_offset_random_strength",
         "the input perturbation has one strength": "ip_noise_gamma_random_strength",
     }

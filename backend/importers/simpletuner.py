@@ -11,6 +11,7 @@ from typing import Any
 
 from backend.importers.arguments import arguments
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import ADAM_8BIT, IMAGE_SHAPES, PLAIN_ADAMW, TEXT_ENCODERS_FROZEN
 from backend.importers.families import named_family
 from backend.importers.notes import Note
 from backend.importers.program import Fields, Program, take_known, take_optimizer
@@ -20,7 +21,7 @@ from backend.importers.values import Left, is_off, number
 from backend.importers.work import Work
 
 _EVEN = 1.7
-_PLAIN = "this variant is not supported; AdamW is used"
+_PLAIN = PLAIN_ADAMW
 _OPTIMIZERS = {
     "adamw_bf16": ("adamw", ""), "optimi-adamw": ("adamw", ""), "optimi-stableadamw": ("adamw", _PLAIN),
     "bnb-adamw": ("adamw", ""), "bnb-adamw8bit": ("adamw8bit", ""), "ao-adamw8bit": ("adamw8bit", ""),
@@ -33,7 +34,7 @@ _OPTIMIZERS = {
     "adamw_schedulefree+aggressive": ("adamw_schedulefree", ""),
     "adamw_schedulefree+no_kahan": ("adamw_schedulefree", ""),
     "optimi-sgd": ("sgd", ""), "optimi-adam": ("adam", ""), "bnb-adam": ("adam", ""),
-    "bnb-adam8bit": ("adamw8bit", "8-bit Adam is not supported; 8-bit AdamW is used"),
+    "bnb-adam8bit": ("adamw8bit", ADAM_8BIT),
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def _combined(fields: Fields) -> None:
     trains = "network.train_text_encoder" in work.ours
     fields.note("train_text_encoder", "taken" if trains else "not offered", "text encoders are not trained")
     if not fields.on("train_text_encoder"):
-        fields.note("text_encoder_lr", "off", "the other program does not train text encoders")
+        fields.note("text_encoder_lr", "off", TEXT_ENCODERS_FROZEN)
     if fields.on("max_train_steps") and fields.on("num_train_epochs"):
         fields.note("num_train_epochs", "not needed", "max_train_steps rules")
     _noise(fields)
@@ -177,7 +178,7 @@ def _samples(fields: Fields) -> None:
         if flux and fields.on("validation_disable_unconditional") and "true_cfg_scale" not in row:
             row.pop("negative_prompt", None)
         work.take("sampling.prompts", [row], "validation_prompt")
-    why = "" if shown else "there is no prompt for samples"
+    why = "" if shown else "the file has no sample prompts"
     for name in (*columns, "validation_resolution", "validation_disable", "validation_disable_unconditional",
                  "validation_randomize"):  # fmt: skip
         fields.note(name, "taken" if shown else "off", why, "sampling.prompts" if name == "validation_prompt" else None)
@@ -186,7 +187,7 @@ def _samples(fields: Fields) -> None:
 _BACKEND_WHY = {
     "crop": "images are cropped to their bucket",
     "crop_style": "images are cropped to their bucket",
-    "crop_aspect": "images are cropped to their bucket", "resolution_type": "sizes depend on each image's shape",
+    "crop_aspect": "images are cropped to their bucket", "resolution_type": IMAGE_SHAPES,
     "cache_dir_vae": "all images are cached in one folder (dataset.cache_dir)",
     "id": "folders have no name in Monotile",
     "metadata_backend": "Monotile reads images from folders", "type": "Monotile reads image folders",
@@ -242,7 +243,9 @@ def _folder(work: Work, at: str, row: Mapping[str, Any], sizes: list[int], lines
     for name, value in row.items():
         path = f"{at}.{name}"
         if name in ("instance_data_dir", "repeats"):
-            work.notes.append(Note(path, "taken", "0 is once there" if name == "repeats" else "", lines.get(path)))
+            work.notes.append(
+                Note(path, "taken", "in the other program 0 means once" if name == "repeats" else "", lines.get(path))
+            )
         elif name == "resolution":
             try:
                 sizes.append(PROGRAM_READERS["resolutions"](name, value, {}).value)

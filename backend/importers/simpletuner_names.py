@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from backend.importers.common_reasons import (
+    ALWAYS_CACHED,
+    IMAGE_SHAPES,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_NOISE_SETTING,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    ONE_GPU,
+    RUN_FOLDER,
+    TARGETS,
+)
 from backend.importers.program import by_name
 
 KEYS: dict[str, tuple[str, str]] = {
@@ -67,14 +79,14 @@ KEYS: dict[str, tuple[str, str]] = {
     "hub_model_id": ("saving.output_name", "file_name"),
 }
 NOT_NEEDED = by_name({
-    "Monotile uploads nothing": (
+    NO_UPLOAD: (
         "push_to_hub push_checkpoints_to_hub push_to_hub_background publishing_config webhook_config model_card_note "
         "model_card_private model_card_safe_for_work hub_token"
     ),
-    "each run has its own folder for this in saving.output_dir": (
+    RUN_FOLDER: (
         "output_dir logging_dir tracker_project_name tracker_run_name cache_dir cache_dir_text cache_dir_vae"
     ),
-    "images and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "vae_batch_size vae_cache_ondemand vae_cache_disable vae_cache_scan_behaviour write_batch_size read_batch_size "
         "image_processing_batch_size compress_disk_cache preserve_data_backend_cache skip_file_discovery "
         "keep_vae_loaded vae_enable_patch_conv "
@@ -86,7 +98,7 @@ NOT_NEEDED = by_name({
         "fully_unload_text_encoder offload_during_startup offload_during_save"
     ),
     "a run starts at its first step, or is resumed with launcher.py train --resume RUN": "resume_from_checkpoint",
-    "Monotile trains on one GPU": "num_processes num_machines accelerate_extra_args mixed_precision_backend",
+    ONE_GPU: "num_processes num_machines accelerate_extra_args mixed_precision_backend",
     "it is for the other program, not for training": (
         "disable_benchmark i_know_what_i_am_doing print_filenames print_sampler_statistics debug_aspect_buckets "
         "debug_dataset_loader accelerator_cache_clear_interval quantize_via set_grads_to_none base_model_default_dtype "
@@ -112,23 +124,23 @@ NOT_OFFERED = by_name({
         "pretrained_transformer_model_name_or_path pretrained_transformer_subfolder pretrained_unet_model_name_or_path "
         "pretrained_unet_subfolder"
     ),
-    "no family here has a fourth text encoder": "text_encoder_4_precision",
+    "no family in Monotile has a fourth text encoder": "text_encoder_4_precision",
     "attention always sees every token at once": "unet_attention_slice",
     "images and captions are read from folders": "parquet_caption_column parquet_filename_column data_aesthetic_score",
-    "videos are not supported": "validation_num_video_frames",
+    NO_VIDEOS: "validation_num_video_frames",
     "samples use the LoRA at its full strength": "validation_lycoris_strength",
     "all blocks are checkpointed, or as memory.checkpointing_kind sets it": "gradient_checkpointing_interval",
-    "Monotile has no such setting for the LoRA": (
+    NO_LORA_SETTING: (
         "lora_init_type peft_lora_mode singlora_ramp_up_steps init_lokr_norm lora_initialisation_style"
     ),
-    "set the layers to train as network.targets_include": "flux_lora_target lora_target layer_freeze_strategy",
-    "Monotile has no such setting for the noise": (
+    TARGETS: "flux_lora_target lora_target layer_freeze_strategy",
+    NO_NOISE_SETTING: (
         "noise_offset_probability input_perturbation_steps disable_segmented_timestep_sampling timestep_bias_strategy "
         "timestep_bias_begin timestep_bias_end timestep_bias_multiplier flow_beta_schedule_alpha "
         "flow_beta_schedule_beta "
         "flux_fast_schedule offset_noise"
     ),
-    "Monotile has no such setting for the loss": (
+    NO_LOSS_SETTING: (
         "use_soft_min_snr soft_min_snr_sigma_data prediction_type tread_config"
     ),
     "the guidance has one value": "flux_guidance_mode flux_guidance_min flux_guidance_max",
@@ -155,7 +167,7 @@ NOT_OFFERED = by_name({
         "text_encoder_limit freeze_encoder_before freeze_encoder_after "
         "freeze_encoder_strategy"
     ),
-    "sizes depend on each image's shape": (
+    IMAGE_SHAPES: (
         "resolution_type maximum_image_size target_downsample_size max_upscale_threshold aspect_bucket_rounding crop"
     ),
 })  # fmt: skip

@@ -16,7 +16,7 @@ from backend.importers.notes import Note
 
 KNOWN = (
     "Files of kohya_ss, sd-scripts (TOML or the command itself), musubi-tuner, LoRA Easy Training Scripts, OneTrainer, "
-    "ai-toolkit, SimpleTuner and diffusion-pipe are read, and LoRA files that hold their settings"
+    "ai-toolkit, SimpleTuner and diffusion-pipe are read, and LoRA files that contain their settings"
 )
 _EMPTY = Problem(None, None, "the file contains no settings", "Choose another file")
 _FLAT: tuple[Kind, ...] = ("onetrainer", "onetrainer-concepts", "ai-toolkit", "diffusion-pipe")

@@ -39,7 +39,7 @@ def take_unsaid(work: Work) -> None:
 
 def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any]) -> None:
     known = setting_of(key)
-    assert known is not None, f"{key} is no name that is known here"
+    assert known is not None, f"{key} is not a known name"
     goal, reader = known
     if goal in work.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours):
         return

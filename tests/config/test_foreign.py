@@ -292,7 +292,7 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b"#" * 2_000_001, None, "too large for settings, over 2 MB"),
         (b"\xff\xfe\x00\x00", 1, "UTF-8"),
         (b"", None, "no settings"),
-        (b"schema_version = 1\n[model]\n", None, "Monotile already"),
+        (b"schema_version = 1\n[model]\n", None, "already contains settings of Monotile"),
     ],
 )
 def test_broken_files_are_refused_with_their_line(raw: bytes, line: int | None, words: str) -> None:

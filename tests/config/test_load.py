@@ -132,7 +132,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ("x = '''a", "quote"),
     ],
 )
-def test_syntax_errors_have_line_and_mend(text: str, word: str) -> None:
+def test_syntax_errors_have_line_and_fix(text: str, word: str) -> None:
     loaded = loads(text)
     assert loaded.config is None
     assert all(p.line in (1, 2) for p in loaded.problems)

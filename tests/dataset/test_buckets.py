@@ -90,7 +90,7 @@ def test_area_buckets_are_those_of_sd_scripts() -> None:
     assert all(side % 64 == 0 and 256 <= side <= 2048 for size in found for side in size)
 
 
-def test_limits_that_leave_no_bucket_are_an_error_with_a_mend() -> None:
+def test_limits_that_leave_no_bucket_are_an_error_with_a_fix() -> None:
     with pytest.raises(ValueError, match="min_bucket_size"):
         area_buckets(256, 512, 1024, 64, FLUX)
     with pytest.raises(ValueError, match="max_bucket_size"):

@@ -129,7 +129,7 @@ def test_d8_empty_caption_is_a_warning_and_trains_empty(tmp_path: Path) -> None:
     assert said.severity == "warning" and len(said.files) == 2 and "a.txt" in said.text
 
 
-def test_missing_captions_are_counted_with_the_mend(tmp_path: Path) -> None:
+def test_missing_captions_are_counted_with_the_fix(tmp_path: Path) -> None:
     with_caption(picture(tmp_path / "a.png", colour=RED))
     picture(tmp_path / "b.png", colour=BLUE)
     said = finding(look(tmp_path), "missing_caption")
@@ -196,7 +196,7 @@ def test_name_that_is_no_utf8_text(tmp_path: Path) -> None:
     assert len(found.items) == 1 and len(look(folder, cache_dir=tmp_path / "cache").items) == 1
 
 
-def test_folder_faults_are_errors_with_a_mend(tmp_path: Path) -> None:
+def test_folder_faults_are_errors_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "only_text").mkdir()
     (tmp_path / "only_text" / "a.md").write_text("x")
