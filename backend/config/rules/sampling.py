@@ -25,7 +25,7 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             if FAMILIES[family].objective == "diffusion"
             else []
         ),
-        "with a CFG scale (true_cfg_scale) of 1 a sample of {family} is blurred and hardly follows its prompt",
+        "with a true_cfg_scale of 1 a sample of {family} is blurred and hardly follows its prompt",
         "Set true_cfg_scale to about 7",
         "warning",
         column="true_cfg_scale",
@@ -33,7 +33,7 @@ SAMPLING_RULES: tuple[Rule, ...] = (
     Rule(
         ("sampling.prompts",),
         lambda rows: [i for i, row in enumerate(rows) if row.negative_prompt.strip() and row.true_cfg_scale == 1],
-        "the negative prompt has no effect at a CFG scale (true_cfg_scale) of 1",
+        "the negative prompt has no effect with a true_cfg_scale of 1",
         "Set true_cfg_scale above 1, such as 3, or remove the negative prompt",
         "warning",
         column="negative_prompt",

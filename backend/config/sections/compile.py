@@ -67,9 +67,9 @@ class CompileSection(Section):
         "default",
         label="Compile mode",
         help="default compiles fastest. max-autotune-no-cudagraphs tries several kernels for each matrix product: a "
-        "longer compile, sometimes faster steps. Where cuda_graphs is auto, reduce-overhead means default, and "
-        "max-autotune means max-autotune-no-cudagraphs, both with training passes recorded as with cuda_graphs "
-        "= on.",
+        "longer compile, sometimes faster steps. reduce-overhead is the same as default, and max-autotune the "
+        "same as max-autotune-no-cudagraphs, but with training passes recorded as with cuda_graphs = on (where "
+        "cuda_graphs is auto).",
         aliases=("dynamo_mode", "torch_compile_mode"),
     )
     compile_dynamic: Literal["auto", "true", "false"] = setting(

@@ -58,8 +58,8 @@ class MemorySection(Section):
         "auto",
         label="Offload denoiser during decoding",
         help="While a sample image is decoded, the denoiser's weights move to RAM, so that the VAE can use the "
-        "whole GPU. auto: only where both would not fit together. on: always. off: never. Text encoders and "
-        "VAE never share the GPU: each leaves before the next one is loaded.",
+        "whole GPU. auto: only where both would not fit together. on: always. off: never. Encoders always take "
+        "turns: each leaves the GPU before the next one is loaded.",
         aliases=("cpu_offload", "model_offload", "sequential_offload", "lowram_sampling", "offload_denoiser"),
         advanced=True,
     )

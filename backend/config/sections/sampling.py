@@ -32,7 +32,7 @@ class SamplePrompt(Section):
         "",
         kind="text",
         label="Negative prompt",
-        help="What the image should not show. It needs a CFG scale above 1.",
+        help="What the image should not show. It needs a true CFG scale above 1.",
         aliases=("negative", "neg"),
     )
     control_image: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
@@ -73,7 +73,7 @@ class SamplePrompt(Section):
         1.0,
         ge=1,
         le=100,
-        label="CFG scale",
+        label="True CFG scale",
         help="Classifier-free guidance with the negative prompt (true CFG). 1 is off; more needs twice the time.",
         aliases=("true_cfg", "cfg"),
     )
