@@ -1,4 +1,4 @@
-"""Groups images into batches and orders an epoch: the one place that plan and loader use.
+"""Which pictures stand together in a batch, and in which order an epoch runs: the one place that plan and loader ask.
 
 Everything follows from the arguments alone, on every machine and Python: no hash(), no global random state. Shuffling
 sorts by `random.Random.random()`, the one sequence that Python's documentation promises to keep.

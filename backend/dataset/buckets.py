@@ -1,4 +1,4 @@
-"""Computes buckets: the sizes that images are scaled to, and which image has which.
+"""Buckets: the sizes that pictures are brought to, and which picture goes where.
 
 Three tables: `area_buckets` (classic: sides in steps below an area), `token_buckets` (every size has nearly
 the same token count) and `exact_buckets` (token counts that fall on one or two exact values). `table_for` picks by

@@ -1,4 +1,4 @@
-"""Reads captions: the text file next to an image, the trigger word, and which captions are dropped."""
+"""Captions: reading the text file beside a picture, the trigger word, and which captions are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs control images, from which a model that edits starts, with their results by name. Torch-free.
+"""Control pictures: what a model that edits starts from, paired with its results by name. Torch-free.
 
 A control picture has the name of its result, or where there are several that name with a number behind it, as
 musubi-tuner has them: cat_0.png and cat_1.png for cat.png.

@@ -1,4 +1,4 @@
-"""Defines what a scan finds: images, findings about them, and a document of both for the page."""
+"""What a scan finds: pictures, findings about them, and a document of both for the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the sizes of control images: as latents with their result, and as the text encoder reads them. Torch-free.
+"""To what sizes control pictures come: as latents beside their result, and as the text encoder reads them. Torch-free.
 
 Most families cut each to the size of its result. Those that take several keep the proportions of each, at an area of
 the model's own (diffusers `QwenImageEditPlusPipeline`, ``calculate_dimensions``).

@@ -1,4 +1,4 @@
-"""Writes the findings of a scan: what is wrong or unusual, which files it is about, and the fix."""
+"""The findings of a scan, in words: what is wrong or odd, which files it is about, and the mend."""
 
 from __future__ import annotations
 

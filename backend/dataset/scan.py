@@ -1,4 +1,4 @@
-"""Scans image folders, without torch: every image is checked to its end, every caption read, problems named.
+"""Scanning image folders, without torch: every picture is checked to its end, every caption read, oddities named.
 
 `scan` takes folders, `scan_dataset` a config; `python -m backend.dataset FOLDER --json --progress` does it in a
 process of its own for the page. Nothing is written into a person's image folder.

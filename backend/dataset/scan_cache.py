@@ -1,4 +1,4 @@
-"""Keeps what earlier scans measured on disk, so that a second scan of the same files only lists them.
+"""What earlier scans measured, kept on disk, so that a second scan of the same files only lists them.
 
 A row is trusted only while the file's size, modification time and change time are the same. A file touched within
 `YOUNG_S` of being measured is not remembered: a second change within the clock's grain would go unseen.

@@ -1,4 +1,4 @@
-"""Splits validation images from the training images, and finds those that are trained as well."""
+"""Validation sets: holding pictures out of the training set, and seeing when one is trained as well."""
 
 from __future__ import annotations
 

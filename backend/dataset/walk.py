@@ -1,4 +1,4 @@
-"""Walks an image folder: which files are images, which are captions, what is ignored, what can't be read."""
+"""Walking an image folder: which files are pictures, which are captions, what is ignored, what can't be read."""
 
 from __future__ import annotations
 
