@@ -1,7 +1,7 @@
 """Buckets: the sizes that pictures are brought to, and which picture goes where.
 
-Three tables: `area_buckets` (classic: sides in steps below an area), `token_buckets` (every size has nearly
-the same token count) and `exact_buckets` (token counts that fall on one or two exact values). `table_for` picks by
+Three tables: `area_buckets` (classic: sides in steps below an area), `token_buckets` (every size has nearly the same
+token count) and `exact_buckets` (token counts that fall on one or two exact values). `table_for` picks by
 shape mode.
 """
 
