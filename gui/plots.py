@@ -8,7 +8,7 @@ from html import escape
 
 from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
-from backend.config.sections.training import TimestepsSection
+from backend.config.sections.timesteps import TimestepsSection
 from backend.families.shift import ShiftLine
 from backend.plan.noise_levels import diffusion_density, scheduler_config
 

@@ -67,7 +67,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
     groups.map(({ title, notes }) =>
       el(
         "details",
-        { class: "brought", open: title.startsWith("Not taken") || null },
+        { class: "brought", open: title.startsWith("Not imported") || null },
         el("summary", {}, `${title} (${notes.length})`),
         el(
           "ul",

@@ -1,4 +1,4 @@
-"""Settings on a command line: ``--name value`` and ``--name=value`` beside the words of the command itself."""
+"""Splits a command line into settings (``--name value``, ``--name=value``) and the words of the command itself."""
 
 from __future__ import annotations
 

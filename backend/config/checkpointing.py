@@ -1,4 +1,4 @@
-"""What gradient checkpointing comes to for a config: whether compiled blocks recompute in their graphs. Torch-free."""
+"""Decides how gradient checkpointing works for a config: inside the compiled graphs or not. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def within_graphs(cfg: Config) -> bool:
 
     The backward graph then holds what a second forward would, less what no gradient needs (a block's last product, for
     one), fused with what uses it. Only a backend with torch's partitioner takes a block apart like that; with linear
-    layers left out a block is many graphs, each of which would keep its inputs; and dropout might be drawn anew.
+    layers left out a block is many graphs, each of which would keep its inputs; and dropout might be different.
     """
     if not (cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "auto" and cfg.compile.compile):
         return False
-    chosen = cfg.compile
+    section = cfg.compile
     return (
-        chosen.compile_backend in PARTITIONING
-        and chosen.compile_scope == "blocks"
-        and chosen.disable_linear != "on"
+        section.compile_backend in PARTITIONING
+        and section.compile_scope == "blocks"
+        and section.disable_linear != "on"
         and not cfg.network.drops
     )
 

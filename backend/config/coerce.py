@@ -1,4 +1,4 @@
-"""The named coercions: the few ways in which a value may be written other than by its type, and nothing beyond them.
+"""Converts the few accepted spellings of a value to its type, and nothing beyond them.
 
 Each is unambiguous; whatever none of them knows is left as it is, and the type check refuses it by name. ``NAMED`` is
 what the docs show.
@@ -13,15 +13,15 @@ from backend.config.schema import Setting
 
 NAMED: tuple[tuple[str, str], ...] = (
     ('"10", "1e-4"', "a number in quotes is the number"),
-    ("10.0", "a number without a fraction is a whole number where one is wanted"),
-    ('"true", "False"', "true and false in any letter case, where they are wanted"),
+    ("10.0", "a number without a fraction is a whole number where one is needed"),
+    ('"true", "False"', "true and false in upper or lower case, where they are needed"),
     ('true for "true"', "true and false for a choice that has true and false, or on and off"),
-    ('"BF16", " adamw "', "letter case and outer spaces of a choice or a known name"),
-    ('"", "none"', "an empty text unsets what may be unset; none unsets a number"),
+    ('"BF16", " adamw "', "upper and lower case and outer spaces of a choice or a known name"),
+    ('"", "none"', "an empty text makes a setting empty that may be empty; none does so for a number"),
     ('"0.1, 0.2" or 0.1', "numbers with commas between them, or a single one, for a list of numbers"),
     ('"attn.to_q"', "a single text without a comma, for a list of texts"),
-    ('"pictures/cats"', "a text, or a list of texts, for rows that need one text only"),
-    ('"\\"C:\\\\my pictures\\""', "quotes and spaces around a path are taken away"),
+    ('"pictures/cats"', "a text, or a list of texts, for rows that need only one text"),
+    ('"\\"C:\\\\my pictures\\""', "quotes and spaces around a path are removed"),
 )
 
 _WHOLE = re.compile(r"[+-]?\d+")

@@ -1,4 +1,4 @@
-"""How a setting is declared, and how a declaration is read back by the form, the checks, the CLI and the docs."""
+"""Declares a setting, and reads declarations back for the form, the checks, the command line and the docs."""
 
 from __future__ import annotations
 
@@ -48,30 +48,32 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Setting:
-    """One declared setting, as the form, the checks, the TOML, the CLI, the search and the docs see it.
-
-    path: ``section.name``; for a column of a table ``section.table.name``. default: the value when the file says
-    nothing (treat as read-only); columns have ``required`` True where a row cannot do without them.
-    choices: the only values there are. suggestions: values to offer where others (a class path, a backend) are taken.
-    aliases: what other trainers call it. columns: the settings of one row of a ``tables`` setting.
-    """
+    """One declared setting, as the form, the checks, the TOML, the CLI, the search and the docs see it."""
 
     path: str
+    """``section.name``; for a column of a table ``section.table.name``."""
     section: str
     name: str
     kind: Kind
     default: Any
+    """The value when the file says nothing; treat it as read-only."""
     bounds: Bounds
     choices: tuple[str, ...] | None
+    """The only values that are allowed."""
     label: str
     help: str
     unit: str | None
     aliases: tuple[str, ...]
+    """Names in other trainers: for hints, the search and imports."""
     advanced: bool
+    """Shown below More on the page."""
     nullable: bool
     required: bool = False
+    """Of a column: every row must have it."""
     suggestions: tuple[str, ...] = ()
+    """Values to offer where others (a class path, a backend) are allowed too."""
     columns: tuple[Setting, ...] = ()
+    """The settings of one row, of a ``tables`` setting."""
 
 
 def setting(
@@ -89,8 +91,8 @@ def setting(
 ) -> Any:
     """Declare one setting; use it as the default of an annotated field of a ``Section``.
 
-    default: value, or a callable that makes one (for lists and tables); left out, a row must give it.
-    kind: only where the annotation does not tell (``path``, ``text``). limits: pydantic's own (ge, min_length, ...).
+    default: value, or a callable that makes one (for lists and tables); without one, every row must have it.
+    kind: only where the annotation does not show it (``path``, ``text``). limits: pydantic's own (ge, min_length, ...).
     """
     declared = {
         "label": label,
@@ -102,8 +104,13 @@ def setting(
         "choices": tuple(choices) if choices is not None else None,
         "suggestions": tuple(suggestions),
     }
-    given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
-    return Field(**given, json_schema_extra={"setting": declared}, **limits)  # type: ignore[call-overload]
+    initial: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**initial, json_schema_extra={"setting": declared}, **limits)  # type: ignore[call-overload]
+
+
+def optional_path(**declared: Any) -> Any:
+    """Declare a file or folder that may be left empty; the arguments are those of `setting`."""
+    return setting(None, kind="path", min_length=1, **declared)
 
 
 def read_section(section: str, model: type[Section], prefix: str | None = None) -> tuple[Setting, ...]:
@@ -184,12 +191,12 @@ def _item_limits(inner: Any) -> list[Any]:
 
 
 def _bounds(limits: Iterable[Any]) -> Bounds:
-    found: dict[str, float] = {}
+    bounds: dict[str, float] = {}
     for limit in limits:
         for kind, name in ((Ge, "ge"), (Gt, "gt"), (Le, "le"), (Lt, "lt")):
             if isinstance(limit, kind):
-                found[name] = getattr(limit, name)
-    return Bounds(**found)
+                bounds[name] = getattr(limit, name)
+    return Bounds(**bounds)
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What differs between two configs, for a person to see before one replaces the other."""
+"""Lists what differs between two configs, for a person to see before one replaces the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pydantic's errors in words for a person: what is wrong with one value, and the mend."""
+"""Explains pydantic's errors to a person: what is wrong with one value, and the fix."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _example(setting: Setting) -> str:
 
 
 def _unset(setting: Setting) -> str:
-    return ", or leave it out" if setting.nullable else ""
+    return ", or leave it empty" if setting.nullable else ""
 
 
 def _wrong_type(setting: Setting, value: Any) -> tuple[str, str]:
@@ -101,7 +101,7 @@ def _not_a_choice(setting: Setting, value: Any) -> tuple[str, str]:
 
 def _range_remedy(setting: Setting, number: str) -> str:
     if setting.nullable:
-        return f"Choose {number} in this range, or leave it out for none"
+        return f"Choose {number} in this range, or leave it empty for none"
     return f"Choose {number} in this range; {_example(setting)} is the default"
 
 
@@ -110,7 +110,7 @@ def _text_length(setting: Setting, kind: str, context: Mapping[str, Any]) -> tup
         return f"is longer than {context.get('max_length')} characters", "Shorten it"
     if setting.required or setting.nullable or not setting.default:
         return "must not be empty", f"Write {setting.name} = {_example(setting)}{_unset(setting)}"
-    return "must not be empty", f"Leave it out for {shown(setting.default)}, or write another"
+    return "must not be empty", f"Remove the line for {shown(setting.default)}, or write another value"
 
 
 def _list_length(setting: Setting, kind: str, context: Mapping[str, Any]) -> tuple[str, str]:

@@ -22,5 +22,5 @@ def usual_shape_mode(name: str) -> ShapeMode:
 
 def shape_mode_of(cfg: Config) -> ShapeMode:
     """The shape mode of a run: the one set, or with auto the family's usual one."""
-    chosen = cfg.compile.shape_mode
-    return usual_shape_mode(cfg.model.family) if chosen == "auto" else chosen
+    mode = cfg.compile.shape_mode
+    return usual_shape_mode(cfg.model.family) if mode == "auto" else mode

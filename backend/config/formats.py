@@ -64,7 +64,7 @@ def read_document(path: Path) -> Document:
             return decode(start + file.read())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return _failed(f"{path} can't be read: {reason}", "Check that it is a file that you may read")
+        return _failed(f"{path} can't be read: {reason}", "Check that you have permission to read it")
 
 
 def too_large(name: str) -> str:
@@ -111,8 +111,8 @@ def _metadata(header: bytes) -> Document:
     except (ValueError, RecursionError):
         remedy = "Download or copy it again"
         return Document("safetensors", None, problems=(Problem(None, None, "the model file is damaged", remedy),))
-    said = table.get("__metadata__")
-    return Document("safetensors", said if isinstance(said, dict) else {})
+    metadata = table.get("__metadata__")
+    return Document("safetensors", metadata if isinstance(metadata, dict) else {})
 
 
 def _json(raw: bytes) -> Document:
@@ -127,10 +127,10 @@ def _json(raw: bytes) -> Document:
     except RecursionError:
         return _failed(TOO_DEEP, "Choose another file", form="json")
     except json.JSONDecodeError as error:
-        remedy = "Correct this line, or save the file again in the program that it is from"
-        return _failed(f"this is no JSON: {error.msg}, at column {error.colno}", remedy, error.lineno, "json")
+        remedy = "Correct this line, or save the file again in the program that wrote it"
+        return _failed(f"this is not valid JSON: {error.msg}, at column {error.colno}", remedy, error.lineno, "json")
     except ValueError as error:
-        return _failed(f"this can't be read: {error}", "Look for a runaway number", form="json")
+        return _failed(f"this can't be read: {error}", "Look for a number that is too long", form="json")
     return Document("json", data, text, dict(_json_lines(text)))
 
 
@@ -175,15 +175,19 @@ def _yaml(text: str) -> Document:
         if node is None:
             return _failed("the file holds no settings", "Choose another file", form="yaml")
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=type(loader))):
-            remedy = "Write each value out where it is used"
-            return _failed("the file repeats parts of itself by * names, which are not read", remedy, form="yaml")
+            remedy = "Write each value where it is used"
+            return _failed(
+                "the file repeats parts of itself with * names, which are not supported", remedy, form="yaml"
+            )
         data = loader.construct_document(node)
         if is_too_deep(data):
             return _failed(TOO_DEEP, "Choose another file", form="yaml")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        said = error.problem or error.context or "it can't be parsed"
-        return _failed(f"this is no YAML: {said}", "Correct this line; blanks at its start count", line, "yaml")
+        message = error.problem or error.context or "it can't be parsed"
+        return _failed(
+            f"this is not valid YAML: {message}", "Correct this line; spaces at its start are important", line, "yaml"
+        )
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return _failed("the file is YAML that can't be read", "Choose another file", form="yaml")
     finally:
@@ -204,11 +208,11 @@ def _yaml_lines(node: yaml.Node, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _toml(raw: bytes) -> Document:
-    found = read_bytes(raw)
-    if found.data is None or found.holes or any(p.severity == "error" for p in found.problems):
-        problems = found.problems or [Problem(None, None, "the file is empty", "Choose another file")]
-        return Document("toml", found.data, found.text or "", problems=tuple(problems))
-    return Document("toml", found.data, found.text or "", key_lines(found.text or ""))
+    read = read_bytes(raw)
+    if read.data is None or read.holes or any(p.severity == "error" for p in read.problems):
+        problems = read.problems or [Problem(None, None, "the file is empty", "Choose another file")]
+        return Document("toml", read.data, read.text or "", problems=tuple(problems))
+    return Document("toml", read.data, read.text or "", key_lines(read.text or ""))
 
 
 def _failed(text: str, remedy: str, line: int | None = None, form: Form = "toml") -> Document:

@@ -17,13 +17,13 @@ us.
 
 
 def mode_records(compiles: bool, mode: str, backend: str) -> bool:
-    """Whether the compile options alone ask for recorded passes: only inductor has modes."""
+    """Whether the compile options alone turn on recorded passes: only inductor has modes."""
     return compiles and mode in RECORDING_MODES and backend == "inductor"
 
 
 def recording_of(cfg: Config) -> Literal["auto", "on", "off"]:
     """Whether training passes are recorded: `cuda_graphs`, which is on with a mode that records where it is auto."""
-    chosen = cfg.compile
-    if chosen.cuda_graphs == "auto" and mode_records(chosen.compile, chosen.compile_mode, chosen.compile_backend):
+    section = cfg.compile
+    if section.cuda_graphs == "auto" and mode_records(section.compile, section.compile_mode, section.compile_backend):
         return "on"
-    return chosen.cuda_graphs
+    return section.cuda_graphs

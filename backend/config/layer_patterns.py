@@ -1,4 +1,4 @@
-"""Rank, alpha and learning rate of single layers, by pattern."""
+"""Resolves rank, alpha and learning rate of single layers, by pattern."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def layers_digest(given: Mapping[str, Size], network: NetworkSection) -> str:
 def _nothing(pattern: str, targets: Sequence[str]) -> Refused:
     ends = list({re.sub(r"^.*?\.\d+\.", "", path): None for path in targets})
     near = difflib.get_close_matches(pattern, [*ends, *targets], n=3, cutoff=0.4) or ends[:6]
-    text = f"layer_settings: {pattern!r} names no layer that is trained"
-    return Refused(text, f"Names near it: {', '.join(near)}.", SETTING)
+    text = f"layer_settings: {pattern!r} matches no layer that is trained"
+    return Refused(text, f"Similar names: {', '.join(near)}.", SETTING)

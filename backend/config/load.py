@@ -21,10 +21,10 @@ from backend.config.migrate import LEGACY, migrate
 from backend.config.names import canonical, unknown_column, unknown_name, unknown_section
 from backend.config.profiles import apply_profile
 from backend.config.reading import Read, read_file, read_text
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import SECTIONS, Config, Setting, by_name, by_path
 
-_FORMS = {"json": "JSON", "yaml": "YAML", "command": "a command", "safetensors": "a file of weights"}
+_FORMS = {"json": "JSON", "yaml": "YAML", "command": "a command", "safetensors": "a safetensors file of weights"}
 _TEXT_KINDS = ("str", "text", "path", "choice")
 
 
@@ -64,7 +64,7 @@ def _other_program(path: Path) -> Problem | None:
     command = f"python3 launcher.py import {shlex.quote(str(path))}"
     if kind is not None and is_of_another(document):
         text = f"{path.name} holds {TITLES[kind]}, which can be imported but not used as it is"
-        return Problem(None, None, text, f"Bring it over first: {command} -o NEW.toml")
+        return Problem(None, None, text, f"Import it first: {command} -o NEW.toml")
     if document.form != "toml":
         text = f"{path.name} is {_FORMS[document.form]}, and settings are TOML"
         return Problem(None, None, text, f"Choose a .toml file; files of other trainers are imported by {command}")
@@ -170,7 +170,7 @@ class _Parse:
             return {}
         if not isinstance(given, Mapping):
             text = f"[{section}] is a section of settings, not {shown(given)}"
-            self.problems.append(Problem(section, None, text, f"Write its settings under a line [{section}]"))
+            self.problems.append(Problem(section, None, text, f"Write its settings below a line [{section}]"))
             return {}
         values: dict[str, Any] = {}
         for key, value in given.items():

@@ -1,4 +1,4 @@
-"""Older files: schema versions, and the compile keys of older trainers. What is moved is always said."""
+"""Migrates older files: schema versions, and the compile keys of older trainers. Each change is reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def migrate(
 def _to_version(data: Data, written: Any, version: int, steps: dict[int, Callable[[Data], None]]) -> list[Problem]:
     if isinstance(written, bool) or not isinstance(written, int) or written < 1:
         text = f"schema_version must be a whole number from 1 to {version}"
-        return [Problem("schema_version", None, text, "Take the line out, for a file that you wrote yourself")]
+        return [Problem("schema_version", None, text, "Remove the line if you wrote the file yourself")]
     if written > version:
         text = f"the file was written by a newer Monotile (schema {written}; this one knows {version})"
         return [Problem("schema_version", None, text, "Update Monotile, or set the values again here")]
@@ -82,8 +82,8 @@ def _zero_limit(data: Data) -> list[Problem]:
     if not isinstance(section, dict) or str(section.get("compile_cache_size_limit")).strip() != "0":
         return []
     del section["compile_cache_size_limit"]
-    text = "a compile_cache_size_limit of 0 was read as unset, so that the plan sets it"
-    return [Problem("compile.compile_cache_size_limit", None, text, "Take the line out", "warning")]
+    text = "a compile_cache_size_limit of 0 was read as empty: the plan sets it"
+    return [Problem("compile.compile_cache_size_limit", None, text, "Remove the line", "warning")]
 
 
 def _retired_profile(data: Data) -> list[Problem]:
@@ -93,8 +93,8 @@ def _retired_profile(data: Data) -> list[Problem]:
         return []
     for name in ("compile_profile", *(name for name in _PROFILE_OPTIONS if name != "compile")):
         section.pop(name, None)
-    text = "the profile fast_compile is no more: it set what the compile options are by default, and was read so"
-    return [Problem("compile.compile_profile", None, text, "Take the line out", "warning")]
+    text = "the profile fast_compile no longer exists: it was read as custom, with the defaults of the compile options"
+    return [Problem("compile.compile_profile", None, text, "Remove the line", "warning")]
 
 
 def is_true(value: Any) -> bool:
@@ -147,12 +147,12 @@ class _LegacyCompile:
             self.moved[f"compile.{name}"] = path
         said = ", ".join(f"{name} = {dumps_value(value)}" for name, value in taken.items() if value is not None)
         if said:
-            text, remedy = f"{old} is an older name and was read as {said}", "Write it so from now on"
+            text, remedy = f"{old} is an older name and was read as {said}", "Use the new name from now on"
         elif taken:
-            text, remedy = f"{old} is an older name; it leaves {', '.join(taken)} unset", "Take the line out"
+            text, remedy = f"{old} is an older name; it leaves {', '.join(taken)} empty", "Remove the line"
         else:
             text = f"{old} is an older name"
-            remedy = "It has no effect beside today's options; take the line out"
+            remedy = "It has no effect together with today's options; remove the line"
         self.problems.append(Problem(path, None, text, remedy, "warning"))
 
 

@@ -1,4 +1,4 @@
-"""What a person meant by a name that is no setting: a misspelling, another trainer's word, or something not here."""
+"""Finds what a person meant by a name that is no setting: a misspelling, another trainer's name, or a missing one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from backend.config.schema import SECTIONS, Setting, by_name, settings
 
-_ALWAYS_CACHED = "Pictures and captions are always cached, on disk; leave the line out"
-_LATER = "There is no such setting yet; leave the line out"
-_FP8 = "Set memory.base_quantization to fp8 instead, or to int8, which is more exact; leave the line out"
-_SECRET = "Secrets don't belong in a settings file; take the line out, and make a new token if the file was shared"
-_RUN_FOLDER = "Each run keeps this in its own folder under saving.output_dir; leave the line out"
-_IN_BASE = "It is read from the base model's folder (model.base_model); leave the line out"
+_ALWAYS_CACHED = "Images and captions are always cached on disk; remove the line"
+_LATER = "Monotile does not offer it yet; remove the line"
+_FP8 = "Set memory.base_quantization to fp8 instead, or to int8, which is more exact; remove the line"
+_SECRET = "Secrets don't belong in a settings file; remove the line, and make a new token if the file was shared"
+_RUN_FOLDER = "Each run keeps this in its own folder under saving.output_dir; remove the line"
+_IN_BASE = "It is read from the base model (model.base_model); remove the line"
 
 # Names of other trainers that have no counterpart, and what to do about each.
 ELSEWHERE: dict[str, str] = {
@@ -24,21 +24,20 @@ ELSEWHERE: dict[str, str] = {
     "scheduler_path": _IN_BASE,
     **dict.fromkeys(("fp8_base", "fp8_scaled", "fp8_base_unet"), _FP8),
     **dict.fromkeys(("lowram", "highvram"), _LATER),
-    **dict.fromkeys(("text_encoder_lr", "train_text_encoder", "network_train_text_encoder_only"), _LATER),
+    **dict.fromkeys(("network_train_text_encoder_only",), _LATER),
     **dict.fromkeys(("shuffle_caption", "keep_tokens", "keep_tokens_separator", "caption_separator"), _LATER),
     **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask", "is_reg"), _LATER),
-    **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "min_snr_gamma", "noise_offset", "loss_type"), _LATER),
-    **dict.fromkeys(("caption_tag_dropout_rate", "huber_c", "multires_noise_iterations"), _LATER),
+    **dict.fromkeys(("reg_data_dir", "prior_loss_weight", "caption_tag_dropout_rate"), _LATER),
     **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
     **dict.fromkeys(("dora_wd", "use_dora", "weight_decompose"), "Set network.network_type to dora instead"),
-    "network_module": "Every network here is a LoRA; leave the line out",
+    "network_module": "Monotile trains LoRA networks only (network.network_type); remove the line",
     "network_args": "Write the arguments as settings of [network]",
-    "network_train_unet_only": "Only the denoiser is trained; leave the line out",
-    "save_model_as": "LoRA files are always safetensors; leave the line out",
+    "network_train_unet_only": "Only the denoiser is trained; remove the line",
+    "save_model_as": "LoRA files are always safetensors; remove the line",
     "resume": "Use Resume on the Run tab, or launcher.py train --resume RUN",
     "dataset_config": "Write the data set into this file, under [[dataset.folders]]",
-    "persistent_data_loader_workers": "Loader workers always stay; leave the line out",
-    "model_prediction_type": "It belongs to the model family; leave the line out",
+    "persistent_data_loader_workers": "Loader workers always stay; remove the line",
+    "model_prediction_type": "It belongs to the model family; remove the line",
 }
 
 _FOREIGN_SECTIONS = {"datasets": "dataset", "general": "dataset", "lora": "network", "train": "training"}
@@ -59,8 +58,8 @@ def unknown_section(name: str) -> tuple[str, str]:
 def unknown_name(name: str, section: str | None = None) -> tuple[str, str]:
     """Text and remedy for a key that is no setting where it stands.
 
-    name: as written. section: where it stands; None for the top of a file or the command line. The value is never told,
-    since it may be a secret.
+    name: as written. section: where it stands; None for the top of a file or the command line. The value is never
+    shown, since it may be a secret.
     """
     wanted = canonical(name)
     text = f'there is no setting "{name}"' + (f" in [{section}]" if section else "")
@@ -71,14 +70,14 @@ def unknown_name(name: str, section: str | None = None) -> tuple[str, str]:
         return text, f"Write it as {declared.name}"
     for candidate in settings():
         if wanted in candidate.aliases:
-            return text, f"Here it is called {candidate.path}"
+            return text, f"Monotile calls it {candidate.path}"
     if wanted in ELSEWHERE:
         return text, ELSEWHERE[wanted]
     known = {s.name: s for s in settings()} | {alias: s for s in settings() for alias in s.aliases}
     near = _nearest(wanted, known)
     if near:
         return text, f"Did you mean {known[near].path}?"
-    return text, "Take the line out; docs/settings.md lists every setting"
+    return text, "Remove the line; docs/settings.md lists every setting"
 
 
 def unknown_column(name: str, table: Setting) -> tuple[str, str]:
@@ -87,13 +86,13 @@ def unknown_column(name: str, table: Setting) -> tuple[str, str]:
     text = f'a row of {table.path} has no "{name}"'
     for column in table.columns:
         if wanted == column.name or wanted in column.aliases:
-            return text, f"Here it is called {column.name}"
+            return text, f"Monotile calls it {column.name}"
     near = _nearest(wanted, [c.name for c in table.columns])
     if near:
         return text, f"Did you mean {near}?"
     if wanted in by_name():
         return text, f"It belongs in [{by_name()[wanted].section}], once for the whole run"
-    return text, f"A row takes {', '.join(c.name for c in table.columns)}"
+    return text, f"A row can have {', '.join(c.name for c in table.columns)}"
 
 
 def nearest_choice(value: str, choices: Iterable[str]) -> str | None:
@@ -102,5 +101,5 @@ def nearest_choice(value: str, choices: Iterable[str]) -> str | None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return matches[0] if matches else None

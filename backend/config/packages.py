@@ -1,4 +1,4 @@
-"""Tells whether an optional package is here and loads, without loading it where that is not asked for. Torch-free."""
+"""Checks whether an optional package is installed and loads. Torch-free."""
 
 from __future__ import annotations
 

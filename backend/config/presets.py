@@ -1,4 +1,4 @@
-"""Presets: settings files with a name. The built-in ones are read only; a person's own live in presets/user/.
+"""Manages presets: settings files with a name. The built-in ones are read only; a person's own are in presets/user/.
 
 A preset is a whole config: loading one leaves nothing of what was on the screen. Nothing is ever lost here: a deleted
 or overwritten preset goes to presets/user/.trash/, from where it can come back.
@@ -136,7 +136,7 @@ def delete(preset: Preset, shelf: Shelf = SHELF) -> Trashed:
 def restore(trashed: Trashed, shelf: Shelf = SHELF) -> Preset:
     """Bring a deleted preset back, under a free name when its own was taken meanwhile."""
     if not trashed.path.is_file():
-        raise Refused(f'The preset "{trashed.name}" is not in the trash any more.', f"Look in {shelf.trash}.")
+        raise Refused(f'The preset "{trashed.name}" is no longer in the trash.', f"Look in {shelf.trash}.")
     target = shelf.user / f"{_free_name(trashed.name, shelf)}.toml"
     os.replace(trashed.path, target)
     return _preset(target, False)
@@ -205,7 +205,7 @@ def _checked(name: str) -> str:
     bad = _NOT_IN_NAMES.search(name)
     if bad:
         raise Refused(
-            f"A preset's name can't hold {bad.group()!r}: \"{name}\".", "Use letters, digits, spaces, - and _."
+            f"A preset's name can't contain {bad.group()!r}: \"{name}\".", "Use letters, digits, spaces, - and _."
         )
     if not name or name.startswith(".") or name.endswith(".") or _RESERVED.fullmatch(name):
         raise Refused(f'"{name}" can\'t be the name of a preset.', "Use letters, digits, spaces, - and _.")
@@ -213,7 +213,7 @@ def _checked(name: str) -> str:
         raise Refused(f"The name is longer than {_LONGEST_NAME} characters.", "Choose a shorter one.")
     size, most = len(name.encode("utf-8", "surrogatepass")), NAME_BYTES - len(_LONGEST_ENDING)
     if size > most:
-        remedy = f"Choose a shorter one, such as {most // 3} letters that are not Latin."
+        remedy = f"Choose a shorter one: {most // 3} letters if they are not Latin."
         raise Refused(f"The name takes {size} bytes, and a preset's name may have {most}.", remedy)
     return name
 
@@ -226,7 +226,7 @@ def _own(preset: Preset, what: str) -> None:
     if preset.builtin:
         raise Refused(f'"{preset.name}" is built in and can\'t be {what}.', "Save it under another name first.")
     if not preset.path.is_file():
-        raise Refused(f'The preset "{preset.name}" is not there any more.', "Look at the list again.")
+        raise Refused(f'The preset "{preset.name}" no longer exists.', "Open the list again.")
 
 
 def _to_trash(preset: Preset, shelf: Shelf, keep: bool) -> Trashed:

@@ -1,4 +1,4 @@
-"""Compile profiles: one word for the six compile options."""
+"""Defines the compile profiles: one name for six compile options."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def apply_profile(cfg: Config, given: Collection[str] = ()) -> list[Problem]:
         Problem(
             f"compile.{ruled[0]}",
             None,
-            f"the profile {section.compile_profile} rules over {names}",
+            f"the profile {section.compile_profile} replaces {names}",
             "Set compile_profile to custom to choose the options yourself",
             "warning",
         )

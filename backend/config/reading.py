@@ -1,4 +1,4 @@
-"""From a file's bytes to a TOML table: encodings and syntax, each mistake with its line and its mend."""
+"""Reads a file's bytes into a TOML table: encodings and syntax, each mistake with its line and the fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backend.config.lines import first_open_line, split
 from backend.config.sniff import binary_kind, text_encoding
 
 LARGEST_BYTES = 2_000_000
-TOO_DEEP = "the file is nested too deeply for settings"
+TOO_DEEP = "the file is nested too deeply"
 _DEEPEST = 30
 # tomllib takes time by the square of a key's parts
 _LONG_KEY = re.compile(r"^[ \t]*\[{0,2}[ \t]*[\w\"'-]+(?:[ \t]*\.[ \t]*[\w\"'-]+){100}", re.MULTILINE)
@@ -23,17 +23,17 @@ _KEY_LINE = re.compile(r"""\s*(?:[\w-]+|"[^"]*"|'[^']*')(?:\.[\w-]+)*\s*=""")
 _TEXT_WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
 _SECRET = re.compile(r"token|secret|passw|api_?key", re.IGNORECASE)
 
-_MENDS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"[“”„‘’‚«»]"), 'The quotes are typographic; type straight ones: "text"'),
+_FIXES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"[“”„‘’‚«»]"), 'These quotes are typographic; use straight ones: "text"'),
     (re.compile(r"=\s*(True|False)\b"), "Write true or false in small letters"),
-    (re.compile(r"=\s*(None|null|nil|NULL)\b"), "TOML has no empty value: leave the line out"),
-    (re.compile(r"=\s*(#.*)?$"), "Write a value behind the =, or leave the line out"),
+    (re.compile(r"=\s*(None|null|nil|NULL)\b"), "TOML has no empty value: remove the line"),
+    (re.compile(r"=\s*(#.*)?$"), "Write a value after the =, or remove the line"),
     (re.compile(r"=\s*[+-]?\.\d"), "Write a 0 before the point: 0.5"),
     (re.compile(r"=\s*\d+,\d+\s*(#.*)?$"), "Write a point, not a comma: 1.5"),
-    (re.compile(r"=\s*[+-]?\d+\.\s*(#.*)?$"), "Write a digit behind the point: 1.0"),
-    (re.compile(r"=\s*0\d"), "Take away the leading zeros"),
+    (re.compile(r"=\s*[+-]?\d+\.\s*(#.*)?$"), "Write a digit after the point: 1.0"),
+    (re.compile(r"=\s*0\d"), "Remove the leading zeros"),
     (re.compile(r"^\s*[\w-]+\s*:"), "Write = between name and value, not a colon"),
-    (re.compile(r"^\s*[\w-]+\s+[\w-]+\s*="), "A name holds no spaces; write _ instead"),
+    (re.compile(r"^\s*[\w-]+\s+[\w-]+\s*="), "A name has no spaces; write _ instead"),
     (re.compile(r"=\s*[A-Za-z_/~.\\]"), 'Put the text in quotes: "text"'),
 )
 
@@ -42,7 +42,7 @@ class Read(NamedTuple):
     """What came out of a file.
 
     data: None when nothing could be read. text: what data was parsed from, line for line as in the file, bad lines
-    mended or emptied. holes: lines had to be emptied.
+    fixed or emptied. holes: lines had to be emptied.
     """
 
     data: dict[str, Any] | None
@@ -57,7 +57,7 @@ def read_file(path: Path) -> Read:
         if path.is_dir():
             return _failed(f"{path} is a folder", "Choose a .toml file in it")
         if path.exists() and not path.is_file():
-            return _failed(f"{path} is no file but a pipe, socket or device", "Choose a .toml file")
+            return _failed(f"{path} is not a file but a pipe, socket or device", "Choose a .toml file")
         if path.stat().st_size > LARGEST_BYTES:
             return _failed(f"{path} is too large for settings", "Choose the .toml file, not a model or a picture")
         raw = path.read_bytes()
@@ -65,7 +65,7 @@ def read_file(path: Path) -> Read:
         return _failed(f"there is no file {path}", "Check the name and the folder")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return _failed(f"{path} can't be read: {reason}", "Check that it is a file that you may read")
+        return _failed(f"{path} can't be read: {reason}", "Check that you have permission to read it")
     return read_bytes(raw)
 
 
@@ -78,7 +78,7 @@ def read_bytes(raw: bytes) -> Read:
 
 
 def read_text(text: str) -> Read:
-    """Parse TOML text. After a syntax error parsing goes on without its line, so that all mistakes are told at once."""
+    """Parse TOML text. After a syntax error it continues without the line, so that all mistakes are reported."""
     if _LONG_KEY.search(text):
         return _failed(TOO_DEEP, "Choose another file")
     lines = split(text)
@@ -101,7 +101,14 @@ def read_text(text: str) -> Read:
             lines[number - 1] = instead
         except (ValueError, RecursionError) as error:
             # What tomllib does not check for: numbers of thousands of digits, brackets thousands deep.
-            problems.append(Problem(None, None, f"this can't be read: {error}", "Look for a runaway number or bracket"))
+            problems.append(
+                Problem(
+                    None,
+                    None,
+                    f"this can't be read: {error}",
+                    "Look for a number that is too long, or a bracket that is not closed",
+                )
+            )
             break
     return Read(None, None, problems, True)
 
@@ -128,18 +135,18 @@ def _no_text(raw: bytes) -> Problem | None:
     if kind:
         return Problem(None, None, f"this is {kind}, not a settings file", "Choose the .toml file")
     try:
-        place, said = raw.decode("utf-8-sig").encode().find(b"\0"), "byte 0x00"
+        place, byte = raw.decode("utf-8-sig").encode().find(b"\0"), "byte 0x00"
     except UnicodeDecodeError as error:
-        place, said = error.start, f"byte 0x{raw[error.start]:02x}"
+        place, byte = error.start, f"byte 0x{raw[error.start]:02x}"
     if place < 0:
         return None
     line, encoding = raw.count(b"\n", 0, place) + 1, text_encoding(raw)
     if encoding or raw[place : place + 1] != b"\0":
         looks = f" looks like {encoding}" if encoding else ""
-        text = f"the file is not UTF-8 text: {said}{looks}"
+        text = f"the file is not UTF-8 text: {byte}{looks}"
         return Problem(None, line, text, "Open it in an editor and save it again as UTF-8")
-    remedy = "Delete it in an editor, or take another copy of the file: this one may be damaged"
-    return Problem(None, line, "there is a zero byte (NUL) in this line, which no text holds", remedy)
+    remedy = "Delete it in an editor, or use another copy of the file: this one may be damaged"
+    return Problem(None, line, "there is a zero byte (NUL) in this line, which is not allowed in a text", remedy)
 
 
 def _failed(text: str, remedy: str) -> Read:
@@ -149,36 +156,38 @@ def _failed(text: str, remedy: str) -> Read:
 def _syntax_problem(lines: list[str], message: str) -> tuple[int, Problem, str | None]:
     """Line, problem, and what to put in the line's place to read on (None when the rest can't be read)."""
     where = _WHERE.search(message)
-    said = message[: where.start()] if where else message
-    said = said[:1].lower() + said[1:]
+    message = message[: where.start()] if where else message
+    message = message[:1].lower() + message[1:]
     if not where or not where.group(1):
         number = min(first_open_line("\n".join(lines)), len(lines))
-        problem = Problem(None, number, f"this is never closed: {said}", "Close the bracket or quote that opens here")
+        problem = Problem(
+            None, number, f"a bracket or quote is not closed: {message}", "Close the bracket or quote that starts here"
+        )
         return number, problem, None
     number = int(where.group(1))
     line = lines[number - 1]
-    mended = _TEXT_WITH_BACKSLASH.sub(_single_quotes, line)
-    if mended != line and ("\\" in said or "hex" in said or "unicode" in said.lower() or "\\n" in said):
+    fixed = _TEXT_WITH_BACKSLASH.sub(_single_quotes, line)
+    if fixed != line and ("\\" in message or "hex" in message or "unicode" in message.lower() or "\\n" in message):
         remedy = "In \"double quotes\" \\ begins a code; write the text in 'single quotes' or with /"
         if not _SECRET.search(line):
-            remedy += f": {redact(mended.strip())}"
+            remedy += f": {redact(fixed.strip())}"
         return (
             number,
             Problem(_path(lines, number), number, "\\ can't stand in a text in double quotes", remedy),
-            mended,
+            fixed,
         )
-    if said.startswith("cannot overwrite"):
+    if message.startswith("cannot overwrite"):
         problem = Problem(
-            _path(lines, number), number, "this name is set twice in its section", "Leave one of the lines out"
+            _path(lines, number), number, "this name is set twice in its section", "Remove one of the lines"
         )
         return number, problem, "" if _KEY_LINE.match(line) else None
-    if said.startswith("cannot declare"):
+    if message.startswith("cannot declare"):
         remedy = "Move the lines of the second into the first; a list of tables is written [[section.name]] throughout"
         return number, Problem(None, number, f"the section {line.strip()} is there twice", remedy), None
     remedy = next(
-        (mend for pattern, mend in _MENDS if pattern.search(line)), "Write name = value, or # in front of a comment"
+        (fix for pattern, fix in _FIXES if pattern.search(line)), "Write name = value, or # in front of a comment"
     )
-    problem = Problem(_path(lines, number), number, f"this is not TOML: {said}", remedy)
+    problem = Problem(_path(lines, number), number, f"this is not TOML: {message}", remedy)
     return number, problem, "" if not re.match(r"\s*[\[\]{}]", line) else None
 
 

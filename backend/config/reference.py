@@ -1,4 +1,4 @@
-"""The settings reference, docs/settings.md, made from the schema: ``python -m backend.config.reference`` writes it."""
+"""Writes the settings reference, docs/settings.md, from the schema: ``python -m backend.config.reference``."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def write(target: Path = TARGET) -> bool:
 def _entry(setting: Setting) -> str:
     lines = [f"### {setting.name}", "", f"{_facts(setting)}", "", setting.help]
     if setting.columns:
-        lines += ["", f"Each row stands under a line `[[{setting.path}]]`:", ""]
+        lines += ["", f"Each row comes after a line `[[{setting.path}]]`:", ""]
         lines += [f"- **{c.name}** ({_facts(c)}): {c.help}" for c in setting.columns]
     if setting.aliases:
-        lines += ["", f"Called elsewhere: {', '.join(setting.aliases)}."]
+        lines += ["", f"Names in other trainers: {', '.join(setting.aliases)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +92,7 @@ def _facts(setting: Setting) -> str:
         facts.append(" ".join(part for part in (_KINDS[setting.kind], setting.bounds.words()) if part))
     if setting.unit:
         facts.append(f"in {setting.unit}")
-    facts.append("must be given" if setting.required else f"default {_default(setting.default)}")
+    facts.append("required" if setting.required else f"default {_default(setting.default)}")
     return "; ".join(facts)
 
 
@@ -113,7 +113,7 @@ def _profiles() -> str:
 
 
 def _coercions() -> str:
-    lines = ["## What is taken for what", "", "Types are strict, with these exceptions and no others:", ""]
+    lines = ["## Accepted spellings", "", "Types are strict, with these exceptions:", ""]
     return "\n".join([*lines, *(f"- `{written}`: {meaning}" for written, meaning in NAMED)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The settings: one declaration each, in sections as the TOML has them. Everything else is read from here."""
+"""Joins the declared settings into one schema, in sections as the TOML has them; everything else reads it from here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
+from backend.config.sections.logging import LoggingSection
 from backend.config.sections.loss import LossSection
 from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
-from backend.config.sections.sampling import SamplePrompt, SamplingSection, ValidationFolder, ValidationSection
-from backend.config.sections.saving import LoggingSection, SavingSection
-from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TimestepsSection, TrainingSection
+from backend.config.sections.sampling import SamplePrompt, SamplingSection
+from backend.config.sections.saving import SavingSection
+from backend.config.sections.timesteps import TimestepsSection
+from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TrainingSection
+from backend.config.sections.validation import ValidationFolder, ValidationSection
 
 __all__ = [
     "DEFAULT_TRAIN_STEPS",
@@ -61,38 +64,34 @@ class Config(Section):
     """All settings of one run. ``Config()`` holds the defaults; ``cfg.dataset.batch_size`` reads one."""
 
     model: ModelSection = setting(ModelSection, label="Model", help="The base model and how it is loaded.")
-    dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The pictures and how they become batches.")
-    network: NetworkSection = setting(
-        NetworkSection, label="LoRA network", help="Size, strength and place of the LoRA."
-    )
+    dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The images and how they become batches.")
+    network: NetworkSection = setting(NetworkSection, label="LoRA network", help="Type, size and layers of the LoRA.")
     optimizer: OptimizerSection = setting(
-        OptimizerSection, label="Optimizer", help="Optimizer, learning rate and its course over the run."
+        OptimizerSection, label="Optimizer", help="Optimizer, learning rate and its schedule."
     )
     training: TrainingSection = setting(TrainingSection, label="Training", help="Length and precision of the run.")
     timesteps: TimestepsSection = setting(
         TimestepsSection, label="Timesteps", help="Which noise levels are trained, and how much each counts."
     )
     loss: LossSection = setting(
-        LossSection, label="Loss", help="How a prediction is held against its target, and the noise that is added."
+        LossSection, label="Loss", help="How a prediction is compared with its target, and the noise that is added."
     )
     compile: CompileSection = setting(
         CompileSection, label="Torch Compile Settings", help="What is compiled, and how many different shapes reach it."
     )
     memory: MemorySection = setting(
-        MemorySection, label="Memory", help="What a base model larger than the card needs, and what it costs."
+        MemorySection, label="Memory", help="What saves GPU memory, and what it costs in time."
     )
     sampling: SamplingSection = setting(
-        SamplingSection, label="Sampling", help="Pictures drawn with the LoRA as it is."
+        SamplingSection, label="Sampling", help="Sample images that are made during training."
     )
     validation: ValidationSection = setting(
         ValidationSection,
         label="Validation",
-        help="Loss on pictures that are not trained, with the same noise every time.",
+        help="Loss on images that are not trained, with the same noise every time.",
     )
-    saving: SavingSection = setting(
-        SavingSection, label="Saving", help="LoRA files, resume state and what the files say about themselves."
-    )
-    logging: LoggingSection = setting(LoggingSection, label="Logging", help="Further records beside the run's own.")
+    saving: SavingSection = setting(SavingSection, label="Saving", help="LoRA files, training state and metadata.")
+    logging: LoggingSection = setting(LoggingSection, label="Logging", help="Further logs of the run.")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Settings as TOML text, and into a file that can always be read back."""
+"""Writes settings as TOML text, and into a file that can always be read back."""
 
 from __future__ import annotations
 

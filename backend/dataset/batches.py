@@ -105,4 +105,4 @@ def _name(key: tuple[int, ...], extra: int | None) -> str:
     if not key:
         return "all sizes"
     name = f"{key[0]} tokens" if len(key) == 1 else f"{key[0]}x{key[1]}"
-    return name if extra is None else f"{name} with {extra} tokens of control pictures"
+    return name if extra is None else f"{name} with {extra} tokens of control images"

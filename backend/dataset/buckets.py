@@ -92,7 +92,7 @@ def token_buckets(
 ) -> tuple[Bucket, ...]:
     """Sizes of nearly, and never above, `tokens` image tokens: short sides in steps of `divisor` px, long sides fitted.
 
-    4096 tokens of 16 px, a divisor of 64 px and an aspect limit of 4 give seed 000's 17 buckets. A short side of a
+    4096 tokens of 16 px, a divisor of 64 px and an aspect limit of 4 give 17 buckets. A short side of a
     tokens leaves fewer than a of them over, so padding stays below a / `tokens`. ValueError when the limits leave none.
     """
     unit = geometry.pixels_per_token
@@ -122,7 +122,7 @@ def exact_buckets(counts: Iterable[int], geometry: Geometry, smallest: int, long
 def exact_token_counts(tokens: int, unit: int, smallest: int, longest: int) -> tuple[int, ...]:
     """One or two token counts near `tokens` whose divisors cover the aspect ratios to 4:1 with the least cropping.
 
-    unit: px a token. smallest, longest: px of a side. 4096 tokens give (4032, 4200), as seed 000's authors found. Mean
+    unit: px a token. smallest, longest: px of a side. 4096 tokens give (4032, 4200). Mean
     crop is taken over evenly spread logarithms of the aspect ratio; the second count goes when it hardly helps.
     """
     reach = max(1, int(tokens * EXACT_BAND))
@@ -223,7 +223,7 @@ def bucket_table(
     """The table of a shape mode; lengths in px.
 
     `static` takes token-constant buckets of the resolution's token count, or of `static_token_count` where that is
-    less; `exact_buckets` the exact ones; the others the classic ones. ValueError, with the mend, when none is left.
+    less; `exact_buckets` the exact ones; the others the classic ones. ValueError, with the fix, when none is left.
     """
     budget = tokens_of(resolution, geometry)
     step = whole_step(step, geometry)

@@ -35,8 +35,8 @@ def findings(gathered: ScanState) -> list[Finding]:
     missing = any(found.caption_path is None for found in gathered.found if found.measured.fault is None)
     names = name_files([Path(table).name for table in tables])
     kind = "a caption table" if len(tables) == 1 else "caption tables"
-    remedy = f"Write each caption into a {gathered.caption_extension} file with the picture's name"
-    remedy += " beside it; the captions of the table are not used." if missing else "; the table is not used."
+    remedy = f"Write each caption into a {gathered.caption_extension} file with the name of its image"
+    remedy += " next to it; the captions of the table are not used." if missing else "; the table is not used."
     return [Finding("caption_table", "warning" if missing else "note", f"{names}: {kind} of another tool, not read",
                     remedy, tuple(tables), "dataset.caption_extension")]  # fmt: skip
 

@@ -28,9 +28,9 @@ def decode(data: bytes) -> tuple[str, str]:
         try:
             return _tidy(data.decode("utf-16")), "utf-16"
         except UnicodeDecodeError:
-            raise BadCaption("it is marked as UTF-16, but is cut off or mixed") from None
+            raise BadCaption("it is marked as UTF-16, but is cut off or damaged") from None
     if b"\x00" in data:
-        raise BadCaption("it holds zero bytes, so it is no text")
+        raise BadCaption("it contains zero bytes, so it is not a text")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -60,7 +60,7 @@ def _pixel_mode(profile: bytes, mode: str) -> str:
     """The mode without alpha that the profile's numbers are in."""
     space = _space(profile)
     if mode not in _MODES.get(space, ()):
-        raise BadProfile(f"a profile for {space.strip() or 'nothing known'} in a picture of mode {mode}")
+        raise BadProfile(f"a profile for {space.strip() or 'nothing known'} in an image of mode {mode}")
     return {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}[space]
 
 

@@ -65,15 +65,15 @@ def pair(
     many = [str(each.path) for each, paths in wanted if len(paths) > most]
     findings = []
     if many:
-        text = f"{count_of(len(many), 'picture')} with more than {count_of(most, 'control picture')}"
-        text += f", which is all that this model takes: {', '.join(many[:NAMED_FILES])}"
-        findings.append(Finding("many_controls", "error", text, f"Take some out of {control}.", tuple(many), setting))
+        text = f"{count_of(len(many), 'image')} with more than {count_of(most, 'control image')}"
+        text += f", the most that this model takes: {', '.join(many[:NAMED_FILES])}"
+        findings.append(Finding("many_controls", "error", text, f"Remove some from {control}.", tuple(many), setting))
     if missing:
-        text = f"{count_of(len(missing), 'picture')} without a control picture: {', '.join(missing[:NAMED_FILES])}"
-        remedy = f"Put one of the same name into {control}, or take the picture out."
+        text = f"{count_of(len(missing), 'image')} without a control image: {', '.join(missing[:NAMED_FILES])}"
+        remedy = f"Put one with the same name into {control}, or remove the image."
         findings.append(Finding("no_control", "error", text, remedy, tuple(missing), setting))
     if faults:
-        text = f"{count_of(len(faults), 'control picture')} can't be used: {', '.join(faults[:NAMED_FILES])}"
+        text = f"{count_of(len(faults), 'control image')} can't be used: {', '.join(faults[:NAMED_FILES])}"
         findings.append(Finding("bad_control", "error", text, "Export them again.", tuple(faults), setting))
     return findings
 
@@ -127,8 +127,8 @@ def _sample_item(path: Path, setting: str) -> Item:
         data = read_picture(path)
         seen = probe(io.BytesIO(data))
     except (OSError, BadImage) as error:
-        text = f"The control picture {path} can't be used: {error}"
-        raise Refused.of([Problem(setting, None, text, "Choose a picture file.")]) from error
+        text = f"The control image {path} can't be used: {error}"
+        raise Refused.of([Problem(setting, None, text, "Choose an image file.")]) from error
     return Item(hashlib.sha256(data).hexdigest(), path, seen.width, seen.height, "", has_alpha=seen.has_alpha)
 
 

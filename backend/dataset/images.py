@@ -1,4 +1,4 @@
-"""Loads pictures, for all parts: what the scan measures, the cache encodes and the page shows come through here.
+"""Loads images, for all parts: what the scan measures, the cache encodes and the page shows is loaded here.
 
 Colours are converted from the file's profile to sRGB, pixels turned by EXIF once, transparency is laid on the chosen
 backing colour, and the result is RGB.
@@ -150,7 +150,7 @@ def _full_probe(data: bytes) -> Probe:
                 alpha = _uses_alpha(image)
             profile = colour.describe(_profile(image, data), _shown_mode(image))
     except UnidentifiedImageError:
-        raise BadImage("it is no picture in a known format") from None
+        raise BadImage("it is not an image in a known format") from None
     except DECODE_ERRORS as error:
         raise BadImage(_reason(error)) from error
     if width < 1 or height < 1:
@@ -165,7 +165,7 @@ def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: 
     Raises BadImage when it can't be decoded, OSError when it can't be read, ValueError for an unknown backing colour.
     """
     if transparency not in BACKING:
-        raise ValueError(f"transparency = {transparency!r} is none of {', '.join(BACKING)}")
+        raise ValueError(f"transparency = {transparency!r} is not one of {', '.join(BACKING)}")
     data = read_picture(source) if isinstance(source, Path) else source.read()
     try:
         with Image.open(io.BytesIO(png.without_text(data))) as image:
@@ -175,7 +175,7 @@ def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: 
             turn = _TURN.get(orientation(image))
             pixels = _rgb(image, BACKING[transparency], _profile(image, data))
     except UnidentifiedImageError:
-        raise BadImage("it is no picture in a known format") from None
+        raise BadImage("it is not an image in a known format") from None
     except DECODE_ERRORS as error:
         raise BadImage(_reason(error)) from error
     if turn is not None:
@@ -242,7 +242,7 @@ def _rgb(image: Image.Image, backing: tuple[int, int, int], profile: bytes | Non
         try:
             shown = colour.to_srgb(shown, profile)
         except colour.BadProfile as error:
-            log.debug("a colour profile is left out: %s", error)
+            log.debug("a colour profile is ignored: %s", error)
     if shown.mode in ("RGBA", "LA"):
         rgba = shown.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, (*backing, 255))

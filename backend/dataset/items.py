@@ -148,12 +148,10 @@ class Scan:
     def summary(self) -> list[str]:
         """What was found, one line a fact, for a terminal or a log."""
         usable = len(self.items)
-        lines = [
-            f"{count_of(usable, 'picture')} to use of {self.pictures:,} found, {count_of(self.captions, 'caption')}"
-        ]
+        lines = [f"{count_of(usable, 'image')} to use of {self.pictures:,} found, {count_of(self.captions, 'caption')}"]
         for report in self.folders:
             times = "left out" if report.repeats == 0 else f"x {count_of(report.repeats, 'repeat')}"
-            lines.append(f"  {report.path}: {count_of(report.images, 'picture')} {times}")
+            lines.append(f"  {report.path}: {count_of(report.images, 'image')} {times}")
         if self.ignored:
             lines.append("ignored: " + ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored.items())))
         if self.other:

@@ -18,13 +18,13 @@ def pixels(gathered: ScanState) -> list[Finding]:
     clear = [found for found in usable if found.measured.has_alpha]
     if clear:
         names = name_files([picture_name(found, gathered) for found in clear])
-        text = f"{count_of(len(clear), 'picture')} with transparent parts: {names}"
-        remedy = "The setting transparency chooses the colour behind them; their hidden colours are not trained."
+        text = f"{count_of(len(clear), 'image')} with transparent parts: {names}"
+        remedy = "The setting transparency sets their background; their hidden colours are not trained."
         result.append(Finding("transparent", "note", text, remedy, paths_of(clear), "dataset.transparency"))
     moving = [found for found in usable if found.measured.animated]
     if moving:
         names = name_files([picture_name(found, gathered) for found in moving])
-        text = f"{count_of(len(moving), 'animated picture')}: {names}"
+        text = f"{count_of(len(moving), 'animated image')}: {names}"
         result.append(Finding("animated", "note", text, "Only the first frame is trained.", paths_of(moving)))
     return result
 
@@ -36,14 +36,14 @@ def profiles(gathered: ScanState) -> list[Finding]:
     lost = [found for found in usable if found.measured.profile == UNUSABLE]
     if lost:
         names = name_files([picture_name(found, gathered) for found in lost])
-        text = f"{count_of(len(lost), 'picture')} with a colour profile that can't be used: {names}"
-        remedy = "Their colours are taken as sRGB and may be off; export them as sRGB."
+        text = f"{count_of(len(lost), 'image')} with a colour profile that can't be used: {names}"
+        remedy = "Their colours are read as sRGB and may be wrong; export them as sRGB."
         result.append(Finding("bad_profile", "warning", text, remedy, paths_of(lost)))
     converted = [found for found in usable if found.measured.profile != UNUSABLE]
     if converted:
         kinds = Counter(found.measured.profile for found in converted)
         named = name_files([f"{kind} ({number:,})" for kind, number in kinds.most_common()])
-        text = f"{count_of(len(converted), 'picture')} in another colour profile than sRGB: {named}"
+        text = f"{count_of(len(converted), 'image')} in another colour profile than sRGB: {named}"
         result.append(Finding("profile", "note", text, "They are converted to sRGB.", paths_of(converted)))
     return result
 
@@ -53,10 +53,10 @@ def special_files(gathered: ScanState) -> list[Finding]:
     special = [str(path) for found in gathered.walks.values() for path in found.special]
     if not special:
         return []
-    text = f"{count_of(len(special), 'entry')} that is no file but a pipe, socket or device: {name_files(special)}"
+    text = f"{count_of(len(special), 'entry')} that is not a file but a pipe, socket or device: {name_files(special)}"
     if len(special) > 1:
-        text = f"{len(special):,} entries that are no files but pipes, sockets or devices: {name_files(special)}"
-    return [Finding("special_file", "warning", text, "They are left out; take them away.", tuple(special))]
+        text = f"{len(special):,} entries that are not files but pipes, sockets or devices: {name_files(special)}"
+    return [Finding("special_file", "warning", text, "They are left out; remove them.", tuple(special))]
 
 
 def picture_name(found: ScannedPicture, gathered: ScanState) -> str:

@@ -30,7 +30,7 @@ from backend.families.table import family
 if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.config.sections.dataset import ImageFolder
-    from backend.config.sections.sampling import ValidationFolder
+    from backend.config.sections.validation import ValidationFolder
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
     ]
     train = look(chosen)
     if not chosen:
-        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your pictures.")
+        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
         train = replace(train, findings=(said, *train.findings))
     sets: dict[str, Scan] = {}
     if data.validation_split > 0:

@@ -99,7 +99,7 @@ class ScanCache:
                 marks = ", ".join("?" * len(values[0]))
                 connection.executemany(f"INSERT OR REPLACE INTO images ({_COLUMNS}) VALUES ({marks})", values)
         except (sqlite3.Error, OSError) as error:
-            log.info("the scan is not remembered in %s: %s", self._path, error)
+            log.info("the scan cache was not written to %s: %s", self._path, error)
 
     def _read(self, path: Path) -> dict[bytes, tuple[Stamp, Measured]]:
         if not path.is_file():
@@ -110,11 +110,11 @@ class ScanCache:
             return {row[0]: (Stamp(*row[1:4]), _measured(*row[4:])) for row in rows}
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                log.info("the memory of earlier scans can't be read: %s", error)
+                log.info("the scan cache can't be read: %s", error)
                 return {}
-            log.warning("the memory of earlier scans is damaged and is made anew: %s", error)
+            log.warning("the scan cache is damaged and is created again: %s", error)
         except (OSError, TypeError, ValueError) as error:
-            log.warning("the memory of earlier scans is damaged and is made anew: %s", error)
+            log.warning("the scan cache is damaged and is created again: %s", error)
         with contextlib.suppress(OSError):
             path.unlink()
         return {}

@@ -26,7 +26,7 @@ def folder_fault(spec: FolderSpec) -> Finding | None:
             "not_a_folder",
             "error",
             f"{path} is a file, not a folder",
-            f"Choose the folder that it lies in: {path.parent}.",
+            f"Choose the folder that contains it: {path.parent}.",
             (str(path),),
             spec.setting,
         )
@@ -37,7 +37,7 @@ def folder_fault(spec: FolderSpec) -> Finding | None:
             "missing_folder",
             "error",
             f"The image folder {path} does not exist: {hint}",
-            "Choose a folder that exists; a disk may not be connected.",
+            "Choose a folder that exists; maybe a disk is not connected.",
             (str(path),),
             spec.setting,
         )
@@ -50,12 +50,12 @@ def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
         text, remedy = f"The folder {spec.path} can't be read", "Give yourself permission to read it."
     elif found.unread:
         endings = ", ".join(sorted({path.suffix.lower() for path in found.unread}))
-        text = f"{spec.path} holds {count_of(len(found.unread), 'picture')} of a kind that can't be read ({endings})"
+        text = f"{spec.path} contains {count_of(len(found.unread), 'image')} of a kind that can't be read ({endings})"
         remedy = "Convert them to PNG, JPEG or WebP."
     else:
         inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
-        text = f"There is no picture in {spec.path} or its sub-folders: {inside}"
-        remedy = "Choose the folder with the pictures (png, jpg, jpeg, webp, bmp, tif, avif)."
+        text = f"There is no image in {spec.path} or its sub-folders: {inside}"
+        remedy = "Choose the folder with the images (png, jpg, jpeg, webp, bmp, tif, avif)."
     return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
 
 
@@ -96,7 +96,7 @@ def other_files(gathered: ScanState) -> dict[str, int]:
 
 def _damaged(gathered: ScanState) -> list[Finding]:
     bad = [found for found in gathered.found if found.measured.fault is not None]
-    remedy = "It is left out; copy or export it again, or take it away."
+    remedy = "It is left out; copy or export it again, or remove it."
     if len(bad) <= _SINGLY:
         return [
             Finding(
@@ -109,8 +109,8 @@ def _damaged(gathered: ScanState) -> list[Finding]:
             for found in bad
         ]
     names = [picture_name(found, gathered) for found in bad]
-    text = f"{count_of(len(bad), 'picture')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
-    remedy = "They are left out; copy or export them again, or take them away."
+    text = f"{count_of(len(bad), 'image')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
+    remedy = "They are left out; copy or export them again, or remove them."
     return [Finding("unreadable", "warning", text, remedy, paths_of(bad))]
 
 
@@ -125,7 +125,7 @@ def _unread(gathered: ScanState) -> list[Finding]:
             "unread_kind",
             "warning",
             f"{count_of(len(paths), f'{ending} file')} can't be read: {name_files([path.name for path in paths])}",
-            "Convert them to PNG, JPEG or WebP, or take them away; until then they are left out.",
+            "Convert them to PNG, JPEG or WebP, or remove them; until then they are left out.",
             tuple(map(str, paths)),
         )
         for ending, paths in sorted(by_ending.items())
@@ -150,7 +150,7 @@ def _captions(gathered: ScanState) -> list[Finding]:
                     "bad_caption",
                     "warning",
                     f"The caption {caption_name(found, gathered)} can't be used: {found.caption_fault}",
-                    "Save it as UTF-8; until then its picture is left out.",
+                    "Save it as UTF-8; until then its image is left out.",
                     (str(found.caption_path),),
                 )
             )
@@ -162,7 +162,7 @@ def _captions(gathered: ScanState) -> list[Finding]:
                 "cp1252_caption",
                 "warning",
                 f"{count_of(len(foreign), 'caption')} not in UTF-8, read as Windows-1252: {names}",
-                "Look whether the text is right, and save it as UTF-8.",
+                "Check the text, and save it as UTF-8.",
                 tuple(str(found.caption_path) for found in foreign),
             )
         )
@@ -174,8 +174,8 @@ def _captions(gathered: ScanState) -> list[Finding]:
             Finding(
                 "empty_caption",
                 "warning",
-                f"{count_of(len(empty), 'caption file')} without a word: {names}",
-                f"Write what the picture shows, or leave it: it trains with {instead}.",
+                f"{count_of(len(empty), 'caption file')} without text: {names}",
+                f"Write what the image shows, or leave it empty: it then trains with {instead}.",
                 tuple(str(found.caption_path) for found in empty),
             )
         )
@@ -186,17 +186,17 @@ def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead
     missing = [found for found in usable if found.caption_path is None]
     if not missing:
         return []
-    remedy = f"Put a text file of the same name beside each picture; without, it trains with {instead}."
+    remedy = f"Put a text file with the same name next to each image; without one, it trains with {instead}."
     elsewhere = _other_endings(gathered, missing)
     if elsewhere:
-        remedy = f"Files ending in {elsewhere} lie beside them: set caption_extension to that if they are the captions."
+        remedy = f"Files ending in {elsewhere} are next to them: set caption_extension to that if they are captions."
     if len(missing) < len(usable):
         names = name_files([picture_name(found, gathered) for found in missing])
-        text = f"{len(missing):,} of {len(usable):,} pictures have no caption ({gathered.caption_extension}): {names}"
+        text = f"{len(missing):,} of {len(usable):,} images have no caption ({gathered.caption_extension}): {names}"
     elif len(usable) == 1:
-        text = f"The picture has no caption ({gathered.caption_extension})"
+        text = f"The image has no caption ({gathered.caption_extension})"
     else:
-        text = f"None of the {len(usable):,} pictures has a caption ({gathered.caption_extension})"
+        text = f"None of the {len(usable):,} images has a caption ({gathered.caption_extension})"
     kind = "missing_caption" if len(missing) < len(usable) else "no_captions"
     return [Finding(kind, "warning", text, remedy, paths_of(missing), "dataset.caption_extension")]
 
@@ -224,15 +224,15 @@ def _twice(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     result = []
     chosen_twice = [paths[0] for paths in by_place.values() if len(paths) > 1]
     if chosen_twice:
-        text = f"{count_of(len(chosen_twice), 'picture')} in more than one of the chosen folders"
-        remedy = "They count once for each; take the inner folder out of the list if that is not meant."
+        text = f"{count_of(len(chosen_twice), 'image')} in more than one of the chosen folders"
+        remedy = "They are trained once for each; remove the inner folder from the list if you do not want that."
         result.append(Finding("chosen_twice", "warning", text, remedy, tuple(chosen_twice)))
     several = [same for same in by_key.values() if len(same) > 1]
     copies = [same for same in several if len({os.path.realpath(item.path) for item in same}) > 1]
     if copies:
         pairs = name_files([f"{same[1].path.name} = {same[0].path.name}" for same in copies])
-        text = f"{count_of(len(copies), 'picture')} in more than one copy: {pairs}"
-        remedy = "Every copy is trained, so these weigh more; delete copies that are not meant."
+        text = f"{count_of(len(copies), 'image')} in more than one copy: {pairs}"
+        remedy = "Every copy is trained, so these count more; delete copies that you do not want."
         names = tuple(str(item.path) for same in copies for item in same)
         result.append(Finding("copies", "warning", text, remedy, names))
     return result
@@ -244,19 +244,19 @@ def _folder_names(gathered: ScanState) -> list[Finding]:
         name = Path(report.path).name
         if report.offer is not None:
             text = (
-                f"The chosen folder is called {name}; here its own name does not count: "
-                f"{count_of(report.repeats, 'repeat')} of each picture"
+                f"The chosen folder is called {name}; the number in its own name is not used: "
+                f"{count_of(report.repeats, 'repeat')} of each image"
             )
-            remedy = f"Choose {report.offer} to have such names used, or set num_repeats to {report.named_repeats}."
+            remedy = f"Choose {report.offer} to use such names, or set num_repeats to {report.named_repeats}."
             result.append(Finding("named_folder", "warning", text, remedy, (report.path,)))
         elif report.repeats == 0:
-            text = f"{name} is left out with its {count_of(report.images, 'picture')}: its name asks for 0 repeats"
+            text = f"{name} is left out with its {count_of(report.images, 'image')}: its name sets 0 repeats"
             result.append(
                 Finding("zero_repeats", "warning", text, f"Rename it to 1_{name[2:]} to use it.", (report.path,))
             )
     named = [report for report in gathered.reports if not report.chosen and report.named_repeats is not None]
     if named:
-        # Sub-folders beside them that carry no number are told their repeats as well.
+        # Sub-folders beside them that carry no number have their repeats listed as well.
         others = [report for report in gathered.reports if not report.chosen and report.named_repeats is None]
         said = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
         paths = tuple(r.path for r in (*named, *others))
@@ -273,7 +273,7 @@ def _leftovers(gathered: ScanState) -> list[Finding]:
     shared = {caption: users for caption, users in by_caption.items() if len({user.path for user in users}) > 1}
     if shared:
         names = name_files([" and ".join(user.path.name for user in users) for users in shared.values()])
-        text = f"{count_of(len(shared), 'caption')} used by more than one picture of the same name: {names}"
+        text = f"{count_of(len(shared), 'caption')} used by more than one image of the same name: {names}"
         result.append(Finding("shared_caption", "note", text, "", tuple(shared)))
     ending = gathered.caption_extension.lower()
     lone = sorted(
@@ -283,7 +283,7 @@ def _leftovers(gathered: ScanState) -> list[Finding]:
         if text.lower().endswith(ending) and text not in gathered.used_captions
     )
     if lone:
-        text = f"{count_of(len(lone), f'{ending} file')} without a picture: {name_files([Path(p).name for p in lone])}"
+        text = f"{count_of(len(lone), f'{ending} file')} without an image: {name_files([Path(p).name for p in lone])}"
         result.append(Finding("lone_caption", "note", text, "", tuple(lone)))
     return result
 

@@ -19,7 +19,7 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     """
     keys = sorted({item.key for item in train.items}, key=lambda key: _draw(seed, key))
     if len(keys) < 2:
-        text = f"{count_of(len(keys), 'picture')} can't be split: nothing is held out for validation"
+        text = f"{count_of(len(keys), 'image')} can't be split: no validation images are kept"
         said = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")
         return replace(train, findings=(*train.findings, said)), None
     count = min(max(1, round(share * len(keys))), len(keys) - 1)
@@ -30,7 +30,7 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
             out.setdefault(item.key, replace(item, repeats=1))
     kept = tuple(item for item in train.items if item.key not in held)
     names = name_files([item.path.name for item in out.values()])
-    text = f"{count_of(count, 'picture')} held out for validation: {names}"
+    text = f"{count_of(count, 'image')} kept for validation: {names}"
     files = tuple(str(item.path) for item in out.values())
     said = Finding("held_out", "note", text, "", files, "dataset.validation_split")
     return replace(train, items=kept, findings=(*train.findings, said)), Scan(items=tuple(out.values()), pictures=count)
@@ -47,6 +47,6 @@ def trained_too(train: Scan, items: Sequence[Item], name: str, setting: str) -> 
     if not both:
         return []
     names = name_files([item.path.name for item in both])
-    text = f"{count_of(len(both), 'picture')} of the validation set {name} also trained: {names}"
-    remedy = "Its loss then shows learning by heart; take them out of one of the two."
+    text = f"{count_of(len(both), 'image')} of the validation set {name} also trained: {names}"
+    remedy = "Its loss then does not show overfitting; remove them from one of the two."
     return [Finding("leak", "warning", text, remedy, tuple(str(item.path) for item in both), setting)]

@@ -20,7 +20,7 @@ from backend.dataset.images import open_image
 
 log = logging.getLogger(__name__)
 
-# Enough for a picture of 300 megapixels; what needs more has no preview, and the page goes on.
+# Enough for a picture of 300 megapixels; what needs more has no preview, and the page continues.
 LIMIT_BYTES = 2_000_000_000
 _QUALITY = 85
 

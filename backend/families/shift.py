@@ -1,4 +1,4 @@
-"""How the shift of noise levels follows a picture's size, by a model's own scheduler. Torch-free."""
+"""Computes how the shift of noise levels follows an image's size, by a model's own scheduler. Torch-free."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShiftLine:
         return cls(**{field.name: config[field.name] for field in fields(cls) if config.get(field.name) is not None})
 
     def mu(self, image_tokens: int) -> float:
-        """What the scheduler is told of a picture of so many tokens."""
+        """The shift that the scheduler receives for an image of so many tokens."""
         slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
         return self.base_shift + slope * (image_tokens - self.base_image_seq_len)
 

@@ -50,7 +50,7 @@ PictureTokens = Callable[[int, int], int]
 class Geometry:
     """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each.
 
-    most_side: tokens that a side may have, of a model whose positions end there; None where they go on.
+    most_side: tokens that a side may have, of a model whose positions end there; None where there is no end.
     """
 
     downscale: int

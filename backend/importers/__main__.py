@@ -28,12 +28,14 @@ _FILE = (
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Read, show, and write where that was asked for."""
-    parser = argparse.ArgumentParser(prog="launcher.py import", description="Bring settings of another trainer over.")
+    parser = argparse.ArgumentParser(prog="launcher.py import", description="Import the settings of another trainer.")
     parser.add_argument("file", type=Path, help=_FILE)
-    parser.add_argument("--dataset", type=Path, help="the data set file that goes with it")
-    parser.add_argument("--family", default="", help="the model family, for a file that does not tell it")
-    parser.add_argument("-o", "--output", type=Path, help="where to write the settings; without it they are only shown")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--dataset", type=Path, help="the data set file that belongs to it")
+    parser.add_argument("--family", default="", help="the model family, for a file that does not name it")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="where to write the settings; without it they are only printed"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     given = parser.parse_args(argv)
     out = write or stdout_writer()
     source = read(given.file)
@@ -41,18 +43,18 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     converted = convert(source, dataset, given.family)
     config = converted.loaded.config
     if config is None:
-        title = f"{given.file.name} holds {converted.title}." if converted.title else f"{given.file.name}:"
+        title = f"{given.file.name} contains {converted.title}." if converted.title else f"{given.file.name}:"
         out("\n".join([title, *(f"  {problem.sentence()}" for problem in converted.loaded.problems)]) + "\n")
         return 2
     out("\n".join(render(converted, Config())) + "\n")
     if given.output is None:
-        out("Nothing is written yet. Add -o OUT.toml to keep it.\n")
+        out("Nothing is written yet. Add -o OUT.toml to write the settings.\n")
         return 0
     if given.output.exists() and not given.force:
         out(f"{given.output} exists already. Choose another name, or add --force.\n")
         return 2
     try:
-        toml_io.dump(config, given.output, comment=f"Brought over from {given.file.name}, {converted.title}")
+        toml_io.dump(config, given.output, comment=f"Imported from {given.file.name}, {converted.title}")
     except WriteFailed as failed:
         out(f"{failed}\n")
         return 1

@@ -9,6 +9,23 @@ import re
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ADAM_8BIT,
+    ALWAYS_CACHED,
+    DADAPT,
+    DENOISER_TRAINED,
+    FIXED_CAPTIONS,
+    FIXED_IMAGES,
+    NO_FOLDER,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_MASKS,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    TEXT_ENCODERS_FROZEN,
+    WEIGHT_FORMAT,
+    WHOLE_MODEL,
+)
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -19,9 +36,9 @@ from backend.importers.work import Work
 
 _START = "config.process[]."
 _OPTIMIZERS = {
-    "adamw8bit": ("adamw8bit", ""), "adam8bit": ("adamw8bit", "Adam in 8 bits is not offered; AdamW's is taken"),
-    "prodigyopt": ("prodigy", ""), "prodigy8bit": ("prodigy", "it keeps its state in full here"),
-    "dadaptation": ("prodigy", "D-Adaptation is not offered; Prodigy came from it"),
+    "adamw8bit": ("adamw8bit", ""), "adam8bit": ("adamw8bit", ADAM_8BIT),
+    "prodigyopt": ("prodigy", ""), "prodigy8bit": ("prodigy", "Monotile keeps its state in full precision"),
+    "dadaptation": ("prodigy", DADAPT),
     "adafactor": ("transformers.optimization.Adafactor", ""),
 }  # fmt: skip
 _FLAGS = {"model.is_flux": "flux", "model.is_xl": "sdxl", "model.is_v3": "sd3", "model.is_v2": "sd2",
@@ -65,62 +82,62 @@ KEYS: dict[str, tuple[str, str]] = {
     "sample.sample_every": ("sampling.sample_every_n_steps", "off_at_0"),
 }
 NOT_NEEDED = by_name({
-    "it belongs to the other program, not to training": (
+    "it is for the other program, not for training": (
         "job meta. type training_folder device performance_log_every sqlite_db_path ui logging. train.noise_scheduler "
         "train.free_u train.skip_first_sample sample.sampler sample.sample_start_step sample.format sample.ext "
         "train.force_first_sample config.version"
     ),
-    "pictures and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "datasets[].cache_latents_to_disk datasets[].cache_latents train.cache_text_embeddings "
         "train.unload_text_encoder "
         "datasets[].cache_text_embeddings"
     ),
-    "nothing is uploaded": "save.push_to_hub save.hf_repo_id save.hf_private save.save_format",
-    "weights are read straight from the file": (
+    NO_UPLOAD: "save.push_to_hub save.hf_repo_id save.hf_private save.save_format",
+    "weights are read directly from the file": (
         "model.low_vram model.layer_offloading model.layer_offloading_transformer_percent "
         "model.layer_offloading_text_encoder_percent"
     ),
-    "a LoRA's denoiser is always trained": "train.train_unet",
+    DENOISER_TRAINED: "train.train_unet",
     "buckets are always on": "datasets[].buckets datasets[].type",
-    "weights are in the format of model.weight_dtype": "model.dtype",
-    "it is in the value that is taken": "model.arch model.quantize model.quantize_te model.qtype model.qtype_te",
+    WEIGHT_FORMAT: "model.dtype",
+    "its value is used in another setting": "model.arch model.quantize model.quantize_te model.qtype model.qtype_te",
 })  # fmt: skip
 NOT_OFFERED = by_name({
-    "captions are used as they are written": (
+    FIXED_CAPTIONS: (
         "datasets[].shuffle_tokens datasets[].token_dropout_rate datasets[].default_caption datasets[].random_triggers "
         "datasets[].keep_tokens"
     ),
-    "pictures are cached, so they can't be changed in every step": (
+    FIXED_IMAGES: (
         "datasets[].flip_x datasets[].flip_y datasets[].random_crop datasets[].random_scale datasets[].augments "
         "datasets[].augmentations datasets[].augmentations[]. datasets[].scale"
     ),
-    "masks are not offered": (
+    NO_MASKS: (
         "datasets[].mask_path datasets[].mask_min_value datasets[].alpha_mask "
         "datasets[].invert_mask"
     ),
-    "videos are not offered": (
+    NO_VIDEOS: (
         "datasets[].num_frames datasets[].shrink_video_to_frames datasets[].do_i2v datasets[].fps sample.num_frames "
         "sample.fps"
     ),
-    "folders count by their repeats": "datasets[].network_weight datasets[].loss_multiplier",
-    "there is no such setting of the loss": (
+    "folders are weighted by their repeats": "datasets[].network_weight datasets[].loss_multiplier",
+    NO_LOSS_SETTING: (
         "train.loss_type train.loss_target train.snr_gamma train.linear_timesteps train.linear_timesteps2 "
         "train.content_or_style train.do_differential_guidance train.differential_guidance_scale "
         "train.diff_output_preservation train.diff_output_preservation_multiplier train.diff_output_preservation_class "
         "train.blank_prompt_preservation train.blank_prompt_preservation_multiplier"
     ),
-    "the guidance is always told to the model": "train.bypass_guidance_embedding",
-    "LoRAs that are merged before are set as network.base_weights": "model.lora_path model.assistant_lora_path",
-    "text encoders are read from the base model, or set by themselves": (
+    "the model always receives the guidance": "train.bypass_guidance_embedding",
+    "set LoRAs to merge as network.base_weights": "model.lora_path model.assistant_lora_path",
+    "text encoders are read from the base model, or set separately": (
         "model.te_name_or_path "
         "model.extras_name_or_path"
     ),
-    "samples are not switched off one by one": "train.disable_sampling",
-    "there is no such setting of the model": "model.",
-    "there is no such setting of the LoRA": "network.",
-    "there is no such setting of the optimizer": "train.optimizer_params. train.lr_scheduler_params.",
-    "there is no such setting of the samples": "sample.",
-    "there is no such setting of saving": "save.",
+    "single samples can't be turned off": "train.disable_sampling",
+    "Monotile has no such setting for the model": "model.",
+    NO_LORA_SETTING: "network.",
+    "Monotile has no such setting for the optimizer": "train.optimizer_params. train.lr_scheduler_params.",
+    "Monotile has no such setting for the samples": "sample.",
+    "Monotile has no such setting for saving": "save.",
 })  # fmt: skip
 NEUTRAL = {
     "train.content_or_style": ("balanced",), "train.loss_type": ("mse",), "train.loss_target": ("noise",),
@@ -146,12 +163,12 @@ def _combined(fields: Fields) -> None:
     encoders = fields.on("train.train_text_encoder")
     take_known(work, "network.train_text_encoder", encoders, "train.train_text_encoder")
     trains = "network.train_text_encoder" in work.ours
-    why = "" if trains else "text encoders of this family are used as they are"
+    why = "" if trains else "text encoders of this family are not trained"
     fields.note("train.train_text_encoder", "taken" if trains else "not offered", why)
     if encoders and trains and fields.on("train.text_encoder_lr"):
         rate = number(fields.get("train.text_encoder_lr"))
         fields.take("train.text_encoder_lr", "optimizer.text_encoder_lr", rate)
-    fields.note("train.text_encoder_lr", "off", "text encoders are not trained there")
+    fields.note("train.text_encoder_lr", "off", TEXT_ENCODERS_FROZEN)
     for name, kernel in (("train.sdp", "sdpa"), ("train.xformers", "auto")):
         if fields.on(name):
             fields.take(name, "compile.attention", kernel)
@@ -179,11 +196,9 @@ def _network(fields: Fields) -> None:
         fields.work.take("network.network_type", "lora" if kind == "locon" else kind, "network.type")
         fields.note("network.type", "taken", "", "network.network_type")
     else:
-        fields.note("network.type", "not offered", f"{kind} networks are not offered; a LoRA is trained")
+        fields.note("network.type", "not offered", f"{kind} networks are not supported; a LoRA is trained")
     if not any(key.startswith("config.process[0].network.") for key in fields.work.values):
-        fields.work.notes.append(
-            Note("network", "not offered", "the file trains the whole model; a LoRA is trained here")
-        )
+        fields.work.notes.append(Note("network", "not offered", WHOLE_MODEL))
     rank, alpha = fields.first("network.rank", "network.linear"), fields.first("network.linear_alpha", "network.alpha")
     if rank:
         fields.take(rank, "network.network_dim", number(fields.get(rank)))
@@ -191,15 +206,15 @@ def _network(fields: Fields) -> None:
         fields.take(alpha, "network.network_alpha", number(fields.get(alpha)))
     elif rank:
         fields.work.take("network.network_alpha", 1.0, "network.linear_alpha")
-        fields.work.notes.append(Note("linear_alpha", "default", "not in the file: 1 is what ai-toolkit takes"))
+        fields.work.notes.append(Note("linear_alpha", "default", "not in the file: ai-toolkit uses 1"))
     for name in ("network.rank", "network.linear", "network.alpha", "network.linear_alpha"):
-        fields.note(name, "not needed", "another name for it rules")
+        fields.note(name, "not needed", "another name for it has priority")
     factor = number(fields.get("network.lokr_factor"))
     if kind == "lokr" and isinstance(factor, int) and factor > 0:
         fields.take("network.lokr_factor", "network.lokr_factor", factor)
-    fields.note("network.lokr_factor", "off", "both factors are as square as they can be, or it is no LoKr")
+    fields.note("network.lokr_factor", "off", "both factors are as square as possible, or it is not a LoKr")
     if kind == "lokr" and fields.on("network.lokr_full_rank"):
-        fields.take("network.lokr_full_rank", "network.network_dim", WHOLE, "as large a rank as there is")
+        fields.take("network.lokr_full_rank", "network.network_dim", WHOLE, "the largest rank")
     fields.note("network.lokr_full_rank", "off")
 
 
@@ -211,7 +226,7 @@ def _weights(fields: Fields) -> None:
     ):
         if not fields.on(switch):
             fields.note(switch, "off")
-            fields.note(kind, "off", f"it counts only where {switch} is on")
+            fields.note(kind, "off", f"it is used only if {switch} is on")
             continue
         said = str(fields.get(kind) or "qfloat8").split("|")[0]
         try:
@@ -219,23 +234,23 @@ def _weights(fields: Fields) -> None:
         except Left as left:
             fields.note(switch, "not offered", str(left))
             continue
-        near = taken.near or ("the adapter that makes up for it is not read" if "|" in str(fields.get(kind)) else "")
+        near = taken.near or ("the adapter that corrects it is not supported" if "|" in str(fields.get(kind)) else "")
         fields.take(switch, goal, taken.value, near)
 
 
 _TIMESTEPS = {
     "sigmoid": ("sigmoid", ""), "linear": ("uniform", ""),
-    "shift": ("flux_shift", "the shift follows each picture's size"),
+    "shift": ("flux_shift", "the shift depends on the size of each image"),
     "flux_shift": ("flux_shift", ""),
-    "weighted": ("uniform", "weights by noise level are not offered; it draws evenly"),
-    "lumina2_shift": ("flux_shift", "Lumina's shift by size is not offered; FLUX's is the nearest"),
+    "weighted": ("uniform", "weights by noise level are not supported; all levels are drawn equally"),
+    "lumina2_shift": ("flux_shift", "Lumina's shift by size is not supported; FLUX's is used"),
 }  # fmt: skip
 
 
 def _noise(fields: Fields) -> None:
     name, goal = "train.timestep_type", "timesteps.timestep_sampling"
     if fields.work.family in ("sdxl", "sd15"):
-        fields.note(name, "not needed", "this family draws its levels evenly here")
+        fields.note(name, "not needed", "for this family all levels are drawn equally")
         return
     said = str(fields.get(name) or "sigmoid").lower()
     if said in _TIMESTEPS:
@@ -243,10 +258,10 @@ def _noise(fields: Fields) -> None:
         fields.take(name, goal, ours, near)
     else:
         fields.work.take(goal, "sigmoid", name)
-        fields.note(name, "near", f"{said} is not offered; a sigmoid is drawn", goal)
+        fields.note(name, "near", f"{said} is not supported; a sigmoid is used", goal)
     if not fields.has(name):
         fields.work.notes.append(
-            Note("timestep_type", "default", "not in the file: sigmoid is what ai-toolkit takes", None, goal)
+            Note("timestep_type", "default", "not in the file: ai-toolkit uses sigmoid", None, goal)
         )
 
 
@@ -256,10 +271,10 @@ def _folders(fields: Fields) -> None:
     for place, row in fields.rows("datasets"):
         path = row.get("folder_path") or row.get("dataset_path")
         if not path:
-            work.notes.append(Note(place, "not offered", "it names no folder of pictures"))
+            work.notes.append(Note(place, "not offered", NO_FOLDER))
         elif not is_off(row.get("is_reg")):
             work.notes.append(
-                Note(place, "not offered", "regularisation pictures are not offered; the folder is left out")
+                Note(place, "not offered", "regularization images are not supported; the folder is left out")
             )
         else:
             folder = {"path": str(path)}
@@ -281,7 +296,7 @@ def _control(work: Work, place: str, path: Any) -> dict[str, str]:
     paths = path if isinstance(path, list) else [path] if path else []
     if len(paths) > 1:
         work.notes.append(
-            Note(f"{place}.control_path", "near", "a folder has one folder of control pictures; the first is taken")
+            Note(f"{place}.control_path", "near", "each folder has one folder of control images; the first is used")
         )
     return {"control_path": str(paths[0])} if paths else {}
 
@@ -296,7 +311,7 @@ def _shared(fields: Fields, shared: dict[str, list[tuple[str, Any]]], count: int
             goal, reader = goals[name]
             value = values[0][1] if name == "caption_ext" else max(values, key=lambda pair: _share(pair[1]))[1]
             differ = len({str(each) for _, each in values}) > 1 or len(values) < count
-            near = "folders differ in it, and here there is one for all" if differ else ""
+            near = "folders have different values, and Monotile has one for all" if differ else ""
             ours = PROGRAM_READERS[reader](name, value, {}).value if reader else number(value)
             fields.take(f"datasets[].{name}", goal, ours, near)
         fields.note(f"datasets[].{name}", "off")
@@ -316,7 +331,9 @@ def _size(fields: Fields, sizes: list[tuple[Any, str]]) -> None:
         except Left as left:
             fields.work.notes.append(Note(f"{place}.resolution", "not offered", str(left)))
     several = ", ".join(map(str, sorted(set(found))))
-    near = f"pictures have one size here; of {several} the largest is taken" if len(set(found)) > 1 else ""
+    near = (
+        f"Monotile has one resolution for all images; the largest of {several} is used" if len(set(found)) > 1 else ""
+    )
     if found:
         fields.take("datasets[].resolution", "dataset.resolution", max(found), near)
     fields.note("datasets[].resolution", "off")
@@ -345,7 +362,7 @@ def _samples(fields: Fields) -> None:
             row["seed"] += place  # each prompt has the next seed there
     if rows:
         work.take("sampling.prompts", rows, "sample.prompts")
-    why = "" if rows else "there is no prompt for samples"
+    why = "" if rows else "the file has no sample prompts"
     for name in (*columns, "walk_seed", "prompts"):
         fields.note(
             f"sample.{name}", "taken" if rows else "off", why, "sampling.prompts" if name == "prompts" else None

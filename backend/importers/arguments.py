@@ -31,7 +31,7 @@ def arguments(value: Any) -> dict[str, Any]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
-            raise Left(f"{word!r} is no argument; they are written as name=value")
+            raise Left(f"{word!r} is not an argument; arguments are written as name=value")
         found[name.strip(" \"'")] = _value(text)
     return found
 

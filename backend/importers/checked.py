@@ -51,7 +51,7 @@ def _lacking(work: Work) -> None:
         if work.ours[path] == by_path()[path].default:
             del work.ours[path]
             continue
-        work.drop(path, "not offered", f"{work.family_here} has no such setting here")
+        work.drop(path, "not offered", f"{work.family_here} has no such setting in Monotile")
 
 
 def _parse(work: Work) -> Loaded:

@@ -8,6 +8,7 @@ from backend.base.problems import Problem
 from backend.config.schema import by_path
 from backend.families.table import lacking
 from backend.importers import tables
+from backend.importers.common_reasons import DENOISER_TRAINED, TEXT_ENCODERS_FROZEN
 from backend.importers.family import Found, family_of
 from backend.importers.network import WHOLE, read_network
 from backend.importers.notes import Note
@@ -41,13 +42,11 @@ def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> 
     known = by_path()["model.family"].choices or ()
     line = work.source.lines.get(key)
     if family and family not in known:
-        text = f"the file is for the model family {family}, which is not among those here: {', '.join(known)}"
-        raise NotOffered(Problem(None, line, text, "Choose a file for one of these; nothing of this one is taken"))
+        text = f"the file is for the model family {family}, which Monotile does not train; it trains {', '.join(known)}"
+        raise NotOffered(Problem(None, line, text, "Choose a file for one of these; nothing was imported"))
     if family:
         work.take("model.family", family, key)
-        work.note(
-            key, "near" if guessed else "taken", f"taken for {family} {guessed}" if guessed else "", "model.family"
-        )
+        work.note(key, "near" if guessed else "taken", f"read as {family} {guessed}" if guessed else "", "model.family")
         return
     why = f"the file does not say for which model it is; it stays {work.family_here}, or name one with --family"
     work.notes.append(Note("model family", "near", why))
@@ -66,9 +65,9 @@ def read_family(work: Work) -> None:
         work.note("model_version", "taken", "", "model.zero_cond_t")
     if work.kind == "kohya_ss" and "LoRA_type" not in work.values:
         other = "an embedding" if "token_string" in work.values else "the whole model"
-        work.note("kind of training", "not offered", f"this preset trains {other}; a LoRA is trained here")
+        work.note("kind of training", "not offered", f"this preset trains {other}; Monotile trains a LoRA")
     if found.network:
-        work.note("network kind", "not offered", f"{found.network} are not offered; a LoRA is trained")
+        work.note("network kind", "not offered", f"{found.network} are not supported; a LoRA is trained")
     elif found.kind != "lora":
         work.take("network.network_type", found.kind, "network kind")
         work.note("network kind", "taken", "", "network.network_type")
@@ -84,18 +83,24 @@ def read_length(work: Work) -> None:
     if work.kind == "kohya_ss" and not is_off(work.values.get("dataset_config")):
         # with a data set file the window's own epochs are not handed on
         if epochs is not None and work.origin[_EPOCHS] == "epoch":
-            work.drop(_EPOCHS, "not needed", "with dataset_config it is not handed to the trainer there")
+            work.drop(_EPOCHS, "not needed", "with dataset_config, kohya_ss does not pass it to the trainer")
             epochs = None
         if steps is None and epochs is None:
             given = tables.DEFAULTS["sd-scripts"]["max_train_steps"]
-            why = f"not in the file: {given} is what sd-scripts takes with dataset_config"
+            why = f"not in the file: {given} is what sd-scripts uses with dataset_config"
             work.change(_STEPS, given, "max_train_steps", why)
         return
     if steps is None or epochs is None:
         return
     epochs_rule = work.origin[_EPOCHS] == "max_train_epochs"
     gone = _STEPS if epochs_rule else _EPOCHS
-    work.drop(gone, "not needed", "there the epochs rule" if epochs_rule else "there the steps rule")
+    work.drop(
+        gone,
+        "not needed",
+        "the epochs have priority in the other program"
+        if epochs_rule
+        else "the steps have priority in the other program",
+    )
 
 
 def _trained(work: Work) -> tuple[bool, bool]:
@@ -142,14 +147,14 @@ def read_text_encoders(work: Work) -> None:
     said = key in work.values
     alone = "network_train_text_encoder_only"
     if "train_text_encoder" in lacking(work.family_here):
-        why = "text encoders of this family are used as they are; there they are trained"
+        why = "text encoders of this family are not trained; in the other program they are"
         if trained or said:
             work.note(key, "not offered" if trained else "taken", why if trained else "")
         if alone in work.values:
             off = is_off(work.values[alone])
-            work.note(alone, "off" if off else "not offered", "" if off else "here the denoiser is trained")
+            work.note(alone, "off" if off else "not offered", "" if off else DENOISER_TRAINED)
         elif not denoiser:
-            work.note("unet_lr", "not offered", "of 0: here the denoiser is trained, at learning_rate")
+            work.note("unet_lr", "not offered", "of 0: Monotile always trains the denoiser, at learning_rate")
         return
     work.take(_ENCODERS, trained, key)
     common = number(work.values.get("learning_rate", tables.DEFAULTS["sd-scripts"]["learning_rate"]))
@@ -158,11 +163,13 @@ def read_text_encoders(work: Work) -> None:
     if alone in work.values:
         work.note(alone, "off" if is_off(work.values[alone]) else "taken", "", None if denoiser else _RATE)
     if not trained and rate in work.ours:
-        work.drop(rate, "not needed", "text encoders are not trained there")
+        work.drop(rate, "not needed", TEXT_ENCODERS_FROZEN)
     if not denoiser and trained:
-        work.change(_RATE, 0.0, "unet_lr", "the denoiser is not trained there: at a rate of 0 it stays as it is")
+        work.change(
+            _RATE, 0.0, "unet_lr", "the other program does not train the denoiser: with a rate of 0 it does not change"
+        )
     if said or trained:
-        why = "" if said else "not in the file: text encoders are trained too"
+        why = "" if said else "not in the file: the other program trains the text encoders too"
         work.note(key, "taken" if said else "default", why, _ENCODERS)
 
 
@@ -171,7 +178,9 @@ def read_lora(work: Work) -> None:
     work.notes += read_network(work.source, work.ours, work.origin)
     path, rank = "network.network_dim", work.ours.get("network.network_dim")
     if work.ours.get("network.network_type") == "lokr" and isinstance(rank, int) and rank > WHOLE:
-        work.change(path, WHOLE, work.origin[path], "as large a rank as there is: the large factor is whole, as there")
+        work.change(
+            path, WHOLE, work.origin[path], "the largest rank: the large factor is not split, as in the other program"
+        )
 
 
 def read_swap(work: Work) -> None:
@@ -180,4 +189,9 @@ def read_swap(work: Work) -> None:
     if work.family in ("flux", "flux_kontext") and isinstance(count, int) and count > 0:
         double = count // 2
         single = (count - double) * 2 + (work.kind == "musubi-tuner")
-        work.change(path, double + single, work.origin[path], f"there it is {double} double and {single} single blocks")
+        work.change(
+            path,
+            double + single,
+            work.origin[path],
+            f"the other program swaps {double} double and {single} single blocks",
+        )

@@ -39,21 +39,21 @@ class Converted:
 
 
 def convert(source: Source, dataset: Source | None = None, family: str = "") -> Converted:
-    """Bring a file over. dataset: the data set file that goes with it, where it is one of its own. family: the model
+    """Bring a file over. dataset: the data set file that belongs to it, where it is one of its own. family: the model
     family, for a file that tells none.
 
     What can't be taken is in the notes; `loaded.config` is None only where the files themselves can't be read.
     """
     problems = [*source.problems, *(dataset.problems if dataset else ())]
     if dataset is not None and not dataset.problems and dataset.kind not in DATA_SETS:
-        remedy = "Choose the file that names the folders of pictures, such as a .toml file with [[datasets]]"
-        problems.append(Problem(None, None, f"the second file is no data set: it holds {dataset.title}", remedy))
+        remedy = "Choose the file that names the image folders, such as a .toml file with [[datasets]]"
+        problems.append(Problem(None, None, f"the second file is not a data set: it contains {dataset.title}", remedy))
     known = by_path()["model.family"].choices or ()
     if family and family not in known:
         problems.append(Problem(None, None, f"there is no model family {family}", f"Choose one of {', '.join(known)}"))
     if source.kind == "monotile":
         remedy = "It needs no import: use it with launcher.py train FILE, or Import on the page"
-        problems.append(Problem(None, None, "the file holds settings of Monotile already", remedy))
+        problems.append(Problem(None, None, "the file already contains settings of Monotile", remedy))
     if problems or source.kind is None:
         return Converted("", Loaded(None, problems))
     work = Work.of(source, dataset, family)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backend.importers.common_reasons import NO_VIDEOS
 from backend.importers.notes import Fate, shown
 from backend.importers.source import Source
 from backend.importers.values import is_off, number
@@ -19,16 +20,16 @@ _FOLDER = ("image_dir", "image_directory")
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
 _EACH_ITS_OWN = {
-    "class_tokens": "folders have their own, and a trigger word here stands in front of every caption: write each "
+    "class_tokens": "folders have different ones, and Monotile adds one trigger word to every caption: write each "
     "folder's into its caption files",
 }
 """Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
-    "video_directory": "videos are not offered",
-    "video_jsonl_file": "videos are not offered",
-    "image_jsonl_file": "pictures are found in folders, captions beside them",
-    "metadata_file": "pictures are found in folders, captions beside them",
-    "is_reg": "regularisation pictures are not offered; the folder is left out",
+    "video_directory": NO_VIDEOS,
+    "video_jsonl_file": NO_VIDEOS,
+    "image_jsonl_file": "Monotile reads image folders with captions next to the images",
+    "metadata_file": "Monotile reads image folders with captions next to the images",
+    "is_reg": "regularization images are not supported; the folder is left out",
 }
 
 
@@ -70,7 +71,7 @@ def read_dataset(source: Source) -> Dataset:
     general = general if isinstance(general, Mapping) else {}
     for key, value in source.values.items():
         if key not in ("general", "datasets") or (key == "general" and value and not general):
-            out.rows.append(Row(key, "it stands outside [general] and [[datasets]]"))
+            out.rows.append(Row(key, "it is outside of [general] and [[datasets]]"))
     folders = _folders(out, general, source.values["datasets"])
     staying = [folder for folder in folders if not folder.why]
     for folder in staying:
@@ -90,7 +91,7 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
     for place, dataset in enumerate(datasets):
         where = f"datasets[{place}]"
         if not isinstance(dataset, Mapping):
-            out.rows.append(Row(where, "it is no table"))
+            out.rows.append(Row(where, "it is not a table"))
             continue
         subsets = dataset.get("subsets")
         nested = isinstance(subsets, list)
@@ -100,7 +101,7 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
         )
         for row, at in rows:
             if not isinstance(row, Mapping):
-                out.rows.append(Row(at, "it is no table"))
+                out.rows.append(Row(at, "it is not a table"))
                 continue
             paths = {key: f"general.{key}" for key in general}
             paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
@@ -116,7 +117,7 @@ def _left_out(out: Dataset, folder: _Folder) -> str:
             out.rows.append(Row(f"{folder.place}.{key}", why))
             return why
     if not any(folder.own.get(key) for key in _FOLDER):
-        why = "it names no folder of pictures (image_dir, image_directory)"
+        why = "it names no image folder (image_dir, image_directory)"
         out.rows.append(Row(folder.place, why))
         return why
     return ""
@@ -130,7 +131,7 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     if control is not None:
         row["control_path"] = control
     if "cache_directory" in folder.values:
-        why = "pictures are cached in a folder for all (dataset.cache_dir)"
+        why = "all images are cached in one folder (dataset.cache_dir)"
         out.rows.append(Row(folder.paths["cache_directory"], why))
     out.folders.append(row)
     out.places.append(folder.place)
@@ -155,7 +156,7 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     said = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
     numbers = isinstance(_first(chosen.values[key]), int | float)
     which = "the largest" if numbers else "the first"
-    why = f"data sets differ in it ({said}), and here there is one for all: {which} is taken"
+    why = f"data sets differ in it ({said}), and Monotile has one value for all: {which} is used"
     out.rows.append(Row(chosen.paths[key], why, "near"))
 
 
@@ -168,7 +169,7 @@ def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
             if path in said or (not folder.why and key in _OWN):
                 continue
             said.add(path)
-            why = "it belongs to a folder that is left out" if folder.why else "see the value that is taken for all"
+            why = "it belongs to a folder that is left out" if folder.why else "see the value that is used for all"
             out.rows.append(Row(path, why, "off"))
 
 

@@ -11,6 +11,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ALWAYS_CACHED,
+    FIXED_CAPTIONS,
+    IMAGE_SHAPES,
+    NO_FOLDER,
+    NO_LORA_SETTING,
+    NO_MASKS,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    ONE_GPU,
+    PLAIN_ADAMW,
+    RESUME_STATE,
+    RUN_FOLDER,
+    TARGETS,
+    UNKNOWN,
+    WHOLE_MODEL,
+)
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -24,7 +41,7 @@ _EVEN = 1.7
 _OPTIMIZERS = {
     "adamw_optimi": ("adamw", ""),
     "adamw8bitkahan": ("adamw8bit", ""),
-    "stableadamw": ("adamw", "this variant is not offered; plain AdamW is taken"),
+    "stableadamw": ("adamw", PLAIN_ADAMW),
     "automagic": ("", ""),
 }
 KEYS: dict[str, tuple[str, str]] = {
@@ -69,35 +86,35 @@ KEYS: dict[str, tuple[str, str]] = {
     "optimizer.betas": ("optimizer.betas", "text"),
 }
 NOT_NEEDED = by_name({
-    "one GPU trains": (
+    ONE_GPU: (
         "pipeline_stages partition_method partition_split reentrant_activation_checkpointing "
         "image_micro_batch_size_per_gpu"
     ),
-    "each run keeps this in a folder of its own under saving.output_dir": "output_dir",
-    "a run always keeps what it needs to continue": "checkpoint_every_n_minutes checkpoint_every_n_epochs",
-    "pictures and captions are always cached on disk": "caching_batch_size map_num_proc",
-    "a run always shows its loss": "steps_per_print x_axis_examples monitoring. logging_steps",
-    "nothing is uploaded": "upload_hf_from_epoch huggingface_repo",
-    "measuring has the batches of training": (
+    RUN_FOLDER: "output_dir",
+    RESUME_STATE: "checkpoint_every_n_minutes checkpoint_every_n_epochs",
+    ALWAYS_CACHED: "caching_batch_size map_num_proc",
+    "the Run tab always shows the loss": "steps_per_print x_axis_examples monitoring. logging_steps",
+    NO_UPLOAD: "upload_hf_from_epoch huggingface_repo",
+    "validation uses the batch size of training": (
         "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps "
         "disable_block_swap_for_eval"
     ),
-    "see the data set, which is read with it": "dataset",
+    "see the data set file": "dataset",
 })  # fmt: skip
 NOT_OFFERED = by_name({
-    "videos are not offered": "video_clip_mode model.first_frame_conditioning_p",
-    "set folders for validation in the Validation tab": "eval_datasets eval_datasets[].",
-    "how often is counted in steps or epochs": "eval_every_n_examples save_every_n_examples",
-    "the rate follows lr_scheduler": "force_constant_lr",
-    "files that are merged are set as network.base_weights": "adapter.fuse_adapters adapter.fuse_adapters[].",
-    "write which layers are trained as network.targets_include": (
+    NO_VIDEOS: "video_clip_mode model.first_frame_conditioning_p",
+    "set validation folders on the Sampling tab": "eval_datasets eval_datasets[].",
+    "intervals are in steps or epochs": "eval_every_n_examples save_every_n_examples",
+    "the learning rate follows lr_scheduler": "force_constant_lr",
+    "set LoRAs to merge as network.base_weights": "adapter.fuse_adapters adapter.fuse_adapters[].",
+    TARGETS: (
         "adapter.exclude_linear_modules "
         "adapter.target_modules"
     ),
-    "the guidance is always told to the model": "model.bypass_guidance_embedding",
-    "there is no such setting of the model": "model.",
-    "there is no such setting of the LoRA": "adapter.",
-    "optimizers have the arguments of their class here": "optimizer.",
+    "the model always receives the guidance": "model.bypass_guidance_embedding",
+    "Monotile has no such setting for the model": "model.",
+    NO_LORA_SETTING: "adapter.",
+    "Monotile uses the arguments of the optimizer's own class": "optimizer.",
 })  # fmt: skip
 DEFAULTS: dict[str, Any] = {"optimizer.lr_scheduler": "constant", "optimizer.lr_warmup": 0.0}
 
@@ -109,7 +126,7 @@ def _combined(fields: Fields) -> None:
     if fields.has("adapter.type"):
         _network(fields)
     elif not any(key.startswith("adapter.") for key in work.values):
-        work.notes.append(Note("adapter", "not offered", "the file trains the whole model; a LoRA is trained here"))
+        work.notes.append(Note("adapter", "not offered", WHOLE_MODEL))
     take_optimizer(fields, "optimizer.type", _OPTIMIZERS)
     _noise(fields)
     kept = fields.get("activation_checkpointing")
@@ -127,16 +144,16 @@ def _combined(fields: Fields) -> None:
         fields.note("optimizer.lr", "not needed", "model.unet_lr rules")
     if work.family == "sdxl":
         work.take("network.train_text_encoder", True, "model.type")
-        work.notes.append(Note("text encoders", "default", "not in the file: SDXL's are trained too there"))
+        work.notes.append(Note("text encoders", "default", "not in the file: the other program trains SDXL's too"))
     if rates:
         fields.take(rates[0], "optimizer.text_encoder_lr", number(fields.get(rates[0])))
-        fields.note("model.text_encoder_2_lr", "not offered", "text encoders have one rate here")
+        fields.note("model.text_encoder_2_lr", "not offered", "Monotile has one rate for all text encoders")
     if work.ours.get("training.max_train_steps") is None and fields.on("max_steps") and fields.on("epochs"):
-        fields.note("epochs", "not needed", "max_steps ends the run, whichever comes first there")
+        fields.note("epochs", "not needed", "max_steps ends the run; in the other program whichever comes first")
     if work.dataset is not None and work.dataset.kind == "diffusion-pipe-dataset":
         read_directories(work, work.dataset.values, work.dataset.lines)
     elif fields.on("dataset"):
-        fields.note("dataset", "not offered", "that file is brought over together with this one: add it with --dataset")
+        fields.note("dataset", "not offered", "import that file together with this one: add it with --dataset")
 
 
 def _family(fields: Fields) -> None:
@@ -153,11 +170,11 @@ def _base(fields: Fields) -> None:
     whole = fields.first("model.diffusers_path", "model.checkpoint_path", "model.single_file_path", "model.ckpt_path")
     transformer = "model.transformer_path"
     if fields.on(transformer):
-        near = "the denoiser's file; name VAE and text encoders too" if whole else ""
+        near = "the denoiser's file; set VAE and text encoders too" if whole else ""
         fields.take(transformer, "model.base_model", str(fields.get(transformer)), near)
         for name in ("diffusers_path", "checkpoint_path", "single_file_path", "ckpt_path"):
             fields.note(
-                f"model.{name}", "not offered", "the denoiser's file is the base model; parts are named by themselves"
+                f"model.{name}", "not offered", "the denoiser's file is the base model; set the other parts separately"
             )
     elif whole:
         fields.take(whole, "model.base_model", str(fields.get(whole)))
@@ -165,16 +182,16 @@ def _base(fields: Fields) -> None:
 
 def _network(fields: Fields) -> None:
     kind = str(fields.get("adapter.type")).strip().lower()
-    fields.note("adapter.type", "taken" if kind in ("lora", "lokr") else "not offered", f"{kind} is not offered")
+    fields.note("adapter.type", "taken" if kind in ("lora", "lokr") else "not offered", f"{kind} is not supported")
     rank = number(fields.get("adapter.rank"))
     if kind == "lokr":
         fields.work.take("network.network_type", "lokr", "adapter.type")
         factor = number(fields.get("adapter.decompose_factor"))
         if isinstance(factor, int) and factor > 0:
             fields.take("adapter.decompose_factor", "network.lokr_factor", factor)
-        fields.note("adapter.decompose_factor", "off", "both factors are as square as they can be")
+        fields.note("adapter.decompose_factor", "off", "both factors are as square as possible")
         if isinstance(rank, int) and rank > WHOLE:
-            near = "as large a rank as there is: the large factor is whole, as there"
+            near = "the largest rank: the large factor is not split, as in the other program"
             fields.take("adapter.rank", "network.network_dim", WHOLE, near)
             rank = WHOLE
     if isinstance(rank, int) and not fields.on("adapter.alpha"):
@@ -209,25 +226,27 @@ def _noise(fields: Fields) -> None:
         fields.note(name, "taken", "", goal if name == method else None)
     if not fields.has(method) and not fields.on(flux):
         work.notes.append(
-            Note("timestep_sample_method", "default", "not in the file: logit_normal is what it takes", None, goal)
+            Note(
+                "timestep_sample_method", "default", "not in the file: the other program uses logit_normal", None, goal
+            )
         )
 
 
 _WHY = {
-    "enable_ar_bucket": "pictures always keep their shape here",
-    "skip_empty_caption": "a picture without a caption is told before the start",
-    "min_ar": "sizes follow each picture's shape",
-    "max_ar": "sizes follow each picture's shape",
-    "num_ar_buckets": "sizes follow each picture's shape",
-    "ar_buckets": "sizes follow each picture's shape",
-    "frame_buckets": "videos are not offered",
-    "size_buckets": "sizes follow each picture's shape",
-    "mask_path": "masks are not offered",
-    "default_mask_file": "masks are not offered",
-    "cache_shuffle_num": "captions are used as they are written",
-    "cache_shuffle_delimiter": "captions are used as they are written",
-    "shuffle_tags": "captions are used as they are written",
-    "caption_prefix": "captions are used as they are written",
+    "enable_ar_bucket": "images always keep their shape",
+    "skip_empty_caption": "images without a caption are reported before the start",
+    "min_ar": IMAGE_SHAPES,
+    "max_ar": IMAGE_SHAPES,
+    "num_ar_buckets": IMAGE_SHAPES,
+    "ar_buckets": IMAGE_SHAPES,
+    "frame_buckets": NO_VIDEOS,
+    "size_buckets": IMAGE_SHAPES,
+    "mask_path": NO_MASKS,
+    "default_mask_file": NO_MASKS,
+    "cache_shuffle_num": FIXED_CAPTIONS,
+    "cache_shuffle_delimiter": FIXED_CAPTIONS,
+    "shuffle_tags": FIXED_CAPTIONS,
+    "caption_prefix": FIXED_CAPTIONS,
 }
 
 
@@ -242,7 +261,7 @@ def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, in
     for place, row in enumerate(rows if isinstance(rows, list) else []):
         at = f"directory[{place}]"
         if not isinstance(row, Mapping) or not row.get("path"):
-            work.notes.append(Note(at, "not offered", "it names no folder of pictures", lines.get(at)))
+            work.notes.append(Note(at, "not offered", NO_FOLDER, lines.get(at)))
             continue
         folder = {"path": str(row["path"])}
         if "num_repeats" in row:
@@ -270,12 +289,14 @@ def _size(work: Work, sizes: list[tuple[Any, str]], lines: Mapping[str, int]) ->
             continue
         if taken.value >= work.ours.get("dataset.resolution", 0):
             work.take("dataset.resolution", taken.value, path)
-        near = taken.near or ("folders have one size here; the largest is taken" if len(sizes) > 1 else "")
+        near = taken.near or (
+            "Monotile has one resolution for all folders; the largest is used" if len(sizes) > 1 else ""
+        )
         work.notes.append(Note(path, "near" if near else "taken", near, lines.get(path), "dataset.resolution"))
 
 
 def _left(work: Work, name: str, path: str, value: Any, lines: Mapping[str, int]) -> None:
-    why = _WHY.get(name, "no name of this program that is known here")
+    why = _WHY.get(name, UNKNOWN)
     fate = "off" if is_off(value) else "not offered" if name in _WHY else "unknown"
     if name in ("enable_ar_bucket", "skip_empty_caption", "min_ar", "max_ar", "num_ar_buckets"):
         fate = "not needed"

@@ -13,7 +13,7 @@ from typing import Any
 from backend.importers.notes import Note, shown
 
 _TABLES = ("network_args", "optimizer_args", "lr_scheduler_args")
-_NOT_HANDED_ON = "empty, false or 0, and so not handed to the trainer there"
+_NOT_HANDED_ON = "empty, false or 0, so that the other program ignores it"
 
 
 @dataclass
@@ -39,10 +39,10 @@ def split(data: Mapping[str, Any]) -> Split:
             path = f"{section}.{part}" if part else section
             if part not in ("args", "dataset_args") or not isinstance(table, Mapping):
                 if section in ("train_mode",) or not table:
-                    out.notes.append(Note(path, "not needed", "it belongs to the other program's window"))
+                    out.notes.append(Note(path, "not needed", "it is for the other program's window"))
                 else:
                     out.notes.append(
-                        Note(path, "unknown", "it is no part that is known here", None, None, shown(path, table))
+                        Note(path, "unknown", "Monotile does not know this part", None, None, shown(path, table))
                     )
                 continue
             for name, value in table.items():
@@ -56,7 +56,7 @@ def split(data: Mapping[str, Any]) -> Split:
 def _take(out: Split, general: dict[str, Any], part: str, path: str, name: str, value: Any) -> None:
     if not value or (part == "args" and name == "fa"):
         fate = "not offered" if value else "off"
-        out.notes.append(Note(path, fate, "LoRA-FA networks are not offered" if value else _NOT_HANDED_ON))
+        out.notes.append(Note(path, fate, "LoRA-FA networks are not supported" if value else _NOT_HANDED_ON))
     elif part == "args":
         out.values[name] = _written(value) if name in _TABLES else value
         out.paths[name] = path
@@ -84,7 +84,7 @@ def _fill(out: Split, general: dict[str, Any], subsets: Any) -> None:
         for name, value in row.items():
             path = f"subsets[{place}].{name}"
             if name == "name":
-                out.notes.append(Note(path, "not needed", "a folder has no name here", None, None, str(value)))
+                out.notes.append(Note(path, "not needed", "folders have no name in Monotile", None, None, str(value)))
             elif not value:
                 out.notes.append(Note(path, "off", _NOT_HANDED_ON))
             else:

@@ -20,7 +20,7 @@ _OTHER_NETWORKS = {
 
 
 class Found(NamedTuple):
-    """family: None where it can't be told. guessed: why it was taken, where the file does not say. network: what kind
+    """family: None where it is not known. guessed: why it was taken, where the file does not say. network: what kind
     of network the file asks for that is not offered; empty for one that is. kind: of the network here."""
 
     family: str | None

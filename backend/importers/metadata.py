@@ -38,7 +38,7 @@ def arguments_of(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     for key, text in data.items():
         name = str(key).removeprefix("ss_")
         if name in facts or not str(key).startswith("ss_"):
-            why = "it says what the run was like, or what the file is, not how it was set"
+            why = "it describes the run or the file; it is not a setting"
             notes.append(Note(str(key), "not needed", why, None, None, shown(str(key), text)))
             continue
         name = _CALLED.get(name, name)

@@ -9,6 +9,7 @@ from backend.config.layer_patterns import FACTORED
 from backend.families.table import lacking
 from backend.importers import reasons, tables
 from backend.importers.arguments import arguments
+from backend.importers.common_reasons import NO_LORA_SETTING
 from backend.importers.family import is_lycoris
 from backend.importers.notes import Note, shown
 from backend.importers.source import Source
@@ -31,10 +32,10 @@ _INCLUDE, _EXCLUDE = "network.targets_include", "network.targets_exclude"
 _BLOCKS = {"single": "single_", "double": "transformer_"}
 WHOLE = 4096
 """The largest rank. From half of a LoKr's large factor on LyCORIS leaves it whole, and people write 100000 for that."""
-_LYCORIS_RANKS = "there the same ranks are left out for all pictures of a batch, and the others are not scaled up"
+_LYCORIS_RANKS = "the other program skips the same ranks for all images of a batch, and does not scale the others up"
 _LENGTHS_OF = ("wd_on_output", "wd_on_out")
 """LyCORIS' names for whether a DoRA's lengths are those of outputs."""
-_NO_SETTING = "there is no such setting of the LoRA"
+_NO_SETTING = NO_LORA_SETTING
 
 
 def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
@@ -45,7 +46,7 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         line, said = source.lines.get("network_args"), shown("network_args", values["network_args"])
         try:
             given = arguments(values["network_args"])
-            why = "see each of them" if given else "empty"
+            why = "see each of its settings" if given else "empty"
             notes.append(Note("network_args", "taken", why, line, None, said))
         except Left as left:
             notes.append(Note("network_args", "not offered", str(left), line, None, said))
@@ -66,7 +67,9 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
         if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
             continue
         if key in unused:
-            notes.append(Note(f"network_args {key}", "off", "it is not used there", line, None, shown(key, value)))
+            notes.append(
+                Note(f"network_args {key}", "off", "the other program does not use it", line, None, shown(key, value))
+            )
         else:
             goal = (ratios[key], "number") if key in ratios else _GOALS.get(key)
             notes.append(_note(f"network_args {key}", key, value, values, line, goal, ours, origin))
@@ -89,24 +92,24 @@ def _note(
     told = "LyCORIS_preset" if key == "preset" else key
     if key in _LENGTHS_OF:
         near = is_off(value) and ours.get("network.network_type") == "dora"
-        why = "lengths are those of an output's weights here, as in peft; there of an input's"
+        why = "lengths are an output's here, as in peft; an input's in the other program"
         return Note(name, "near" if near else "off", why if near else "", line, None, said)
     if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
         return Note(name, "off", "", line, None, said)
     if key == "algo":
-        return Note(name, "taken", "see network kind", line, None, said)
+        return Note(name, "taken", "see the network type", line, None, said)
     kind = ours.get("network.network_type", "lora")
     if key == "full_matrix" and kind == "lokr":
         ours["network.network_dim"], origin["network.network_dim"] = WHOLE, name
-        return Note(
-            name, "near", "as large a rank as there is: the large factor is whole", line, "network.network_dim", said
-        )
+        return Note(name, "near", "the largest rank: the large factor is not split", line, "network.network_dim", said)
     if key == "dora_wd":
         if kind == "dora":
             return Note(name, "taken", "", line, "network.network_type", said)
-        return Note(name, "not offered", f"a {kind} has no trained lengths here, only a LoRA (dora)", line, None, said)
+        return Note(
+            name, "not offered", f"Monotile trains lengths with a LoRA only (dora), not with {kind}", line, None, said
+        )
     if key in ("conv_dim", "conv_alpha") and kind in FACTORED:
-        why = f"a {kind} leaves convolutions larger than one pixel alone here"
+        why = f"{kind} does not train convolutions larger than one pixel in Monotile"
         return Note(name, "not offered", why, line, None, said)
     if goal is None:
         return Note(name, "not offered", reasons.NOT_OFFERED.get(told, _NO_SETTING), line, None, said)
@@ -135,7 +138,7 @@ def _text_ratio(ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
     if not alone or not ours.get("network.train_text_encoder"):
         return []
     ours[_TEXT_RATIO], origin[_TEXT_RATIO] = 1.0, origin[_RATIO]
-    why = "not in the file: it is the denoiser's ratio alone that is given"
+    why = "not in the file: only the denoiser's ratio is set"
     return [Note(f"network_args {_RATIOS[2]}", "default", why, None, _TEXT_RATIO)]
 
 
@@ -157,14 +160,14 @@ def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], orig
         notes.append(Note(f"network_args {key}", "taken", "0 leaves them out", line, _EXCLUDE))
     left, kept = (_list(given.get(name)) for name in ("exclude_patterns", "include_patterns"))
     if (left or kept) and family not in tables.SAME_NAMES:
-        why_not = "names of layers are the makers' own there; choose layers by those of diffusers as targets_include"
+        why_not = "the other program's layer names differ; choose layers with diffusers' names as targets_include"
         notes += [Note(f"network_args {key}", "not offered", why_not, line) for key in _PATTERNS if key in given]
     elif left or kept:
         everything = ".*" in left
         if everything and kept:
             fate, why, layers, left = "taken", "", kept, []
         elif kept:
-            notes.append(Note("network_args include_patterns", "off", "it only brings back what is left out", line))
+            notes.append(Note("network_args include_patterns", "off", "it only adds layers that were excluded", line))
         if left:
             ours[_EXCLUDE], origin[_EXCLUDE] = left, "network_args"
             notes.append(Note("network_args exclude_patterns", "taken", "", line, _EXCLUDE))
@@ -203,6 +206,6 @@ def _convolutions(source: Source, ours: dict[str, Any], origin: dict[str, str]) 
     for goal, value in wanted.items():
         if goal not in ours:
             ours[goal], origin[goal] = value, goal.rpartition(".")[2]
-            why = f"not in the file: {shown(goal, value)} is what {program} takes"
+            why = f"not in the file: {shown(goal, value)} is what {program} uses"
             notes.append(Note(f"network_args {origin[goal]}", "default", why, None, goal))
     return notes

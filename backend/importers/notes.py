@@ -1,4 +1,4 @@
-"""What became of each name of the other program."""
+"""Defines the note on each name of the other program: imported, changed, or left out and why."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ Fate = Literal["taken", "near", "default", "not offered", "not needed", "unknown
 
 @dataclass(frozen=True)
 class Note:
-    """What became of one name. line: in its file, from 1. path: the setting here that it went to."""
+    """What happened to one name."""
 
     key: str
     fate: Fate
     why: str = ""
     line: int | None = None
+    """In its file, from 1."""
     path: str | None = None
+    """The setting here that has its value."""
     shown: str = ""
+    """The value, as text."""
 
     def sentence(self) -> str:
-        """Name, value and what became of it."""
-        said = f"{self.key}{f' = {self.shown}' if self.shown else ''}"
-        goes = f" -> {self.path}" if self.path else ""
-        return f"{said}{goes}{f': {self.why}' if self.why else ''}"
+        """Name, value and what happened to it."""
+        pair = f"{self.key}{f' = {self.shown}' if self.shown else ''}"
+        goal = f" -> {self.path}" if self.path else ""
+        return f"{pair}{goal}{f': {self.why}' if self.why else ''}"
 
 
 _SECRET = re.compile(r"token$|secret|passw|api_?key", re.IGNORECASE)

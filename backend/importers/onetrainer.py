@@ -7,30 +7,45 @@ drawn is its ``ModelSetupNoiseMixin``: a shift s brings a logit-normal's mean up
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import (
+    ADAM_8BIT,
+    ALWAYS_CACHED,
+    DADAPT,
+    DENOISER_TRAINED,
+    FIXED_CAPTIONS,
+    FIXED_IMAGES,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_MASKS,
+    NO_NOISE_SETTING,
+    ONE_GPU,
+    PLAIN_ADAMW,
+    RESUME_STATE,
+    WEIGHT_FORMAT,
+)
 from backend.importers.families import named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
+from backend.importers.onetrainer_data import read_concepts, read_samples
 from backend.importers.program import Fields, Program, by_name, take_every, take_known, take_optimizer
 from backend.importers.values import is_off, number
-from backend.importers.work import Work
 
 _DENOISERS = ("transformer", "unet", "prior")
 _EVEN = 1.7
 """A sigmoid of this scale is nearly even, see `timesteps`."""
 _OPTIMIZERS = {
-    "adamw_8bit": ("adamw8bit", ""), "adam_8bit": ("adamw8bit", "Adam in 8 bits is not offered; AdamW's is taken"),
-    "adamw_adv": ("adamw", "this variant is not offered; plain AdamW is taken"),
-    "prodigy_plus_schedule_free": ("prodigy", "the schedule-free variant is not offered"),
-    "prodigy_adv": ("prodigy", "this variant is not offered; plain Prodigy is taken"),
+    "adamw_8bit": ("adamw8bit", ""), "adam_8bit": ("adamw8bit", ADAM_8BIT),
+    "adamw_adv": ("adamw", PLAIN_ADAMW),
+    "prodigy_plus_schedule_free": ("prodigy", "the schedule-free variant is not supported; Prodigy is used"),
+    "prodigy_adv": ("prodigy", "this variant is not supported; Prodigy is used"),
     "schedule_free_adamw": ("adamw_schedulefree", ""), "schedule_free_sgd": ("pytorch_optimizer.ScheduleFreeSGD", ""),
     "lion_8bit": ("lion8bit", ""), "adafactor": ("transformers.optimization.Adafactor", ""),
-    "sgd_8bit": ("bitsandbytes.optim.SGD8bit", ""), "came_8bit": ("came", "CAME keeps its state in full here"),
-    "dadapt_adam": ("prodigy", "D-Adaptation is not offered; Prodigy came from it"),
-    "dadapt_lion": ("prodigy", "D-Adaptation is not offered; Prodigy came from it"),
+    "sgd_8bit": ("bitsandbytes.optim.SGD8bit", ""), "came_8bit": ("came", "CAME keeps its state in full precision"),
+    "dadapt_adam": ("prodigy", DADAPT),
+    "dadapt_lion": ("prodigy", DADAPT),
 }  # fmt: skip
 
 _PARTS = {
@@ -80,42 +95,42 @@ KEYS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 NOT_NEEDED = by_name({
-    "it belongs to the other program's window, not to training": (
+    "it is for the other program's window, not for training": (
         "__version debug_mode debug_dir tensorboard_expose tensorboard_always_on tensorboard_port include_train_config "
         "continue_last_backup prevent_overwrites only_cache workspace_dir samples_to_tensorboard sample_image_format "
         "sample_video_format sample_audio_format non_ema_sampling save_filename_prefix concepts[].name concepts[].seed "
         "optimizer_defaults. cloud. sample_definition_file_name output_model_format clear_cache_before_training"
     ),
     "secrets don't belong in a settings file": "secrets.",
-    "a run always keeps what it needs to continue": (
+    RESUME_STATE: (
         "backup_after backup_after_unit rolling_backup rolling_backup_count backup_before_save"
     ),
-    "one GPU trains": (
+    ONE_GPU: (
         "multi_gpu device_indexes gradient_reduce_precision fused_gradient_reduce async_gradient_reduce "
         "async_gradient_reduce_buffer train_device temp_device"
     ),
-    "pictures and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "image_caching text_caching latent_caching caching_threads dataloader_threads prefetch_next_batch"
     ),
-    "no model that is offered here has such a part": (
+    "no model in Monotile has such a part": (
         "effnet_encoder. decoder. decoder_text_encoder. decoder_vqgan. unconditional_transformer. text_encoder_4. "
         "text_encoder_4_layer_skip frames vb_loss_strength"
     ),
-    "it is no part of a LoRA's training": (
+    "it is not a part of LoRA training": (
         "embedding_learning_rate preserve_embedding_norm embedding. additional_embeddings[]. additional_embeddings "
         "embedding_weight_dtype bundle_additional_embeddings embeddings[]. embeddings oft_block_size oft_block_share "
         "dora_oft "
         "oft_scaled oft_clipped_norm oft_cans lokr_vec_trick"
     ),
-    "plain weights are in the format of model.weight_dtype": (
+    WEIGHT_FORMAT: (
         "weight_dtype vae.weight_dtype fallback_train_dtype enable_autocast_cache"
     ),
-    "it says nothing that is not said of the training of this part": " ".join(
+    "the training setting of this part already says it": " ".join(
         f"{part}.include {part}.train_embedding {part}.stop_training_after {part}.stop_training_after_unit "
         f"{part}.attention_mask {part}.activation_offloading"
         for part in (*_DENOISERS, "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
     ) + " vae. async_offloading",
-    "it is always so": "aspect_ratio_bucketing",
+    "it is always on": "aspect_ratio_bucketing",
 })  # fmt: skip
 NOT_OFFERED = by_name({
     "use memory.blocks_to_swap, in whole blocks": (
@@ -124,41 +139,41 @@ NOT_OFFERED = by_name({
     "the denoiser is read from model.base_model; set that to this file": " ".join(
         f"{part}.model_name" for part in _DENOISERS
     ),
-    "text encoders have one setting for all, and leave after encoding": (
+    "text encoders have one setting for all, and leave the GPU after encoding": (
         "text_encoder. text_encoder_2. text_encoder_3. text_encoder_sequence_length"
     ),
-    "text encoders are read where the model's own pipeline reads them": (
+    "text encoders are used at the layer that the model's own pipeline uses": (
         "text_encoder_layer_skip text_encoder_2_layer_skip text_encoder_3_layer_skip"
     ),
-    "there is no such setting of the denoiser": " ".join(f"{part}." for part in _DENOISERS),
-    "masks are not offered": (
+    "Monotile has no such setting for the denoiser": " ".join(f"{part}." for part in _DENOISERS),
+    NO_MASKS: (
         "masked_training unmasked_probability unmasked_weight normalize_masked_area_loss "
         "masked_prior_preservation_weight "
         "custom_conditioning_image"
     ),
-    "there is no such setting of the loss": "mae_strength log_cosh_strength loss_scaler cep_gamma",
-    "the rate is not scaled by the size of a batch": "learning_rate_scaler",
-    "the average is taken in every step": "ema_update_step_interval",
-    "write which layers are trained as network.targets_include, by names of diffusers": (
+    NO_LOSS_SETTING: "mae_strength log_cosh_strength loss_scaler cep_gamma",
+    "the learning rate is not scaled by the batch size": "learning_rate_scaler",
+    "the average is updated in every step": "ema_update_step_interval",
+    "set the layers to train as network.targets_include, with diffusers' names": (
         "layer_filter layer_filter_preset layer_filter_regex"
     ),
-    "single layers are not quantised otherwise": "quantization.",
-    "schedules of one's own are set by their class here": (
+    "all layers are quantized in the same way": "quantization.",
+    "set a scheduler of your own by its class path": (
         "custom_learning_rate_scheduler scheduler_params "
         "scheduler_params[]."
     ),
-    "pictures tile on no side": "force_circular_padding",
-    "there is no such setting of the noise": "generalized_offset_noise force_epsilon_prediction",
-    "factors in three parts are not offered": "lokr_use_tucker",
-    "there is no such setting of the LoRA": (
+    "seamless tiling is not supported": "force_circular_padding",
+    NO_NOISE_SETTING: "generalized_offset_noise force_epsilon_prediction",
+    "LoKr factors in three parts are not supported": "lokr_use_tucker",
+    NO_LORA_SETTING: (
         "lora_decompose_norm_epsilon lora_decompose_output_axis lokr_decompose_both lokr_weight_decompose "
         "lokr_dora_on_output"
     ),
     "nothing is skipped at the start": "sample_skip_first save_skip_first",
-    "optimizers have the arguments of their class here": "optimizer.",
-    "pictures are cached, so they can't be changed in every step": "concepts[].image.",
-    "captions are used as they are written": "concepts[].text.",
-    "folders count by their repeats": (
+    "Monotile uses the arguments of the optimizer's own class": "optimizer.",
+    FIXED_IMAGES: "concepts[].image.",
+    FIXED_CAPTIONS: "concepts[].text.",
+    "folders are weighted by their repeats": (
         "concepts[].balancing_strategy concepts[].loss_weight concepts[].image_variations concepts[].text_variations"
     ),
 })  # fmt: skip
@@ -188,7 +203,7 @@ def _combined(fields: Fields) -> None:
     take_family(work, named_family(fields.get("model_type")) if fields.on("model_type") else work.wanted, "model_type")
     fields.read.add("model_type")
     lora = str(fields.get("training_method") or "FINE_TUNE").upper() == "LORA"
-    fields.note("training_method", "taken" if lora else "not offered", "" if lora else "a LoRA is trained here")
+    fields.note("training_method", "taken" if lora else "not offered", "" if lora else "Monotile trains a LoRA")
     _trained(fields)
     _network(fields)
     _noise(fields)
@@ -209,16 +224,16 @@ def _combined(fields: Fields) -> None:
     take_every(fields, "validate_after", "validate_after_unit", *measured, switch="validation")
     read_concepts(fields, "concepts")
     here = "dataset.folders" in work.ours or work.dataset is not None
-    why = "" if here else "that file is brought over together with this one: add it with --dataset"
+    why = "" if here else "import that file together with this one: add it with --dataset"
     fields.note("concept_file_name", "not needed" if here else "not offered", why or "the folders are read already")
-    _samples(fields)
+    read_samples(fields)
 
 
 def _trained(fields: Fields) -> None:
     """Which parts are trained, and at what rates."""
     work = fields.work
     for part in _DENOISERS:
-        fields.note(f"{part}.train", "not needed", "a LoRA's denoiser is always trained")
+        fields.note(f"{part}.train", "not needed", DENOISER_TRAINED)
         if fields.on(f"{part}.learning_rate"):
             fields.take(f"{part}.learning_rate", "optimizer.learning_rate", number(fields.get(f"{part}.learning_rate")))
             fields.note("learning_rate", "not needed", f"{part}.learning_rate rules")
@@ -230,17 +245,19 @@ def _trained(fields: Fields) -> None:
     taken = "network.train_text_encoder" in work.ours
     for name in told:
         fate = "taken" if taken or name not in encoders else "not offered"
-        why = "text encoders of this family are used as they are" if fate == "not offered" else ""
+        why = "text encoders of this family are not trained" if fate == "not offered" else ""
         fields.note(f"{name}.train", fate, why, "network.train_text_encoder" if taken else None)
         if fields.on(f"{name}.dropout_probability"):
             share = number(fields.get(f"{name}.dropout_probability"))
-            near = "a caption is dropped for all text encoders at once"
+            near = "caption dropout is the same for all text encoders"
             fields.take(f"{name}.dropout_probability", "dataset.caption_dropout_rate", share, near)
     rated = next((name for name in encoders if fields.on(f"{name}.learning_rate")), "") if taken else ""
     if rated:
         fields.take(f"{rated}.learning_rate", "optimizer.text_encoder_lr", number(fields.get(f"{rated}.learning_rate")))
     for name in told:
-        fields.note(f"{name}.learning_rate", "not needed", "text encoders have one rate, or are not trained")
+        fields.note(
+            f"{name}.learning_rate", "not needed", "Monotile has one rate for all text encoders, or does not train them"
+        )
 
 
 def _network(fields: Fields) -> None:
@@ -252,22 +269,22 @@ def _network(fields: Fields) -> None:
         fields.work.take("network.network_type", known[kind], "peft_type")
         fields.note("peft_type", "taken", "", "network.network_type")
     else:
-        fields.note("peft_type", "not offered", "such networks are not offered; a LoRA is trained")
+        fields.note("peft_type", "not offered", "such networks are not supported; a LoRA is trained")
     decomposed = fields.on("lora_decompose")
     fields.note("lora_decompose", "taken" if kind == "DORA" and decomposed else "off")
     lokr = kind == "LOKR" and fields.has("lokr_dim")
     used, other = ("lokr_dim", "lora_rank") if lokr else ("lora_rank", "lokr_dim")
     if fields.has(used):
         fields.take(used, "network.network_dim", number(fields.get(used)))
-    fields.note(other, "off", "it is not used for this kind of network")
+    fields.note(other, "off", "this network type does not use it")
     if fields.has("lora_alpha"):
         fields.take("lora_alpha", "network.network_alpha", number(fields.get("lora_alpha")))
     factor = number(fields.get("lokr_decompose_factor"))
     if kind == "LOKR" and isinstance(factor, int) and factor > 0:
         fields.take("lokr_decompose_factor", "network.lokr_factor", factor)
-    fields.note("lokr_decompose_factor", "off", "both factors are as square as they can be")
+    fields.note("lokr_decompose_factor", "off", "both factors are as square as possible")
     if kind == "LOKR" and fields.on("lokr_full_matrix"):
-        near = "as large a rank as there is: the large factor is whole"
+        near = "the largest rank: the large factor is not split"
         fields.take("lokr_full_matrix", "network.network_dim", WHOLE, near)
     fields.note("lokr_full_matrix", "off")
 
@@ -281,7 +298,7 @@ def _noise(fields: Fields) -> None:
         even = kind == "UNIFORM" or (kind == "SIGMOID" and not fields.on("noising_weight"))
         for name in names:
             fate = "not needed" if even or name != names[0] else "not offered"
-            fields.note(name, fate, "this family draws its levels evenly here")
+            fields.note(name, fate, "for this family all levels are drawn equally")
         return
     shift = number(fields.get("timestep_shift", 1.0))
     weight, bias = (number(fields.get(name, 0.0)) for name in ("noising_weight", "noising_bias"))
@@ -293,23 +310,23 @@ def _noise(fields: Fields) -> None:
     key, why = names[0], ""
     if fields.on("dynamic_timestep_shifting"):
         work.take("timesteps.timestep_sampling", "flux_shift", names[2])
-        why = "the shift by size is taken, on a sigmoid of a normal distribution"
+        why = "the shift by size is used, with a sigmoid of a normal distribution"
     elif kind == "LOGIT_NORMAL":
         work.take("timesteps.timestep_sampling", "logit_normal", key)
         work.take("timesteps.logit_mean", round(bias + math.log(shift), 6), names[4])
         work.take("timesteps.logit_std", round(weight + 1.0, 6), names[3])
     else:
         even = kind == "UNIFORM" or (kind == "SIGMOID" and not weight)
-        why = "" if even else f"{kind.lower()} is not offered; levels are drawn evenly"
+        why = "" if even else f"{kind.lower()} is not supported; all levels are drawn equally"
         work.take("timesteps.timestep_sampling", "uniform" if shift == 1 else "shift", key)
         if shift != 1:
             work.take("timesteps.discrete_flow_shift", float(shift), names[1])
             work.take("timesteps.sigmoid_scale", _EVEN, key)
-            why = why or f"an even draw that is shifted is nearly that of a sigmoid at sigmoid_scale {_EVEN}"
+            why = why or f"a shifted uniform distribution is close to a sigmoid with sigmoid_scale {_EVEN}"
     for name in names:
         fields.note(name, "near" if why else "taken", why, "timesteps.timestep_sampling" if name == key else None)
     if not fields.has(key):
-        work.notes.append(Note(key, "default", "not in the file: uniform is what OneTrainer takes", None))
+        work.notes.append(Note(key, "default", "not in the file: OneTrainer uses uniform", None))
 
 
 def _loss(fields: Fields) -> None:
@@ -319,9 +336,9 @@ def _loss(fields: Fields) -> None:
         if fields.has("huber_delta"):
             fields.take("huber_delta", "loss.huber_c", number(fields.get("huber_delta")))
     mixed = not is_off(huber) and not is_off(mean)
-    fields.note("huber_strength", "not offered" if mixed else "off", "losses are not mixed; the mean square is taken")
+    fields.note("huber_strength", "not offered" if mixed else "off", "losses can't be mixed; l2 is used")
     fields.note("mse_strength", "taken")
-    fields.note("huber_delta", "off", "it counts with huber_strength only")
+    fields.note("huber_delta", "off", "it is used with huber_strength only")
     kind = str(fields.get("loss_weight_fn") or "CONSTANT").upper()
     if kind == "MIN_SNR_GAMMA":
         strength = number(fields.get("loss_weight_strength", 5.0))
@@ -330,66 +347,10 @@ def _loss(fields: Fields) -> None:
     elif kind == "DEBIASED_ESTIMATION":
         fields.work.take("loss.debiased_estimation", True, "loss_weight_fn")
     known = kind in ("CONSTANT", "MIN_SNR_GAMMA", "DEBIASED_ESTIMATION")
-    fields.note("loss_weight_fn", "taken" if known else "not offered", "" if known else "such weights are not offered")
-    fields.note("loss_weight_strength", "off", "it counts with a weight that has one")
-
-
-def read_concepts(fields: Fields, path: str) -> None:
-    """Folders of pictures from a list of concepts at `path`."""
-    work, folders = fields.work, []
-    for place, row in fields.rows(path):
-        if not row.get("path"):
-            work.notes.append(Note(place, "not offered", "it names no folder of pictures"))
-        elif row.get("enabled") is False:
-            work.notes.append(Note(place, "off", "it is switched off"))
-        elif row.get("validation_concept") or row.get("type") == "VALIDATION":
-            work.notes.append(Note(place, "not offered", "set folders for validation in the Validation tab"))
-        elif row.get("type") in ("PRIOR_PREDICTION", "REGULARIZATION"):
-            work.notes.append(Note(place, "not offered", "regularisation pictures are not offered"))
-        else:
-            folders.append({"path": str(row["path"]), **_repeats(work, place, row)})
-            if row.get("include_subdirectories"):
-                work.notes.append(Note(place, "near", "folders below are not looked into; add each as a folder"))
-    for name in ("path", "enabled", "validation_concept", "include_subdirectories", "repeats", "balancing", "type"):
-        fields.note(f"{path}[].{name}", "taken", "", "dataset.folders" if name == "path" else None)
-    if folders:
-        work.take("dataset.folders", folders, path)
-
-
-def _repeats(work: Work, place: str, row: Mapping[str, Any]) -> dict[str, int]:
-    repeats = number(row.get("balancing", row.get("repeats", 1)))
-    if isinstance(repeats, bool) or not isinstance(repeats, int | float) or repeats <= 0:
-        return {}
-    if repeats != int(repeats):
-        work.notes.append(Note(f"{place}.balancing", "near", f"repeats are whole numbers: {max(1, round(repeats))}"))
-    return {"num_repeats": max(1, round(repeats))}
-
-
-_COLUMNS = {
-    "prompt": "prompt", "negative_prompt": "negative_prompt", "width": "width", "height": "height", "seed": "seed",
-    "diffusion_steps": "steps", "cfg_scale": "true_cfg_scale",
-}  # fmt: skip
-
-
-def _samples(fields: Fields) -> None:
-    rows = []
-    guided = "guidance_scale" if fields.work.family.startswith("flux") else "true_cfg_scale"
-    columns = {**_COLUMNS, "cfg_scale": guided}
-    for _, row in fields.rows("samples"):
-        if row.get("enabled") is not False and row.get("prompt"):
-            taken = {columns[name]: value for name, value in row.items() if name in columns and value not in (None, "")}
-            rows.append(taken)
-    for name in (*_COLUMNS, "enabled"):
-        fields.note(f"samples[].{name}", "taken", "", "sampling.prompts" if name == "prompt" else None)
-    for name in ("random_seed", "sample_inpainting", "noise_scheduler", "text_encoder_1_layer_skip", "frames", "length",
-                 "text_encoder_2_layer_skip", "text_encoder_3_layer_skip", "text_encoder_4_layer_skip",
-                 "base_image_path",
-                 "text_encoder_2_sequence_length", "mask_image_path", "force_last_timestep",
-                 "transformer_attention_mask",
-                 "text_encoder_1_sequence_length", "prior_attention_mask", "tile", "cfg_rescale"):  # fmt: skip
-        fields.note(f"samples[].{name}", "not needed", "samples are drawn with Euler's method, each with its seed")
-    if rows:
-        fields.work.take("sampling.prompts", rows, "samples")
+    fields.note(
+        "loss_weight_fn", "taken" if known else "not offered", "" if known else "such weights are not supported"
+    )
+    fields.note("loss_weight_strength", "off", "it is used only with a weight that has one")
 
 
 PROGRAM = Program(KEYS, NOT_NEEDED, NOT_OFFERED, _combined, NEUTRAL, DEFAULTS)

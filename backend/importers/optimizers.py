@@ -46,7 +46,7 @@ def read_optimizer(work: Work) -> None:
             if ours is not None:
                 given[ours] = value
             elif not is_off(value):
-                why = f"the {name} that is used here has no such argument"
+                why = f"the {name} that Monotile uses has no such argument"
                 work.notes.append(Note(f"optimizer_args {key}", "not offered", why, line))
     said = str(work.values.get(work.origin.get(_NAME, ""), "")).strip().lower()
     if said.startswith("sgdnesterov"):
@@ -125,13 +125,13 @@ def _unsaid(work: Work, name: str) -> None:
     said = work.values.get(work.origin[_NAME], name)
     for path, value in unsaid.items():
         if path not in work.ours:
-            work.change(path, value, path.rpartition(".")[2], f"not in the file: {value} is what {said} takes")
+            work.change(path, value, path.rpartition(".")[2], f"not in the file: {value} is what {said} uses")
 
 
 def _adafactor(work: Work, given: dict[str, Any]) -> dict[str, Any]:
     """Hugging Face's class where it has a rate; torch's does as it where the rate follows the step alone."""
     if given.get("relative_step") is False and not given.get("warmup_init"):
-        work.change(_NAME, _HUGGING, "optimizer_type", "the class that it is there", "taken")
+        work.change(_NAME, _HUGGING, "optimizer_type", "the class that the other program uses", "taken")
         return given
     why = (
         "relative_step: the rate is 0.01, later 1 / sqrt(step), of the size of the weights, whatever rate the file "
@@ -140,7 +140,7 @@ def _adafactor(work: Work, given: dict[str, Any]) -> dict[str, Any]:
     work.change(_NAME, "adafactor", "optimizer_type", why)
     for path in (_RATE, "optimizer.text_encoder_lr", _SCHEDULE, _WARMUP):
         if path in work.ours:
-            work.drop(path, "not needed", "there it has no effect under relative_step")
+            work.drop(path, "not needed", "it has no effect in the other program under relative_step")
     work.take(_RATE, 0.01, "optimizer_type")
     work.take(_SCHEDULE, "constant", "optimizer_type")
     work.take(_WARMUP, 0.0, "optimizer_type")
@@ -151,11 +151,11 @@ def _schedule(work: Work, free: bool) -> None:
     if free:
         for path, value in ((_SCHEDULE, "constant"), (_WARMUP, 0.0)):
             if path in work.ours and work.ours[path] != value:
-                work.drop(path, "not needed", "there it has no effect: the optimizer has no schedule")
+                work.drop(path, "not needed", "it has no effect in the other program: the optimizer has no schedule")
             work.take(path, value, "optimizer_type")
     said = str(work.values.get("lr_scheduler") or "").strip().lower()
     if not is_off(work.ours.get(_FLOOR)) and said not in ("cosine_with_min_lr", "warmup_stable_decay", "rex"):
-        work.drop(_FLOOR, "not needed", f"there it has no effect on {said or 'this schedule'}")
+        work.drop(_FLOOR, "not needed", f"it has no effect in the other program on {said or 'this schedule'}")
     if said == "rex" and _FLOOR not in work.ours:
         work.change(_FLOOR, 0.01, "lr_scheduler_min_lr_ratio", "not in the file: 0.01 is what rex takes")
     restarts = work.kind == "kohya_ss" and said == "cosine_with_restarts"

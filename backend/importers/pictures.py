@@ -1,4 +1,4 @@
-"""Reads where the pictures are: a folder that the arguments name, or a data set file with all that it says."""
+"""Reads where the images are: a folder that the arguments name, or a data set file with all that it says."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def read_folder(work: Work) -> None:
             work.take("dataset.folders", [{"path": path.strip()}], key)
             work.note(key, "taken", "", "dataset.folders")
         elif key in work.values:
-            work.note(key, "off", "empty there")
+            work.note(key, "off", "empty")
     if "enable_bucket" in work.values:
-        near = "pictures always keep their shape here; there they were cropped to a square"
+        near = "images always keep their shape; the other program cropped them to a square"
         off = is_off(work.values["enable_bucket"])
         work.note("enable_bucket", "near" if off else "not needed", near if off else "it is always on")
     if "dataset_config" in work.values:
         path = work.values["dataset_config"]
         if work.dataset is None and not is_off(path):
-            work.note("dataset_config", "not offered", "that file is brought over together with this one: add it")
+            work.note("dataset_config", "not offered", "import that file together with this one: add it")
         else:
             work.note("dataset_config", "off" if is_off(path) else "taken")
 
@@ -47,10 +47,10 @@ def read_data_set(work: Work) -> None:
 
     for key, value in found.values.items():
         if key == "enable_bucket":
-            say(key, "near" if is_off(value) else "not needed", "pictures always keep their shape here")
+            say(key, "near" if is_off(value) else "not needed", "images always keep their shape")
         elif key == "class_tokens":
             work.take("dataset.trigger_word", value, key)
-            say(key, "near", "put in front of every caption, not only where there is none", "dataset.trigger_word")
+            say(key, "near", "added to every caption, not only where there is none", "dataset.trigger_word")
         else:
             read_name(work, key, value, say)
     work.notes += [Note(called(row.path), row.fate, row.why, lines.get(row.path)) for row in found.rows]
@@ -63,10 +63,14 @@ def read_data_set(work: Work) -> None:
 
 
 def _controlled(work: Work, row: dict[str, Any], place: str) -> dict[str, Any]:
-    """A folder without its control pictures where the family takes none; the folder itself stays."""
+    """A folder without its control images where the family takes none; the folder itself stays."""
     if "control_path" in row and FAMILIES[work.family_here].controls is None:
         path = row.pop("control_path")
-        way = "the folder itself is taken" if work.family else "name a family that edits, as --family flux_kontext does"
-        why = f"{work.family_here} takes no control pictures; {way}"
-        work.notes.append(Note(f"{place} control pictures", "not offered", why, None, None, path))
+        way = (
+            "the folder itself is used"
+            if work.family
+            else "choose a family that edits images, such as --family flux_kontext"
+        )
+        why = f"{work.family_here} takes no control images; {way}"
+        work.notes.append(Note(f"{place} control images", "not offered", why, None, None, path))
     return row

@@ -1,4 +1,4 @@
-"""Reads settings of a program whose tables lie in each other: by the path of each, as data says, then what is left."""
+"""Reads the nested settings of a program by their paths, as its tables describe them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import OPTIMIZERS
 from backend.families.table import lacking
+from backend.importers.common_reasons import UNKNOWN
 from backend.importers.names import read_value
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _INDEX = re.compile(r"\[\d+\]")
-_UNKNOWN = "no name of this program that is known here"
 
 
 class Fields:
@@ -77,18 +77,22 @@ class Fields:
 
 @dataclass(frozen=True)
 class Program:
-    """keys: path -> setting here and how its value is read. not_needed, not_offered: why a path is left; one that ends
-    in a dot stands for all below it. neutral: values that say no more than that program's default. defaults: what it
-    takes where a file says nothing, and ours takes something else: setting -> value. combined: reads what takes more
-    than one path. start: what all paths begin with."""
+    """How the settings of one program are read."""
 
     keys: Mapping[str, tuple[str, str]]
+    """Path -> the setting here and the reader of its value."""
     not_needed: Mapping[str, str]
+    """Path -> why nothing is lost without it; a path that ends in a dot means all below it."""
     not_offered: Mapping[str, str]
+    """Path -> why it is not supported; written in the same way."""
     combined: Callable[[Fields], None]
+    """Reads what needs more than one path."""
     neutral: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path -> values that mean no more than the program's default."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Setting -> the program's default, where it differs from ours."""
     start: str = ""
+    """What all paths begin with."""
 
     def left(self, work: Work, key: str, path: str, value: Any) -> None:
         """Read one path by itself, or say why it is left."""
@@ -111,7 +115,7 @@ def read_program(work: Work, program: Program, title: str) -> None:
         length = goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours
         if goal not in work.ours and not length and goal.partition(".")[2] not in lacking(work.family_here):
             work.take(goal, value, goal)
-            why = f"not in the file: {shown(goal, value)} is what {title} takes"
+            why = f"not in the file: {shown(goal, value)} is what {title} uses"
             work.notes.append(Note(goal.partition(".")[2], "default", why, None, goal))
 
 
@@ -121,7 +125,7 @@ def _one(work: Work, program: Program, key: str, path: str, value: Any) -> None:
     if path in program.keys:
         goal, reader = program.keys[path]
         if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
-            work.note(key, "off", "empty there")
+            work.note(key, "off", "empty")
         else:
             read_value(work, key, goal, reader, value, work.note)
     elif needed:
@@ -129,7 +133,7 @@ def _one(work: Work, program: Program, key: str, path: str, value: Any) -> None:
     elif offered:
         work.note(key, "off" if off else "not offered", offered)
     else:
-        work.note(key, "off" if off else "unknown", _UNKNOWN)
+        work.note(key, "off" if off else "unknown", UNKNOWN)
 
 
 def _reason(reasons: Mapping[str, str], path: str) -> str:
@@ -169,7 +173,7 @@ def take_optimizer(fields: Fields, path: str, names: Mapping[str, tuple[str, str
     ours, near = names.get(said.lower(), ("", ""))
     ours = ours or next((name for name in OPTIMIZERS if name.replace("_", "") == plain), "")
     if not ours:
-        fields.note(path, "not offered", f"there is no optimizer {said} here; adamw is taken")
+        fields.note(path, "not offered", f"Monotile has no optimizer {said}; adamw is used")
         return ""
     fields.take(path, _OPTIMIZER, ours, near)
     if below:
@@ -206,11 +210,11 @@ def take_every(fields: Fields, count: str, unit: str, steps: str, epochs: str, s
     goal = {"STEP": steps, "EPOCH": epochs}.get(said)
     value = number(fields.get(count))
     if off or said in ("", "NEVER") or is_off(value):
-        fields.note(count, "off", "it is never done there")
-        fields.note(unit, "off", "it is never done there")
+        fields.note(count, "off", "the other program never does it")
+        fields.note(unit, "off", "the other program never does it")
     elif goal is None:
-        fields.note(count, "not offered", f"it counts in {said.lower()}s there, here in steps or epochs")
-        fields.note(unit, "not offered", "steps and epochs are offered")
+        fields.note(count, "not offered", f"the interval is in {said.lower()}s; Monotile has steps or epochs")
+        fields.note(unit, "not offered", "Monotile has steps and epochs")
     else:
         fields.take(count, goal, value)
         fields.note(unit, "taken", "", goal)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from backend.importers.common_reasons import WEIGHT_FORMAT
 from backend.importers.tables import SCHEDULERS
 from backend.importers.values import Left, Taken, is_off, number
 
@@ -42,17 +43,17 @@ def _amp(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _quantization(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     ours = _format(value)
     if ours in ("fp32", "bf16", "fp16", "none", "nochange", ""):
-        raise Left("plain weights are in the format of model.weight_dtype", needed=False)
+        raise Left(WEIGHT_FORMAT, needed=False)
     if ours not in ("fp8", "int8", "nf4"):
-        raise Left(f"weights in {value} are not offered")
+        raise Left(f"weights in {value} are not supported")
     small = re.search(r"(?:int|float|fp)([2-7])", _plain(value).replace("nfloat4", "").replace("nf4", ""))
-    return Taken(ours, f"weights of {small[1]} bits are kept in nf4 here" if small else "")
+    return Taken(ours, f"Monotile uses nf4 for weights with {small[1]} bits" if small else "")
 
 
 def _text_quantization(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     taken = _quantization(key, value, all_)
     if taken.value == "fp8":
-        return Taken("int8", "text encoders are kept in int8 here: as small as fp8, and more exact")
+        return Taken("int8", "Monotile uses int8 for text encoders: as small as fp8, and more exact")
     return taken
 
 
@@ -61,9 +62,11 @@ def _resolutions(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     parts = re.split(r"[,;]", value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     sides = [_side(part) for part in parts if str(part).strip()]
     if not sides:
-        raise Left(f"{value!r} is no size")
+        raise Left(f"{value!r} is not a size")
     near = (
-        f"pictures have one size here; of {', '.join(map(str, sides))} the largest is taken" if len(sides) > 1 else ""
+        f"Monotile has one resolution for all images; the largest of {', '.join(map(str, sides))} is used"
+        if len(sides) > 1
+        else ""
     )
     return Taken(max(sides), near)
 
@@ -72,7 +75,7 @@ def _side(part: Any) -> int:
     sides = re.split(r"[x*]", part) if isinstance(part, str) else part if isinstance(part, list) else [part]
     numbers = [number(side) for side in sides]
     if not numbers or any(isinstance(n, bool) or not isinstance(n, int | float) or n <= 0 for n in numbers):
-        raise Left(f"{part!r} is no size; write 1024 or 1024x1024")
+        raise Left(f"{part!r} is not a size; write 1024 or 1024x1024")
     # SimpleTuner counts in megapixels where a number is small
     side = (numbers[0] * numbers[-1]) ** 0.5 if len(numbers) > 1 else numbers[0]
     return round((side * 1024 * 1024) ** 0.5 if side < 16 else side)
@@ -82,7 +85,8 @@ def _base(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     path = str(value).strip()
     on_the_net = re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.startswith(".") and "safetensors" not in path
     return Taken(
-        path, "a model on the net; nothing is fetched here, so set the folder that it is in" if on_the_net else ""
+        path,
+        "a model on the internet; Monotile downloads nothing, so set the folder of the model" if on_the_net else "",
     )
 
 
@@ -90,7 +94,7 @@ def _schedule(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     name = str(value).strip().lower()
     name = {"cosine_with_hard_restarts": "cosine_with_restarts", "sine": "cosine_with_restarts"}.get(name, name)
     if name == "custom":
-        raise Left("schedules of one's own are set by their class here")
+        raise Left("set a scheduler of your own by its class path")
     return Taken(*SCHEDULERS.get(name, (name, "")))
 
 
@@ -112,9 +116,9 @@ def _kernel(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if name in ("default", "auto"):
         raise Left("the default", needed=False)
     if name == "xformers":
-        return Taken("auto", "xformers is not used here; auto takes the fastest kernel, with the same result")
+        return Taken("auto", "Monotile does not use xformers; auto uses the fastest kernel, with the same result")
     if name not in _KERNELS:
-        raise Left(f"{value} is not offered; attention stays as it is set here")
+        raise Left(f"{value} is not supported; the attention setting does not change")
     return Taken(_KERNELS[name])
 
 

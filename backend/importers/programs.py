@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backend.config.file_kinds import Kind
-from backend.importers import ai_toolkit, diffusion_pipe, onetrainer, simpletuner
+from backend.importers import ai_toolkit, diffusion_pipe, onetrainer, onetrainer_data, simpletuner
 from backend.importers.notes import Note
 from backend.importers.program import Fields, Program, read_program
 from backend.importers.source import Source
@@ -42,7 +42,7 @@ def _concepts(work: Work, dataset: Source) -> None:
     lines = {f"concepts{path}": line for path, line in dataset.lines.items()}
     inner = Work(Source(dataset.kind, values, lines), work.kind, values, ours=work.ours, origin=work.origin)
     fields = Fields(inner)
-    onetrainer.read_concepts(fields, "concepts")
+    onetrainer_data.read_concepts(fields, "concepts")
     rest = {key: value for key, value in values.items() if key not in fields.read}
     for key, value in rest.items():
         onetrainer.PROGRAM.left(inner, key, fields.bare(key), value)
@@ -72,5 +72,5 @@ def note_unread(work: Work) -> None:
 
 def _unread(work: Work) -> None:
     assert work.dataset is not None
-    why = f"{work.dataset.title} can't go with {work.source.title}; import it by itself"
+    why = f"{work.dataset.title} can't be used with {work.source.title}; import it alone"
     work.notes.append(Note("data set", "not offered", why))

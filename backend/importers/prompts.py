@@ -1,4 +1,4 @@
-"""Sample prompts as the other programs write them: one a line, as in ``a cat --w 1024 --d 1 --n words``."""
+"""Reads sample prompts of the other programs: one on each line, as in ``a cat --w 1024 --d 1 --n words``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.importers import tables
+from backend.importers.common_reasons import NO_VIDEOS
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _FLAG = re.compile(r"\s--(?=[A-Za-z]{1,4}(\s|$))")
-# Flag -> our column. --l is the scale of classifier-free guidance, --g the one that is told to the model.
+# Flag -> our column. --l is the scale of classifier-free guidance, --g the one that the model receives.
 COLUMNS = {
     "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
     "n": "negative_prompt", "ci": "control_image",
 }  # fmt: skip
 _WHY = {
-    "ss": "samples are drawn with Euler's method", "fs": "the shift of samples is the model's own",
-    "f": "videos are not offered", "i": "starting from a picture is not offered",
-    "cn": "ControlNets are not offered", "ei": "videos are not offered", "of": "videos are not offered",
-    "ctr": "guidance is never cut short", "rcfg": "guidance is not normed",
+    "ss": "samples use the Euler sampler", "fs": "samples use the model's own shift",
+    "f": NO_VIDEOS, "i": "starting from an image is not supported",
+    "cn": "ControlNets are not supported", "ei": NO_VIDEOS, "of": NO_VIDEOS,
+    "ctr": "guidance is used in every step", "rcfg": "guidance is not normalized",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")
 
@@ -32,14 +33,14 @@ def bring_prompts(work: Work) -> None:
     given = work.values.get("sample_prompts")
     if "sample_prompts" not in work.values or is_off(given):
         if "sample_prompts" in work.values:
-            work.note("sample_prompts", "off", "empty there")
+            work.note("sample_prompts", "off", "empty")
         return
     text = str(given)
     if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
         path = _beside(work.source.folder, text.strip())
         if path is None or path.suffix != ".txt":
-            why = "the file isn't there" if path is None else "only .txt files with one prompt a line are read"
-            work.note("sample_prompts", "not offered", f"{why}; add the prompts in the Sampling tab")
+            why = "the file does not exist" if path is None else "only .txt files with one prompt on each line are read"
+            work.note("sample_prompts", "not offered", f"{why}; add the prompts on the Sampling tab")
             return
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     side = tables.SAMPLE_SIDE.get(work.kind, 512)
@@ -69,13 +70,13 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
             name = name.lower()
             column = COLUMNS.get(name)
             if column is None:
-                left.append((line, f"--{name}", _WHY.get(name, "an unknown flag")))
+                left.append((line, f"--{name}", _WHY.get(name, "an unknown option")))
             elif column in CONTROL_IMAGES:
                 left_over = [each for each in CONTROL_IMAGES if each not in row]
                 if left_over:
                     row[left_over[0]] = _value(column, given.strip())
                 else:
-                    left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control pictures at most"))
+                    left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control images at most"))
             else:
                 row[column] = _value(column, given.strip())
         scale = row.get("true_cfg_scale")
@@ -100,7 +101,7 @@ def _value(column: str, given: str) -> Any:
 
 
 def _beside(folder: Path | None, given: str) -> Path | None:
-    """A file named in another: as it is, or beside that one."""
+    """A file named in another: as it is, or in the folder of that one."""
     for path in (Path(given).expanduser(), *([folder / given] if folder else [])):
         if path.is_file() and (path.is_absolute() or folder is not None):
             return path

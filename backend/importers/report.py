@@ -1,4 +1,4 @@
-"""What an import would change and what it leaves, as lines for a terminal."""
+"""Reports what an import would change and what it leaves out, as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from backend.importers.convert import Converted
 from backend.importers.notes import Fate
 
 HEADINGS: tuple[tuple[str, tuple[Fate, ...]], ...] = (
-    ("Taken in the nearest form", ("near",)),
-    ("Not in the file, taken as the other program has it", ("default",)),
-    ("Not taken", ("not offered", "unknown")),
-    ("Not needed here", ("not needed",)),
+    ("Imported with a change", ("near",)),
+    ("Not in the file: the other program's default", ("default",)),
+    ("Not imported", ("not offered", "unknown")),
+    ("Not needed in Monotile", ("not needed",)),
 )
 
 
 def render(converted: Converted, before: Config) -> list[str]:
     """The difference from `before`, then every name that is not taken as it is, with its line and the reason."""
     config = converted.loaded.config
-    lines = [f"This file holds {converted.title}."]
+    lines = [f"This file contains {converted.title}."]
     changes = diff(before, config) if config is not None else []
     lines.append(f"Changes from the defaults: {len(changes)}")
     lines += [f"  {change.path}: {_shown(change.before)} -> {_shown(change.after)}" for change in changes]
@@ -32,7 +32,7 @@ def render(converted: Converted, before: Config) -> list[str]:
             lines += [f"  {f'line {note.line}: ' if note.line else ''}{note.sentence()}" for note in notes]
     off = [note.key for note in converted.with_fate("off")]
     if off:
-        lines += ["", f"Empty or off there, so nothing is lost: {', '.join(off)}"]
+        lines += ["", f"Empty or off, so nothing is lost: {', '.join(off)}"]
     lines += [problem.sentence() for problem in converted.loaded.problems]
     return lines
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from backend.importers.arguments import arguments
 from backend.importers.combined import take_family
+from backend.importers.common_reasons import ADAM_8BIT, IMAGE_SHAPES, PLAIN_ADAMW, TEXT_ENCODERS_FROZEN
 from backend.importers.families import named_family
 from backend.importers.notes import Note
 from backend.importers.program import Fields, Program, take_known, take_optimizer
@@ -20,20 +21,20 @@ from backend.importers.values import Left, is_off, number
 from backend.importers.work import Work
 
 _EVEN = 1.7
-_PLAIN = "this variant is not offered; plain AdamW is taken"
+_PLAIN = PLAIN_ADAMW
 _OPTIMIZERS = {
     "adamw_bf16": ("adamw", ""), "optimi-adamw": ("adamw", ""), "optimi-stableadamw": ("adamw", _PLAIN),
     "bnb-adamw": ("adamw", ""), "bnb-adamw8bit": ("adamw8bit", ""), "ao-adamw8bit": ("adamw8bit", ""),
-    "ao-adamw4bit": ("adamw8bit", "a state in 4 bits is not offered; 8 bits are taken"),
-    "ao-adamfp8": ("adamw8bit", "a state in fp8 is not offered; 8 bits are taken"),
-    "ao-adamwfp8": ("adamw8bit", "a state in fp8 is not offered; 8 bits are taken"),
+    "ao-adamw4bit": ("adamw8bit", "a 4-bit state is not supported; 8 bits are used"),
+    "ao-adamfp8": ("adamw8bit", "an fp8 state is not supported; 8 bits are used"),
+    "ao-adamwfp8": ("adamw8bit", "an fp8 state is not supported; 8 bits are used"),
     "bnb-adamw-paged": ("paged_adamw", ""), "bnb-adamw8bit-paged": ("paged_adamw8bit", ""),
     "bnb-lion": ("lion", ""), "optimi-lion": ("lion", ""), "bnb-lion8bit": ("lion8bit", ""),
     "bnb-lion8bit-paged": ("paged_lion8bit", ""), "bnb-lion-paged": ("paged_lion8bit", "its state has 8 bits here"),
     "adamw_schedulefree+aggressive": ("adamw_schedulefree", ""),
     "adamw_schedulefree+no_kahan": ("adamw_schedulefree", ""),
     "optimi-sgd": ("sgd", ""), "optimi-adam": ("adam", ""), "bnb-adam": ("adam", ""),
-    "bnb-adam8bit": ("adamw8bit", "Adam in 8 bits is not offered; AdamW's is taken"),
+    "bnb-adam8bit": ("adamw8bit", ADAM_8BIT),
 }  # fmt: skip
 
 
@@ -48,16 +49,16 @@ def _combined(fields: Fields) -> None:
         family = "qwen_image_edit" if flavour.lower().startswith("edit-v1") else "qwen_image_edit_plus"
     take_family(work, family, "model_family")
     fields.read.add("model_family")
-    fields.note("model_flavour", "near", "it names a model on the net; set the base model's file or folder")
+    fields.note("model_flavour", "near", "it names a model on the internet; set the base model's file or folder")
     lora = str(fields.get("model_type") or "lora").lower() == "lora"
-    fields.note("model_type", "taken" if lora else "not offered", "" if lora else "a LoRA is trained here")
+    fields.note("model_type", "taken" if lora else "not offered", "" if lora else "Monotile trains a LoRA")
     _network(fields)
     _optimizer(fields)
     take_known(work, "network.train_text_encoder", fields.on("train_text_encoder"), "train_text_encoder")
     trains = "network.train_text_encoder" in work.ours
-    fields.note("train_text_encoder", "taken" if trains else "not offered", "text encoders are used as they are")
+    fields.note("train_text_encoder", "taken" if trains else "not offered", "text encoders are not trained")
     if not fields.on("train_text_encoder"):
-        fields.note("text_encoder_lr", "off", "text encoders are not trained there")
+        fields.note("text_encoder_lr", "off", TEXT_ENCODERS_FROZEN)
     if fields.on("max_train_steps") and fields.on("num_train_epochs"):
         fields.note("num_train_epochs", "not needed", "max_train_steps rules")
     _noise(fields)
@@ -65,14 +66,14 @@ def _combined(fields: Fields) -> None:
     report = str(fields.get("report_to") or "").lower()
     if "tensorboard" in report:
         fields.take("report_to", "logging.tensorboard", True)
-    fields.note("report_to", "off" if report in ("", "none") else "not offered", "only TensorBoard's files are offered")
+    fields.note("report_to", "off" if report in ("", "none") else "not offered", "only TensorBoard files are supported")
     if work.dataset is not None and work.dataset.kind == "simpletuner-dataset":
         fields.note("data_backend_config", "taken")
         read_backends(work, work.dataset.values[""], work.dataset.lines)
         if "dataset.resolution" in work.ours:
-            fields.note("resolution", "not needed", "the data set says its own")
+            fields.note("resolution", "not needed", "the data set has its own")
     elif fields.on("data_backend_config"):
-        why = "that file is brought over together with this one: add it with --dataset"
+        why = "import that file together with this one: add it with --dataset"
         fields.note("data_backend_config", "not offered", why)
 
 
@@ -82,7 +83,7 @@ def _network(fields: Fields) -> None:
     fields.note(
         "lora_type",
         "near" if lycoris else "taken",
-        "a LoRA is trained, as long as no other kind is set" if lycoris else "",
+        "a LoRA is trained if no other type is set" if lycoris else "",
     )
     if fields.on("use_dora"):
         work.take("network.network_type", "dora", "use_dora")
@@ -90,7 +91,7 @@ def _network(fields: Fields) -> None:
     layout = str(fields.get("lora_format") or "diffusers").lower()
     work.take("saving.save_layout", "kohya" if layout == "comfyui" else "diffusers", "lora_format")
     fields.note(
-        "lora_format", "near" if layout == "comfyui" else "taken", "the layout that ComfyUI reads is kohya here"
+        "lora_format", "near" if layout == "comfyui" else "taken", "Monotile calls the layout that ComfyUI reads kohya"
     )
     rank = number(fields.get("lora_rank", 16))
     alpha = number(fields.get("lora_alpha"))
@@ -122,7 +123,9 @@ def _optimizer(fields: Fields) -> None:
     left_out = ", ".join(key for key in given if key not in kept)
     if kept:
         work.take("optimizer.optimizer_args", kept, "optimizer_config")
-    fields.note("optimizer_config", "near" if left_out else "taken", f"not taken of it: {left_out}" if left_out else "")
+    fields.note(
+        "optimizer_config", "near" if left_out else "taken", f"not imported from it: {left_out}" if left_out else ""
+    )
 
 
 def _noise(fields: Fields) -> None:
@@ -131,13 +134,13 @@ def _noise(fields: Fields) -> None:
              "flow_use_beta_schedule")  # fmt: skip
     if work.family in ("sdxl", "sd15"):
         for name in names:
-            fields.note(name, "not needed", "it has no effect on this family")
+            fields.note(name, "not needed", "it has no effect for this family")
         return
     shift, scale = (number(fields.get(name, usual)) for name, usual in zip(names[::2], (3.0, 1.0), strict=False))
     even = fields.on("flow_use_uniform_schedule")
-    near = "an even draw that is shifted is nearly that of a sigmoid at sigmoid_scale 1.7" if even else ""
+    near = "a shifted uniform distribution is close to a sigmoid with sigmoid_scale 1.7" if even else ""
     if fields.on("flow_use_beta_schedule"):
-        near = "a beta distribution is not offered; a sigmoid is drawn"
+        near = "a beta distribution is not supported; a sigmoid is used"
     goal = "timesteps.timestep_sampling"
     if fields.on("flow_schedule_auto_shift"):
         work.take(goal, "flux_shift", "flow_schedule_auto_shift")
@@ -175,46 +178,49 @@ def _samples(fields: Fields) -> None:
         if flux and fields.on("validation_disable_unconditional") and "true_cfg_scale" not in row:
             row.pop("negative_prompt", None)
         work.take("sampling.prompts", [row], "validation_prompt")
-    why = "" if shown else "there is no prompt for samples"
+    why = "" if shown else "the file has no sample prompts"
     for name in (*columns, "validation_resolution", "validation_disable", "validation_disable_unconditional",
                  "validation_randomize"):  # fmt: skip
         fields.note(name, "taken" if shown else "off", why, "sampling.prompts" if name == "validation_prompt" else None)
 
 
 _BACKEND_WHY = {
-    "crop": "pictures are cropped to their bucket", "crop_style": "pictures are cropped to their bucket",
-    "crop_aspect": "pictures are cropped to their bucket", "resolution_type": "sizes follow each picture's shape",
-    "cache_dir_vae": "pictures are cached in a folder for all (dataset.cache_dir)", "id": "a folder has no name here",
-    "metadata_backend": "pictures are found in folders", "type": "a folder of pictures is read",
-    "dataset_type": "a folder of pictures is read",
-    "caption_strategy": "captions are read from files next to the pictures",
+    "crop": "images are cropped to their bucket",
+    "crop_style": "images are cropped to their bucket",
+    "crop_aspect": "images are cropped to their bucket", "resolution_type": IMAGE_SHAPES,
+    "cache_dir_vae": "all images are cached in one folder (dataset.cache_dir)",
+    "id": "folders have no name in Monotile",
+    "metadata_backend": "Monotile reads images from folders", "type": "Monotile reads image folders",
+    "dataset_type": "Monotile reads image folders",
+    "caption_strategy": "captions are read from files next to the images",
     "vae_cache_clear_each_epoch": "caches stay", "preserve_data_backend_cache": "caches stay",
     "cache_dir": "caches stay",
-    "minimum_image_size": "small pictures are told before the start", "maximum_image_size": "sizes follow the picture",
-    "target_downsample_size": "sizes follow the picture", "write_batch_size": "caches are written one by one",
-    "text_embeds": "captions are always cached", "image_embeds": "pictures are always cached",
+    "minimum_image_size": "small images are reported before the start",
+    "maximum_image_size": "sizes depend on the image",
+    "target_downsample_size": "sizes depend on the image", "write_batch_size": "caches are written one by one",
+    "text_embeds": "captions are always cached", "image_embeds": "images are always cached",
     "default": "captions are always cached",
 }  # fmt: skip
 
 
 def read_backends(work: Work, rows: Any, lines: Mapping[str, int]) -> None:
-    """Folders of pictures from a list of backends."""
+    """Image folders from a list of backends."""
     folders: list[dict[str, Any]] = []
     sizes: list[int] = []
     for place, row in enumerate(rows if isinstance(rows, list) else []):
         at = f"[{place}]"
         if not isinstance(row, Mapping):
-            work.notes.append(Note(at, "not offered", "it is no table", lines.get(at)))
+            work.notes.append(Note(at, "not offered", "it is not a table", lines.get(at)))
             continue
         kind, form = str(row.get("dataset_type", "image")), str(row.get("type", "local"))
         line = lines.get(f"{at}.id")
         if kind in ("text_embeds", "image_embeds"):
-            work.notes.append(Note(at, "not needed", "captions and pictures are always cached on disk", line))
+            work.notes.append(Note(at, "not needed", "captions and images are always cached on disk", line))
         elif kind != "image" or form != "local" or not row.get("instance_data_dir"):
-            said = f"{kind} of {form}" if kind != "image" else f"pictures of {form}"
-            work.notes.append(Note(at, "not offered", f"{said} are not read; folders of pictures are", line))
+            said = f"{kind} of {form}" if kind != "image" else f"images of {form}"
+            work.notes.append(Note(at, "not offered", f"{said} are not read; only image folders are", line))
         elif row.get("disabled"):
-            work.notes.append(Note(at, "off", "it is switched off", line))
+            work.notes.append(Note(at, "off", "it is turned off", line))
         else:
             folders.append(_folder(work, at, row, sizes, lines))
     if folders:
@@ -222,7 +228,7 @@ def read_backends(work: Work, rows: Any, lines: Mapping[str, int]) -> None:
         work.notes.append(Note("instance_data_dir", "taken", "", None, "dataset.folders"))
     if sizes:
         near = (
-            f"folders have one size here; of {', '.join(map(str, sizes))} the largest is taken"
+            f"Monotile has one resolution for all folders; the largest of {', '.join(map(str, sizes))} is used"
             if len(set(sizes)) > 1
             else ""
         )
@@ -237,7 +243,9 @@ def _folder(work: Work, at: str, row: Mapping[str, Any], sizes: list[int], lines
     for name, value in row.items():
         path = f"{at}.{name}"
         if name in ("instance_data_dir", "repeats"):
-            work.notes.append(Note(path, "taken", "0 is once there" if name == "repeats" else "", lines.get(path)))
+            work.notes.append(
+                Note(path, "taken", "in the other program 0 means once" if name == "repeats" else "", lines.get(path))
+            )
         elif name == "resolution":
             try:
                 sizes.append(PROGRAM_READERS["resolutions"](name, value, {}).value)
@@ -245,7 +253,7 @@ def _folder(work: Work, at: str, row: Mapping[str, Any], sizes: list[int], lines
                 work.notes.append(Note(path, "not offered", str(left), lines.get(path)))
         elif name == "caption_strategy" and value == "instanceprompt":
             work.notes.append(
-                Note(path, "near", "captions come from files; the prompt is their trigger word", lines.get(path))
+                Note(path, "near", "captions come from files; the prompt becomes the trigger word", lines.get(path))
             )
         elif name == "instance_prompt" and value:
             work.take("dataset.trigger_word", str(value), name)

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from backend.importers.common_reasons import (
+    ALWAYS_CACHED,
+    IMAGE_SHAPES,
+    NO_LORA_SETTING,
+    NO_LOSS_SETTING,
+    NO_NOISE_SETTING,
+    NO_UPLOAD,
+    NO_VIDEOS,
+    ONE_GPU,
+    RUN_FOLDER,
+    TARGETS,
+)
 from backend.importers.program import by_name
 
 KEYS: dict[str, tuple[str, str]] = {
@@ -67,14 +79,14 @@ KEYS: dict[str, tuple[str, str]] = {
     "hub_model_id": ("saving.output_name", "file_name"),
 }
 NOT_NEEDED = by_name({
-    "nothing is uploaded": (
+    NO_UPLOAD: (
         "push_to_hub push_checkpoints_to_hub push_to_hub_background publishing_config webhook_config model_card_note "
         "model_card_private model_card_safe_for_work hub_token"
     ),
-    "each run keeps this in a folder of its own under saving.output_dir": (
+    RUN_FOLDER: (
         "output_dir logging_dir tracker_project_name tracker_run_name cache_dir cache_dir_text cache_dir_vae"
     ),
-    "pictures and captions are always cached on disk": (
+    ALWAYS_CACHED: (
         "vae_batch_size vae_cache_ondemand vae_cache_disable vae_cache_scan_behaviour write_batch_size read_batch_size "
         "image_processing_batch_size compress_disk_cache preserve_data_backend_cache skip_file_discovery "
         "keep_vae_loaded vae_enable_patch_conv "
@@ -85,9 +97,9 @@ NOT_NEEDED = by_name({
         "override_dataset_config ignore_missing_files allow_dataset_oversubscription vae_enable_slicing vae_dtype "
         "fully_unload_text_encoder offload_during_startup offload_during_save"
     ),
-    "a run starts at its first step, or continues by launcher.py train --resume RUN": "resume_from_checkpoint",
-    "one GPU trains": "num_processes num_machines accelerate_extra_args mixed_precision_backend",
-    "it belongs to the other program, not to training": (
+    "a run starts at its first step, or is resumed with launcher.py train --resume RUN": "resume_from_checkpoint",
+    ONE_GPU: "num_processes num_machines accelerate_extra_args mixed_precision_backend",
+    "it is for the other program, not for training": (
         "disable_benchmark i_know_what_i_am_doing print_filenames print_sampler_statistics debug_aspect_buckets "
         "debug_dataset_loader accelerator_cache_clear_interval quantize_via set_grads_to_none base_model_default_dtype "
         "ema_device ema_cpu_only ema_update_interval ema_foreach_disable validation_torch_compile "
@@ -96,7 +108,7 @@ NOT_NEEDED = by_name({
         "fuse_qkv_projections disable_tf32 dynamo_use_regional_compilation ignore_final_epochs data_backend_sampling "
         "report_to_url weight_dtype sageattention_usage save_text_encoder"
     ),
-    "see the data set, which is read with it": "data_backend_config",
+    "see the data set file": "data_backend_config",
 })  # fmt: skip
 NOT_OFFERED = by_name({
     "use memory.blocks_to_swap, or memory.offload_by_turns": (
@@ -112,48 +124,50 @@ NOT_OFFERED = by_name({
         "pretrained_transformer_model_name_or_path pretrained_transformer_subfolder pretrained_unet_model_name_or_path "
         "pretrained_unet_subfolder"
     ),
-    "no family here has a fourth text encoder": "text_encoder_4_precision",
+    "no family in Monotile has a fourth text encoder": "text_encoder_4_precision",
     "attention always sees every token at once": "unet_attention_slice",
-    "pictures and captions are found in folders": "parquet_caption_column parquet_filename_column data_aesthetic_score",
-    "videos are not offered": "validation_num_video_frames",
-    "samples are drawn with the LoRA at its full strength": "validation_lycoris_strength",
-    "all blocks are checkpointed, or by memory.checkpointing_kind": "gradient_checkpointing_interval",
-    "there is no such setting of the LoRA": (
+    "images and captions are read from folders": "parquet_caption_column parquet_filename_column data_aesthetic_score",
+    NO_VIDEOS: "validation_num_video_frames",
+    "samples use the LoRA at its full strength": "validation_lycoris_strength",
+    "all blocks are checkpointed, or as memory.checkpointing_kind sets it": "gradient_checkpointing_interval",
+    NO_LORA_SETTING: (
         "lora_init_type peft_lora_mode singlora_ramp_up_steps init_lokr_norm lora_initialisation_style"
     ),
-    "write which layers are trained as network.targets_include": "flux_lora_target lora_target layer_freeze_strategy",
-    "there is no such setting of the noise": (
+    TARGETS: "flux_lora_target lora_target layer_freeze_strategy",
+    NO_NOISE_SETTING: (
         "noise_offset_probability input_perturbation_steps disable_segmented_timestep_sampling timestep_bias_strategy "
         "timestep_bias_begin timestep_bias_end timestep_bias_multiplier flow_beta_schedule_alpha "
         "flow_beta_schedule_beta "
         "flux_fast_schedule offset_noise"
     ),
-    "there is no such setting of the loss": "use_soft_min_snr soft_min_snr_sigma_data prediction_type tread_config",
+    NO_LOSS_SETTING: (
+        "use_soft_min_snr soft_min_snr_sigma_data prediction_type tread_config"
+    ),
     "the guidance has one value": "flux_guidance_mode flux_guidance_min flux_guidance_max",
     "padding of captions is as in the model's own pipeline": (
         "flux_attention_masked_training t5_padding sd3_clip_uncond_behaviour sd3_t5_uncond_behaviour"
     ),
-    "the rate is not scaled by the size of a batch": "lr_scale lr_scale_sqrt",
-    "gradients are limited by their length": "grad_clip_method",
-    "captions come from files next to the pictures": "caption_strategy only_instance_prompt prepend_instance_prompt",
-    "the rate falls to a share of itself (optimizer.lr_scheduler_min_lr_ratio)": "lr_end",
-    "guidance of samples is never cut short": (
+    "the learning rate is not scaled by the batch size": "lr_scale lr_scale_sqrt",
+    "gradients are clipped by their norm": "grad_clip_method",
+    "captions come from files next to the images": "caption_strategy only_instance_prompt prepend_instance_prompt",
+    "the minimum rate is a share (optimizer.lr_scheduler_min_lr_ratio)": "lr_end",
+    "guidance of samples is used in every step": (
         "validation_no_cfg_until_timestep validation_guidance_rescale validation_guidance_skip_layers "
         "validation_guidance_skip_layers_start validation_guidance_skip_layers_stop validation_guidance_skip_scale"
     ),
-    "add further prompts in the Sampling tab": (
+    "add more prompts on the Sampling tab": (
         "validation_prompt_library user_prompt_library "
         "validation_using_datasets"
     ),
-    "losses are measured at set levels of noise, see the Validation tab": (
+    "the loss is measured at fixed noise levels, see validation on the Sampling tab": (
         "evaluation_type eval_timesteps eval_dataset_id eval_dataset_pooling pretrained_evaluation_model_name_or_path"
     ),
-    "the network's own file is not read; set its kind and size in the Network tab": "lycoris_config",
+    "the network's own file is not read; set its type and rank on the Model tab": "lycoris_config",
     "text encoders are trained as a whole": (
         "text_encoder_limit freeze_encoder_before freeze_encoder_after "
         "freeze_encoder_strategy"
     ),
-    "sizes follow each picture's shape": (
+    IMAGE_SHAPES: (
         "resolution_type maximum_image_size target_downsample_size max_upscale_threshold aspect_bucket_rounding crop"
     ),
 })  # fmt: skip

@@ -16,9 +16,9 @@ from backend.importers.notes import Note
 
 KNOWN = (
     "Files of kohya_ss, sd-scripts (TOML or the command itself), musubi-tuner, LoRA Easy Training Scripts, OneTrainer, "
-    "ai-toolkit, SimpleTuner and diffusion-pipe are read, and LoRA files that hold their settings"
+    "ai-toolkit, SimpleTuner and diffusion-pipe are read, and LoRA files that contain their settings"
 )
-_EMPTY = Problem(None, None, "the file holds no settings", "Choose another file")
+_EMPTY = Problem(None, None, "the file contains no settings", "Choose another file")
 _FLAT: tuple[Kind, ...] = ("onetrainer", "onetrainer-concepts", "ai-toolkit", "diffusion-pipe")
 """Kinds whose tables lie in each other, and which are read by paths."""
 _SCRIPT_NAME = re.compile(r"^.*/|_train_network\.pyw?[\"']?$")
@@ -107,12 +107,14 @@ def _of_kind(kind: Kind, document: Document, folder: Path | None) -> Source:
 
 def _unknown(document: Document, folder: Path | None) -> Source:
     if document.form == "safetensors":
-        said = "the file holds weights, and nothing of how they were trained"
+        said = "the file contains weights, but not how they were trained"
         return _refused(Problem(None, None, said, "Choose a LoRA file with ss_ metadata, or the settings themselves"))
     if document.data in ({}, [], ""):
         return _refused(_EMPTY)
     said = {"json": "JSON", "yaml": "YAML"}.get(document.form, "text")
-    return _refused(Problem(None, None, f"the file is {said}, but no settings of a program that is known here", KNOWN))
+    return _refused(
+        Problem(None, None, f"the file is {said}, but not settings of a program that Monotile knows", KNOWN)
+    )
 
 
 def _refused(problem: Problem) -> Source:
@@ -151,7 +153,7 @@ def _of_command(text: str, folder: Path | None) -> Source:
         return _refused(Problem(None, None, f"this command can't be read: {error}", remedy))
     command = commands.training(found)
     if command is None or not command.values:
-        return _refused(Problem(None, None, "the script holds no command with arguments", KNOWN))
+        return _refused(Problem(None, None, "the script contains no command with arguments", KNOWN))
     names = {name: f"--{name}" for name in command.values}
     values = dict(command.values)
     script = _SCRIPT_NAME.sub("", command.script.replace("\\", "/"))
@@ -159,9 +161,9 @@ def _of_command(text: str, folder: Path | None) -> Source:
     if name and name not in values:
         values[name], names[name] = value, command.script
     kind: Kind = "musubi-tuner" if script in _ONLY_MUSUBI else argument_kind(values)
-    read = [Note(word, "not needed", "it is for accelerate, which is not used") for word in command.launcher]
+    read = [Note(word, "not needed", "it is for accelerate, which Monotile does not use") for word in command.launcher]
     read += [
-        Note(each.script or "a command", "not needed", "only the command that trains is read")
+        Note(each.script or "a command", "not needed", "only the training command is read")
         for each in found
         if each is not command
     ]
@@ -182,7 +184,7 @@ def _with_config_file(source: Source) -> Source:
     path = next((place for place in places if place.is_file()), None)
     config = read(path) if path else Source(None, {})
     if config.kind not in ("sd-scripts", "musubi-tuner"):
-        why = "that file is not here" if path is None else "that file can't be read as arguments"
+        why = "that file does not exist" if path is None else "that file can't be read as arguments"
         note = Note("--config_file", "not offered", f"{why}; import it as well", source.lines.get("config_file"))
         values = {key: value for key, value in source.values.items() if key != "config_file"}
         return replace(source, values=values, read=(*source.read, note))
@@ -201,7 +203,7 @@ def _with_additional(source: Source) -> Source:
     except ValueError as error:
         note = Note("additional_parameters", "not offered", f"it can't be read: {error}", line, None, text)
         return replace(source, values=_without(source.values, "additional_parameters"), read=(note,))
-    note = Note("additional_parameters", "taken", "see each of them", line, None, text)
+    note = Note("additional_parameters", "taken", "see each of its settings", line, None, text)
     values = {**_without(source.values, "additional_parameters"), **given}
     over = [
         Note(name, "not needed", "additional_parameters rules", source.lines.get(name))

@@ -1,4 +1,4 @@
-"""How noise levels are drawn, as a whole: what a name means in it depends on the program, the family and other names.
+"""Reads how noise levels are drawn: what a name means depends on the program, the family and other names.
 
 ``sigma`` draws u, evenly or as ``weighting_scheme`` says, and takes the u-th of the scheduler's levels, which begin at
 pure noise; sd-scripts shifts these by discrete_flow_shift (``library/flux_train_utils.py``), musubi-tuner doesn't
@@ -43,15 +43,15 @@ def read_timesteps(work: Work) -> None:
         _sigma(work, sd3, scripts)
     elif drawn == "logsnr":
         # sigmoid(-n / 2) of a normal n
-        _logit_normal(work, -_number(work, _MEAN) / 2, _number(work, _STD) / 2, "the same levels, in other words")
+        _logit_normal(work, -_number(work, _MEAN) / 2, _number(work, _STD) / 2, "the same levels under another name")
     elif drawn in _LINES:
         _by_size(work, drawn)
     if _MODE_SCALE in work.ours and work.ours.get(_SAMPLING) != "mode":
-        work.drop(_MODE_SCALE, "not needed", "it counts only where levels are drawn by mode without a shift")
+        work.drop(_MODE_SCALE, "not needed", "it is used only with mode and without a shift")
     if scripts and not sd3:
         for path in _LIMITS:
             if work.ours.get(path, by_path()[path].default) != by_path()[path].default:
-                work.drop(path, "not needed", "there it has no effect on this family")
+                work.drop(path, "not needed", "it has no effect in the other program on this family")
 
 
 def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
@@ -65,13 +65,13 @@ def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
     if str(scheme) == "logit_normal" and shift > 0:
         mean, std = _number(work, _MEAN), _number(work, _STD)
         _logit_normal(
-            work, math.log(shift) + (mean if sd3 else -mean), std, "its mean holds the shift and the direction"
+            work, math.log(shift) + (mean if sd3 else -mean), std, "its mean contains the shift and the direction"
         )
     elif shift == 1 and str(scheme) == "mode":
         # its levels lie alike on both sides of the middle, so that the direction is all one
-        work.change(_SAMPLING, "mode", "timestep_sampling", "weighting_scheme says how levels are drawn", "taken")
+        work.change(_SAMPLING, "mode", "timestep_sampling", "weighting_scheme decides how levels are drawn", "taken")
     elif shift == 1:
-        work.change(_SAMPLING, "uniform", "timestep_sampling", "it draws evenly", "taken")
+        work.change(_SAMPLING, "uniform", "timestep_sampling", "it draws all levels equally", "taken")
         if _SHIFT in work.ours:
             work.drop(_SHIFT, "not needed", "a shift by 1 changes nothing")
     else:
@@ -79,7 +79,7 @@ def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
         if str(scheme) == "mode":
             drawn, scale = "by mode", _spread(_number(work, _MODE_SCALE))
         work.change(_SAMPLING, "shift", "timestep_sampling",
-                    f"it draws {drawn} before it shifts; shift does so nearly at sigmoid_scale {scale}")  # fmt: skip
+                    f"it draws {drawn} before the shift; shift with sigmoid_scale {scale} is close to it")  # fmt: skip
         work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
         work.take(_SCALE, scale, work.origin.get(_SCALE, "sigmoid_scale"))
 
@@ -102,7 +102,7 @@ def _logit_normal(work: Work, mean: float, std: float, why: str) -> None:
     for path, value in ((_MEAN, mean), (_STD, std)):
         work.take(path, round(value, 6) + 0.0, work.origin.get(path, path.rpartition(".")[2]))
     if _SHIFT in work.ours:
-        work.drop(_SHIFT, "not needed", "it is in logit_mean, or has no effect there")
+        work.drop(_SHIFT, "not needed", "it is in logit_mean, or has no effect in the other program")
 
 
 def _by_size(work: Work, drawn: str) -> None:
@@ -121,7 +121,7 @@ def _by_size(work: Work, drawn: str) -> None:
     side = work.ours.get("dataset.resolution", by_path()["dataset.resolution"].default)
     tokens = int(side / 16) ** 2 if isinstance(side, int | float) else 4096
     shift = round(line.shift(tokens), 4)
-    work.change(_SAMPLING, "shift", "timestep_sampling", f"{shift} is {title}'s shift for pictures of {side} px{mixed}")
+    work.change(_SAMPLING, "shift", "timestep_sampling", f"{shift} is {title}'s shift for images of {side} px{mixed}")
     work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
 
 
@@ -131,7 +131,7 @@ def _mirrored(work: Work) -> None:
     if (low, high) == (0, 1000) or not all(isinstance(each, int | float) for each in (low, high)):
         return
     for path, value in zip(_LIMITS, (1000 - high, 1000 - low), strict=True):
-        why = "there it counts from pure noise"
+        why = "the other program counts from pure noise"
         if path in work.ours:
             work.change(path, value, path.rpartition(".")[2], why)
         else:

@@ -1,4 +1,4 @@
-"""What the other program takes where a file says nothing, and ours takes something else."""
+"""Takes the other program's defaults over where a file has no value and ours differ."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.importers import tables
+from backend.importers.names import setting_of
 from backend.importers.notes import Note, shown
 from backend.importers.values import READERS, is_off
 from backend.importers.work import Work
@@ -19,7 +20,7 @@ def take_unsaid(work: Work) -> None:
     if work.kind == "sd-scripts":
         said |= tables.FAMILY_DEFAULTS.get(work.family, {})
         if work.family == "flux" and "model_prediction_type" not in work.values:
-            why = "sigma_scaled is what sd-scripts takes, but FLUX is trained on the velocity, as it was made"
+            why = "sd-scripts uses sigma_scaled, but FLUX is trained on the velocity, as in its pretraining"
             work.notes.append(Note("model_prediction_type", "default", f"not in the file: {why}"))
     if said and not is_off(work.values.get("full_bf16")):
         said["save_precision"] = "bf16"
@@ -32,17 +33,19 @@ def take_unsaid(work: Work) -> None:
         if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
             _take(work, key, value, program, said)
     if "enable_bucket" not in work.all_values:
-        why = "there all pictures are cropped to one size, here they keep their shape"
+        why = "the other program crops all images to one size; in Monotile they keep their shape"
         work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
 
 
 def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any]) -> None:
-    goal, reader = tables.KEYS[key]
+    known = setting_of(key)
+    assert known is not None, f"{key} is not a known name"
+    goal, reader = known
     if goal in work.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours):
         return
     near = READERS[reader](key, value, {**said, **work.values})
     work.take(goal, near.value, key)
-    why = f"not in the file: {shown(key, value)} is what {program} takes"
+    why = f"not in the file: {shown(key, value)} is what {program} uses"
     work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
 
 

@@ -84,12 +84,12 @@ def _resolution(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     parts = re.split(r"[,x]", value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     sides = [number(part) for part in parts]
     if not sides or len(sides) > 2 or any(isinstance(s, bool) or not isinstance(s, int | float) for s in sides):
-        raise Left(f"{value!r} is no size; write 1024 or 1024,1024")
+        raise Left(f"{value!r} is not a size; write 1024 or 1024,1024")
     if sides[0] == sides[-1]:
         return Taken(sides[0])
     side = round(math.sqrt(abs(sides[0] * sides[-1])))
     return Taken(
-        side, f"{sides[0]} x {sides[-1]} is the area of a square of {side} px; sizes follow each picture's shape"
+        side, f"{sides[0]} x {sides[-1]} is the area of a square of {side} px; sizes depend on each image's shape"
     )
 
 
@@ -97,7 +97,7 @@ def _bucket_step(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     step = number(value)
     if isinstance(step, int) and step > 0 and step % 16:
         rounded = math.ceil(step / 16) * 16
-        return Taken(rounded, f"sides are multiples of 16 px here, so {step} becomes {rounded}")
+        return Taken(rounded, f"sides are multiples of 16 px, so {step} becomes {rounded}")
     return Taken(step)
 
 
@@ -108,15 +108,15 @@ def _full_bf16(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _rate(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     rate = number(value[0] if isinstance(value, list) and value else value)
     if is_off(rate):
-        raise Left("0 or empty: learning_rate holds for it, or it is not trained", needed=False)
+        raise Left("0 or empty: it uses learning_rate, or it is not trained", needed=False)
     different = isinstance(value, list) and len(set(map(str, value))) > 1
-    return Taken(rate, "text encoders have one rate here; the first is taken" if different else "")
+    return Taken(rate, "Monotile has one rate for all text encoders; the first is used" if different else "")
 
 
 def _optimizer(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     name = str(value).strip()
     if name.lower().startswith("dadapt"):
-        return Taken("prodigy", "D-Adaptation is not offered; Prodigy finds the rate by itself too, and came from it")
+        return Taken("prodigy", "D-Adaptation is not supported; Prodigy, which finds the rate itself too, is used")
     return Taken(next((ours for theirs, ours in OPTIMIZERS.items() if theirs.lower() == name.lower()), name))
 
 
@@ -131,19 +131,19 @@ def _class_path(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     path = str(value).strip()
     path = path if "." in path else f"torch.optim.lr_scheduler.{path}"
     if not CLASS_PATH.fullmatch(path):
-        raise Left("a scheduler of one's own needs its whole path, such as package.Class")
+        raise Left("a scheduler class needs its whole path, such as package.Class")
     return Taken(path)
 
 
 def _warmup(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value) and not is_off(all_.get("lr_warmup")):
-        raise Left("0: the share in lr_warmup rules", needed=False)
+        raise Left("0: the share in lr_warmup has priority", needed=False)
     return Taken(number(value))
 
 
 def _percent(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if not is_off(all_.get("lr_warmup_steps")):
-        raise Left("the steps in lr_warmup_steps rule", needed=False)
+        raise Left("the steps in lr_warmup_steps have priority", needed=False)
     share = number(value)
     return Taken(share / 100 if isinstance(share, int | float) and not isinstance(share, bool) else share)
 
@@ -152,14 +152,15 @@ def _alpha(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if not is_off(value):
         return Taken(number(value))
     rank = number(all_.get("network_dim"))
-    return Taken(4 if is_off(rank) else rank, "0 means an alpha as large as the rank there")
+    return Taken(4 if is_off(rank) else rank, "in the other program 0 means an alpha equal to the rank")
 
 
 def _seed(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     seed = number(value)
     if value in (None, "", 0, "0") or (isinstance(seed, int) and seed < 0):
         raise Left(
-            "there a new seed is drawn for each run; here it is always the same, so that runs can be compared", False
+            "the other program uses a new seed for each run; Monotile always the same, so that runs can be compared",
+            False,
         )
     return Taken(seed)
 
@@ -184,13 +185,15 @@ def _buckets(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value) or number(value) == 1:
         raise Left("off", needed=False)
     if str(all_.get("timestep_sampling", "sigma")).strip() == "sigma":
-        raise Left("it has no effect on sigma, which draws by itself", needed=False)
-    return Taken(True, f"levels take turns in {number(value)} parts there, here in as many as a step has rows, or 8")
+        raise Left("it has no effect with sigma", needed=False)
+    return Taken(
+        True, f"the other program has {number(value)} buckets of levels; Monotile as many as a step has rows, or 8"
+    )
 
 
 def _discount(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value) and is_off(all_.get("multires_noise_iterations")):
-        raise Left("multires_noise_iterations is 0, so that it is not used", needed=False)
+        raise Left("it is not used, because multires_noise_iterations is 0", needed=False)
     return Taken(number(value))
 
 
@@ -200,13 +203,17 @@ def _v_prediction(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _compile(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off there; compile stays as it is set here, and can be switched off in the Compile tab", False)
+        raise Left(
+            "off in the other program; compile does not change here, and can be turned off on the Compile tab", False
+        )
     return Taken(True)
 
 
 def _backend(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off there; compile stays as it is set here, and can be switched off in the Compile tab", False)
+        raise Left(
+            "off in the other program; compile does not change here, and can be turned off on the Compile tab", False
+        )
     return Taken(str(value).strip().lower())
 
 
@@ -235,21 +242,23 @@ def _attention(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if name in _KERNELS:
         return Taken(_KERNELS[name])
     if name in _SAME:
-        return Taken(_SAME[name], f"{name} is not used here; auto takes the fastest kernel, with the same result")
-    raise Left(f"{name} is not offered; attention stays as it is set here")
+        return Taken(_SAME[name], f"Monotile does not use {name}; auto uses the fastest kernel, with the same result")
+    raise Left(f"{name} is not supported; the attention setting does not change")
 
 
 def _fp8(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("off", needed=False)
     scaled = key == "fp8_scaled" or not is_off(all_.get("fp8_scaled"))
-    return Taken("fp8", "" if scaled else "fp8 weights have a scale here, as with fp8_scaled: more exact, as small")
+    return Taken(
+        "fp8", "" if scaled else "Monotile's fp8 weights have a scale, as with fp8_scaled: more exact, as small"
+    )
 
 
 def _int8_text(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("off", needed=False)
-    return Taken("int8", "text encoders are kept in int8 here: as small as fp8, and more exact")
+    return Taken("int8", "Monotile uses int8 for text encoders: as small as fp8, and more exact")
 
 
 def _tiling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -261,7 +270,7 @@ def _tiling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _factor(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     factor = number(value)
     if isinstance(factor, int) and factor < 1:
-        raise Left("-1: both factors of a LoKr are as square as they can be", needed=False)
+        raise Left("-1: both factors of a LoKr are as square as possible", needed=False)
     return Taken(factor)
 
 
@@ -285,9 +294,9 @@ def _keep_last(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
         return Taken(kept)  # a number of files, though its name says epochs
     every = number(all_.get("save_every_n_steps"))
     if not isinstance(every, int) or not isinstance(kept, int) or every < 1:
-        raise Left("it counts only beside save_every_n_steps", needed=False)
+        raise Left("it is used only together with save_every_n_steps", needed=False)
     files = kept // every + 1
-    return Taken(files, f"there files of the last {kept} steps stay, which are {files}")
+    return Taken(files, f"the other program keeps the files of the last {kept} steps, which are {files}")
 
 
 def _precision(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
@@ -298,7 +307,9 @@ def _precision(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _dropout(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     share = number(value)
-    return Taken(share, "" if is_off(share) else "there what leaves the first matrix is dropped, here what enters it")
+    return Taken(
+        share, "" if is_off(share) else "the other program drops outputs of the first matrix, Monotile its inputs"
+    )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -317,7 +328,7 @@ def _multipliers(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     count = len(_listed(all_.get("base_weights")))
     given = [number(each) for each in (value if isinstance(value, list | tuple) else [value])][:count]
     if not given:
-        raise Left("nothing is merged", needed=False)
+        raise Left("no LoRA is merged", needed=False)
     return Taken(given + [1.0] * (count - len(given)))
 
 
@@ -325,8 +336,8 @@ def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
         raise Left("off", needed=False)
     if str(value) == "wandb":
-        raise Left("only TensorBoard's files are offered")
-    near = "wandb is not offered; only TensorBoard's files are written" if str(value) == "all" else ""
+        raise Left("only TensorBoard files are supported")
+    near = "wandb is not supported; only TensorBoard files are written" if str(value) == "all" else ""
     return Taken(True, near)
 
 

@@ -1,4 +1,4 @@
-"""Holds one file on its way: our values so far, where each comes from, and what was said of each name."""
+"""Holds the state of one import: our values so far, where each comes from, and the notes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Say(Protocol):
 class Work:
     """values: names with values there. ours: our values by path. origin: the name there that each comes from.
 
-    dataset: the data set file that goes with it, which may be the file itself. data: all that it says.
+    dataset: the data set file that belongs to it, which may be the file itself. data: all that it says.
     wanted: the family that the person names, for a file that tells none.
     """
 
@@ -53,7 +53,7 @@ class Work:
 
     @property
     def family(self) -> str:
-        """The family that the file is for; empty where it can't be told."""
+        """The family that the file is for; empty where it is not known."""
         return str(self.ours.get("model.family", ""))
 
     @property

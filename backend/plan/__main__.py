@@ -41,10 +41,10 @@ _OWN = ("json", "progress", "vram", "help")
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Plan and write the result; 0 when a run could start on it, 1 when not, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="launcher.py plan", description="Steps, batches, buckets and graphs.")
-    parser.add_argument("config", type=Path, help="settings file (TOML); any setting may follow as --name value")
+    parser.add_argument("config", type=Path, help="settings file (TOML); settings can follow as --name value")
     parser.add_argument("--json", action="store_true", help="one JSON document a line")
     parser.add_argument("--progress", action="store_true", help="lines of progress before the result")
-    parser.add_argument("--vram", type=_gigabytes, metavar="GB", help="memory of a card that is elsewhere")
+    parser.add_argument("--vram", type=_gigabytes, metavar="GB", help="memory in GB of another GPU")
     try:
         own, overrides = split(sys.argv[1:] if argv is None else argv, _OWN)
     except Refused as refused:
@@ -86,7 +86,7 @@ def _gigabytes(text: str) -> float:
     except ValueError:
         size = 0.0
     if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no size of a card; give it in GB, such as 12")
+        raise argparse.ArgumentTypeError(f"{text} is not a memory size; write it in GB, such as 12")
     return size
 
 

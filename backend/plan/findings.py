@@ -1,4 +1,4 @@
-"""What to know about a plan: what is enlarged, cropped, left out, never trained, extra graphs; and the best mode."""
+"""Finds what to know about a plan: what is enlarged, cropped, left out, never trained, extra graphs, the best mode."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
     if static.impossible is not None and exact.impossible is None:
         return _without_static(plan)
     if not plan.items or static.impossible is not None:
-        return "static", "One token count for every picture is one graph, whatever the pictures are."
+        return "static", "One token count for every image needs one graph, whatever the sizes are."
     sizes = len({fit.bucket.tokens for fit in off.fits})
     if not cfg.compile.compile and plan.batch_size == 1:
-        return "off", "Nothing is compiled and each batch is one picture, so padding would only cost time."
+        return "off", "Nothing is compiled and each batch has one image, so padding would only cost time."
     if len({*off.graphs.training, *off.graphs.sampling, *off.graphs.validation}) == 1:
-        return "static", "All pictures and samples have one shape already: one graph, and nothing is padded."
+        return "static", "All images and samples already have one shape: one graph, and no padding."
     if static.padding > _MUCH_PADDING:
         return "dynamic", (
-            f"The pictures differ so much in size that static would pad {static.padding:.0%} of all image tokens. "
+            f"The images differ so much in size that static would pad {static.padding:.0%} of all image tokens. "
             f"dynamic compiles once for all {count_of(sizes, 'token count')} and pads nothing."
         )
     reason = (
         f"{count_of(sizes, 'different token count')} become one, with {static.padding:.1%} padding, masked exactly: "
-        f"{count_of(static.graphs.per_class, 'graph')} a block class, where each size on its own would need "
+        f"{count_of(static.graphs.per_class, 'graph')} a block class, where separate sizes would need "
         f"{_fixed_graphs(plan)}"
     )
     if plan.batch_size > 1 and len(off.never) + off.steps.left_per_epoch > static.steps.left_per_epoch:
-        reason += "; pictures of all sizes share batches, so fewer are left out"
+        reason += "; images of all sizes share batches, so fewer are left out"
     if exact.impossible is None and exact.crop <= static.crop + 0.01:
         reason += (
-            f". exact_buckets would pad nothing, for {count_of(exact.graphs.per_class, 'graph')} a block class and "
-            f"{exact.crop:.1%} mean cropping (static: {static.crop:.1%})"
+            f". exact_buckets would pad nothing, but needs {count_of(exact.graphs.per_class, 'graph')} a block class "
+            f"and {exact.crop:.1%} mean cropping (static: {static.crop:.1%})"
         )
     return "static", reason + "."
 
@@ -80,7 +80,7 @@ def _without_static(plan: Plan) -> tuple[ShapeMode, str]:
     if not plan.compile:
         return "off", "Nothing is compiled, and buckets in equal steps crop least."
     if off.impossible is None and off.graphs.per_class <= exact.graphs.per_class:
-        return "off", f"The pictures make {count_of(off.graphs.per_class, 'graph')} a block class as they are."
+        return "off", f"The images make {count_of(off.graphs.per_class, 'graph')} a block class as they are."
     return "exact_buckets", (
         f"{count_of(exact.graphs.per_class, 'graph')} a block class for all sizes, without padding and with "
         f"{exact.crop:.1%} mean cropping (off: {count_of(off.graphs.per_class, 'graph')}, {off.crop:.1%}). "
@@ -102,21 +102,21 @@ def _fixed_graphs(plan: Plan) -> int:
 def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
     steps = plan.steps
     if steps.batches_per_epoch == 0:
-        text = f"No batch can be made: no group of pictures holds a whole batch of {plan.batch_size}"
-        yield Finding("no_batches", "error", text, "Lower batch_size, or add pictures.", (), "dataset.batch_size")
+        text = f"No batch can be made: no group of images is large enough for a batch of {plan.batch_size}"
+        yield Finding("no_batches", "error", text, "Lower batch_size, or add images.", (), "dataset.batch_size")
     elif steps.steps == 0:
         text = (
-            f"Not one step: {count_of(steps.asked_epochs or 0, 'epoch')} make {steps.batches_over} batches, and a step "
-            f"takes {steps.accumulation}"
+            f"The run has no step: {count_of(steps.asked_epochs or 0, 'epoch')} make {steps.batches_over} batches, and "
+            f"one step needs {steps.accumulation}"
         )
         remedy = "Lower gradient_accumulation_steps, or raise max_train_epochs."
         yield Finding("no_steps", "error", text, remedy, (), "training.gradient_accumulation_steps")
     elif steps.batches_over:
-        text = f"The last {count_of(steps.batches_over, 'batch')} make no whole step"
+        text = f"The last {count_of(steps.batches_over, 'batch')} are not enough for a step"
         yield Finding("batches_over", "note", text, "", (), "training.gradient_accumulation_steps")
     if 0 < steps.epochs < 1 and cfg.dataset.sample_ratio >= 1:
         share = f"{steps.epochs:.0%}" if steps.epochs >= 0.01 else f"{steps.epochs:.2%}"
-        text = f"The run ends after {share} of the first epoch: not every picture is trained"
+        text = f"The run ends after {share} of the first epoch: not all images are trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
 
@@ -127,17 +127,17 @@ def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:
     for name, fits in plan.validation_fits.items():
         pairs += zip(plan.validation[name], fits, strict=True)
     longer = [item.path for item, fit in pairs if max(fit.bucket.width, fit.bucket.height) > most]
-    end = f"and this model's positions end at {most} px"
+    end = f"and this model supports at most {most} px"
     if longer:
         names = name_files([path.name for path in longer])
-        text = f"{count_of(len(longer), 'picture')} would have a longer side than the model knows, {end}: {names}"
+        text = f"{count_of(len(longer), 'image')} would have a longer side than the model supports, {end}: {names}"
         remedy = f"Set max_bucket_size to {most} or less."
         yield Finding("too_long", "error", text, remedy, tuple(map(str, longer)), "dataset.max_bucket_size")
     for index, prompt in enumerate(cfg.sampling.prompts if sampling_is_on(cfg) else ()):
         size = fitting_size(prompt.width, prompt.height, plan.geometry)
         if max(size) > most:
             text = f"Sample {index + 1} is {size[0]}x{size[1]} px, {end}"
-            yield Finding("too_long", "error", text, "Draw it smaller.", (), f"sampling.prompts[{index}].width")
+            yield Finding("too_long", "error", text, "Make it smaller.", (), f"sampling.prompts[{index}].width")
 
 
 def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
@@ -147,17 +147,17 @@ def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
         names = name_files([plan.items[index].path.name for index in chosen.never])
         few = sum(1 for group in steps.groups if not group.used)
         text = (
-            f"{count_of(len(files), 'picture')} never trained: {count_of(few, 'group')} of equal size with fewer than "
+            f"{count_of(len(files), 'image')} never trained: {count_of(few, 'group')} of equal size with fewer than "
             f"batch_size = {plan.batch_size}: {names}"
         )
-        remedy = "Lower batch_size, or add pictures of these sizes."
+        remedy = "Lower batch_size, or add images of these sizes."
         if plan.mode != "static" and len(plan.modes["static"].never) < len(files) and not _lacks(plan, "static"):
             remedy = "Set shape_mode to static, where all sizes share batches, or batch_size to 1."
         yield Finding("never_trained", "warning", text, remedy, files, "dataset.batch_size")
     falling = sum(group.left for group in steps.groups if group.used)
     if falling:
         what = (
-            count_of(falling, "picture") if steps.images == steps.entries else f"{falling:,} of {steps.entries:,} turns"
+            count_of(falling, "image") if steps.images == steps.entries else f"{falling:,} of {steps.entries:,} turns"
         )
         if plan.sample_ratio < 1:
             text = f"{what} left out of each epoch by sample_ratio {plan.sample_ratio:g}, others each time"
@@ -180,12 +180,12 @@ def _scaled(cfg: Config, plan: Plan) -> Iterable[Finding]:
         most = max(fits[index].scale for index in larger)
         worst = sorted(larger, key=lambda index: -fits[index].scale)
         names = name_files([plan.items[index].path.name for index in worst])
-        text = f"{count_of(len(larger), 'picture')} smaller than their bucket, enlarged up to {most:.3g} times: {names}"
-        remedy = "Turn on no_upscale to keep them at their own size, or leave small ones out."
+        text = f"{count_of(len(larger), 'image')} smaller than their bucket, enlarged up to {most:.3g} times: {names}"
+        remedy = "Turn on no_upscale to keep them at their own size, or remove small ones."
         if cfg.dataset.no_upscale and plan.mode == "exact_buckets":
-            remedy = "no_upscale can't hold in exact_buckets; choose another shape_mode to have it."
+            remedy = "no_upscale does not work with exact_buckets; choose another shape_mode to use it."
         elif cfg.dataset.no_upscale:
-            remedy = "They are smaller than one token or step; leave them out."
+            remedy = "They are smaller than one token or step; remove them."
         files = tuple(str(plan.items[index].path) for index in worst)
         severity = "warning" if most > _MUCH_ENLARGED else "note"
         yield Finding("enlarged", severity, text, remedy, files, "dataset.no_upscale")
@@ -195,7 +195,7 @@ def _scaled(cfg: Config, plan: Plan) -> Iterable[Finding]:
         over = _above(cfg, plan, count)
         text = (
             f"static_token_count {count} is less than the {asked} tokens of {cfg.dataset.resolution} px: "
-            f"{count_of(len(over), 'picture')} scaled to fit, to about {side} x {side} px"
+            f"{count_of(len(over), 'image')} scaled to fit, to about {side} x {side} px"
         )
         remedy = f"Raise static_token_count to {asked}, or lower resolution to {side}."
         files = tuple(str(plan.items[index].path) for index in over)
@@ -254,22 +254,22 @@ def _cropped(cfg: Config, plan: Plan) -> Iterable[Finding]:
         limit = max(max(b.width / b.height, b.height / b.width) for b in table.buckets)
         names = name_files([plan.items[index].path.name for index in beyond])
         text = (
-            f"{count_of(len(beyond), 'picture')} longer than any bucket ({limit:.3g} to 1), cropped by up to "
+            f"{count_of(len(beyond), 'image')} longer than any bucket ({limit:.3g} to 1), cropped by up to "
             f"{fits[beyond[0]].crop:.0%}: {names}"
         )
         setting, change = _nearer_limit(cfg, plan, table, plan.items[beyond[0]])
-        remedy = f"{change}, crop them yourself, or leave them out."
+        remedy = f"{change}, crop them yourself, or remove them."
         yield Finding("beyond_limits", "warning", text, remedy, _files(plan, beyond), setting)
     much = sorted((i for i, f in enumerate(fits) if f.crop > _MUCH_CROP and not f.beyond), key=lambda i: -fits[i].crop)
     if much:
         names = name_files([plan.items[index].path.name for index in much])
-        text = f"{count_of(len(much), 'picture')} cropped by {_MUCH_CROP:.0%} to {fits[much[0]].crop:.0%}: {names}"
+        text = f"{count_of(len(much), 'image')} cropped by {_MUCH_CROP:.0%} to {fits[much[0]].crop:.0%}: {names}"
         remedy = "Lower bucket_step: smaller steps have buckets nearer to them."
         if plan.mode == "exact_buckets":
             nearer = [mode for mode in ("static", "dynamic", "off") if not _lacks(plan, mode)]
             remedy = f"Set shape_mode to {' or '.join(nearer)}, with buckets nearer to them."
         elif whole_step(cfg.dataset.bucket_step, plan.geometry) <= plan.geometry.pixels_per_token:
-            remedy = "Crop them yourself, or leave them out."
+            remedy = "Crop them yourself, or remove them."
         yield Finding("cropped", "note", text, remedy, _files(plan, much), "dataset.bucket_step")
 
 
@@ -283,20 +283,20 @@ def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
         tokens = prompt_tokens(prompt, plan.references)
         name = f"Sample {index + 1} ({size[0]}x{size[1]}, {tokens} tokens)"
         if size != (prompt.width, prompt.height):
-            text = f"{name} is drawn at that size: {prompt.width}x{prompt.height} makes no whole tokens"
+            text = f"{name} is made at that size: {prompt.width}x{prompt.height} is not a whole number of tokens"
             yield Finding("sample_size", "note", text, "", (), setting)
         if not cfg.compile.compile or not counts:
             continue
         if plan.mode == "static" and tokens > max(counts):
             text = f"{name} is above the static {max(counts)}: a graph of its own"
-            remedy = "Draw it smaller, or raise static_token_count to its tokens."
+            remedy = "Make it smaller, or raise static_token_count to its tokens."
             yield Finding("sample_graph", "note", text, remedy, (), setting)
         elif plan.mode in ("exact_buckets", "off") and tokens not in counts:
             text = f"{name} has a token count that no bucket has: a graph of its own"
-            remedy = f"Draw it at {_nearest_size(plan, *size)} to share one."
+            remedy = f"Set it to {_nearest_size(plan, *size)} to use an existing graph."
             yield Finding("sample_graph", "note", text, remedy, (), setting)
     if plan.batch_size > 1 and cfg.compile.compile:
-        text = f"Samples are drawn one at a time, so their graphs are not those of batches of {plan.batch_size}"
+        text = f"Samples are made one at a time, so that they need other graphs than batches of {plan.batch_size}"
         yield Finding("sample_batch", "note", text, "", (), "dataset.batch_size")
 
 
@@ -310,9 +310,7 @@ def _nearest_size(plan: Plan, width: int, height: int) -> str:
 def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
     unit, step = plan.geometry.pixels_per_token, cfg.dataset.bucket_step
     if step % unit:
-        text = (
-            f"bucket_step {step} is no multiple of the {unit} px of a token; {whole_step(step, plan.geometry)} is used"
-        )
+        text = f"bucket_step {step} is not a multiple of a token ({unit} px); {whole_step(step, plan.geometry)} is used"
         yield Finding("bucket_step", "note", text, "", (), "dataset.bucket_step")
     limit, needed = plan.set_limit, plan.graphs.per_class * plan.graphs.backends
     if plan.compile and limit is not None and limit < needed:
@@ -325,16 +323,16 @@ def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
     if plan.linear_out:
         text = (
             f"disable_linear is on: each linear layer is a graph break, and each of the {plan.planned_graphs} planned "
-            "graphs is made in pieces (FLUX on an H100: 17 graphs and 20 breaks in place of 2 graphs, for twice the "
+            "graphs is made of pieces (FLUX on an H100: 17 graphs and 20 breaks in place of 2 graphs, for twice the "
             "time of a step)"
         )
         yield Finding("linear_out", "note", text, "Set disable_linear to auto.", (), "compile.disable_linear")
     mode = cfg.compile.compile_mode
     if recording_of(cfg) == "on" and cfg.compile.cuda_graphs == "auto":
-        text = f"compile_mode {mode} is {RECORDING_MODES[mode]} with training passes recorded as by cuda_graphs = on"
+        text = f"compile_mode {mode} is {RECORDING_MODES[mode]} with training passes recorded as with cuda_graphs = on"
         yield Finding("recorded", "note", text, "", (), "compile.compile_mode")
     if cfg.compile.caption_buckets and plan.caption_buckets is None:
-        text = "How long captions are can't be told without the model's tokenizer.json, so they are not trimmed"
+        text = "The length of captions is not known without the model's tokenizer.json, so they are not trimmed"
         remedy = "Choose a base model with a tokenizer.json, or leave caption_buckets empty."
         yield Finding("no_tokenizer", "warning", text, remedy, (), "compile.caption_buckets")
 

@@ -1,4 +1,4 @@
-"""How many graphs the shapes of a run will cost: dynamo's own bookkeeping, played through without torch.
+"""Counts the graphs that the shapes of a run need: dynamo's own bookkeeping, simulated without torch.
 
 Every shape that reaches a compiled block is checked against the graphs there are; one that fits none makes a new graph.
 The blocks of a class share their code, so the count is per class; training and no-grad calls never share a graph.

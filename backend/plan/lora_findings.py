@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
 
 _DORA = (
-    "ComfyUI and Forge draw a DoRA stronger or weaker than it was trained: they divide by the lengths of the base's "
-    "own weights instead of the changed ones. Small changes differ little, large ones by a quarter and more"
+    "ComfyUI and Forge show a DoRA stronger or weaker than it was trained: they divide by the lengths of the base's "
+    "own weights instead of the changed ones. Small changes differ little, large ones by a quarter or more"
 )
 
 
@@ -34,7 +34,9 @@ def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Ite
     """What to know about the LoRA files of a run that trains `layers` (module paths) of the denoiser."""
     kind, layout = cfg.network.network_type, cfg.saving.save_layout
     if kind == "dora" and layout == "kohya":
-        remedy = "Judge it by the samples here, or by diffusers or LyCORIS; set network_type to lora for ComfyUI."
+        remedy = (
+            "Judge it by the samples of this run, or by diffusers or LyCORIS; set network_type to lora for ComfyUI."
+        )
         yield Finding("dora_elsewhere", "note", _DORA, remedy, (), "network.network_type")
     if layout != "kohya" or kind not in ("lora", "dora") or not facts.diffusers_layers:
         return
@@ -42,8 +44,8 @@ def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Ite
     lost = [path for path in layers if not any(pattern.fullmatch(path) for pattern in patterns)]
     if lost:
         text = (
-            f"diffusers leaves {count_of(len(lost), 'layer')} out of a LoRA file in kohya's layout, without a word "
+            f"diffusers leaves {count_of(len(lost), 'layer')} out of a LoRA file in kohya's layout, without a message "
             f"({', '.join(lost[:3])})"
         )
-        remedy = "For diffusers set save_layout to diffusers, which ComfyUI reads too, or leave the layers out."
+        remedy = "For diffusers set save_layout to diffusers, which ComfyUI reads too, or exclude these layers."
         yield Finding("diffusers_leaves_out", "warning", text, remedy, (), "saving.save_layout")

@@ -1,4 +1,4 @@
-"""The shape plan: from scanned sizes and settings to shapes, graphs, batches and steps. Arithmetic, without torch.
+"""Makes the shape plan: from scanned sizes and settings to shapes, graphs, batches and steps. Without torch.
 
 `make_plan` is what the page shows, the log tells and the trainer runs by: the buckets, the batch order and the caption
 dropout of a run come from its `Plan` and from nowhere else.
@@ -83,7 +83,7 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
         try:
             geometry = row.geometry(base)
         except ValueError as error:
-            text = f"The base model can't be read ({error}); planned with the usual {row.title} geometry"
+            text = f"The base model can't be read ({error}); the plan uses the usual {row.title} sizes"
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
     facts = row if base is None else row.narrowed(base)

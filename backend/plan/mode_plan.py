@@ -1,4 +1,4 @@
-"""What one shape mode makes of the scanned pictures: buckets, groups, steps, and the shapes that reach the blocks."""
+"""Plans one shape mode for the scanned images: buckets, groups, steps, and the shapes that reach the blocks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much each timestep of a diffusion schedule counts in the loss, in plain numbers: for the page's picture.
+"""Computes how much each timestep of a diffusion schedule counts in the loss, in plain numbers: for the page's plot.
 
-The same arithmetic as `backend.objectives.diffusion`, which names the sources; a test holds the two against each other.
+The same arithmetic as `backend.objectives.diffusion`, which names the sources; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""After how many steps a compile has paid for itself. Torch-free: the page and `launcher.py plan` show it."""
+"""Computes after how many steps a compile pays off. Torch-free: the page and `launcher.py plan` show it."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class Payback:
         """The answer for people, and what it rests on; or what is missing to give it."""
         if self.compiled is None or self.compile_seconds is None:
             return (
-                "After how many steps the compile has paid for itself is not known yet: no compiled run of these "
+                "After how many steps the compile pays off is not known yet: no compiled run of these "
                 "settings has been timed here."
             )
         took = spoken(self.compile_seconds)
         if self.eager is None:
             return (
-                f"Compiling took {took}. After how many steps that has paid for itself is not known: train these "
-                f"settings once for {_FEWEST_STEPS * 4} steps with compile off, and it will be."
+                f"Compiling took {took}. After how many steps it pays off is not known: train these "
+                f"settings once for {_FEWEST_STEPS * 4} steps with compile off to know it."
             )
         steps = f"{self.compiled:.3g} s a step against {self.eager:.3g} s eager ({self.source})"
         if self.steps is None:
             return f"Compiling took {took} and saves no time here: {steps}."
-        return f"The compile ({took}) has paid for itself after {self.steps:,} steps: {steps}."
+        return f"The compile ({took}) pays off after {self.steps:,} steps: {steps}."
 
 
 def steps_to_pay(compile_seconds: float, s_per_step: float, speedup: float) -> int | None:
@@ -165,7 +165,9 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
     ratio = measured_speedup(checkpointing_of(config), bench) if lends else None
     if ratio is None:
         return Payback(compiled.s_per_step, None, longest)
-    return Payback(compiled.s_per_step, compiled.s_per_step * ratio, longest, "reckoned by the ratio in the benchmarks")
+    return Payback(
+        compiled.s_per_step, compiled.s_per_step * ratio, longest, "estimated with the ratio in the benchmarks"
+    )
 
 
 def _work(config: Config) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""From pictures to steps: repeats, batches, drops, epochs, accumulation, as one sum that a person can check."""
+"""Computes steps from images: repeats, batches, drops, epochs, accumulation, as one sum that a person can check."""
 
 from __future__ import annotations
 

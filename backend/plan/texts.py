@@ -1,4 +1,4 @@
-"""How many text tokens a caption takes to the model, without torch: the family's length, or a caption bucket."""
+"""Counts the text tokens of a caption that reach the model, without torch: the family's length, or a caption bucket."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_preset_is_saved_loaded_undone_deleted_and_brought_back(page: Page) ->
     expect(page.locator("#preset-button")).to_contain_text("mine")
     page.click("#preset-button")
     page.click("[data-preset='flux-lora-80gb']")
-    expect(page.locator(".preset-side tbody tr").first).to_contain_text("Rank")
+    expect(page.locator(".preset-side tbody tr").first).to_contain_text("Network rank (dim)")
     page.click("[data-do=load]")
     expect(page.locator(field(page, "network.network_dim")).first).to_have_value("32")
     page.click("#undo")

@@ -186,7 +186,7 @@ def test_the_compile_tab_and_the_panel_say_when_a_compile_has_paid(panel: tuple[
         if compiles:
             compiled = other
     tab(page, "Compile")
-    expect(page.locator("#payback-note")).to_contain_text("has paid for itself after 480 steps")
+    expect(page.locator("#payback-note")).to_contain_text("pays off after 480 steps")
     expect(page.locator("#cache-export")).to_be_visible()
     expect(page.locator("#cache-import")).to_be_enabled()
     tab(page, "Run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.config.graph_choice import recording_of
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import Config
 from backend.plan.memory.changes import _recordings
 from backend.plan.memory.settings import chosen

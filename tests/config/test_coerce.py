@@ -39,7 +39,6 @@ from backend.config.schema import get
     ],
 )
 def test_unambiguous_ways_to_write_a_value(path: str, given: object, wanted: object) -> None:
-    """CASES C3."""
     section, name = path.split(".")
     cfg = parse({section: {name: given}}).config
     assert cfg is not None

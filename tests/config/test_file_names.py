@@ -43,11 +43,11 @@ def test_a_disk_with_shorter_names_or_a_deep_folder_is_told_before_the_start(
     # an encrypted home folder
     monkeypatch.setattr(os, "pathconf", lambda path, name: 143 if name == "PC_NAME_MAX" else real(path, name))
     (problem,) = [p for p in ready(with_values(Config(), values)) if p.path == "saving.output_dir"]
-    assert "takes no path as long" in problem.text and "143 bytes" in problem.remedy
+    assert "does not allow a path as long" in problem.text and "143 bytes" in problem.remedy
     monkeypatch.undo()
     deep = with_values(Config(), {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)})
     (problem,) = [p for p in ready(deep) if p.path == "saving.output_dir"]
-    assert "takes no path as long" in problem.text and "nearer to the root" in problem.remedy
+    assert "does not allow a path as long" in problem.text and "shorter path" in problem.remedy
 
 
 def test_a_presets_name_fits_with_that_of_its_copy_in_the_trash(tmp_path: Path) -> None:

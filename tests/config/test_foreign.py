@@ -19,6 +19,7 @@ from backend.config.schema import Config, by_path, get
 from backend.importers import reasons, source, tables
 from backend.importers.__main__ import main
 from backend.importers.convert import Converted, convert
+from backend.importers.names import declared_setting, setting_of
 from backend.importers.prompts import read_prompts
 from backend.importers.source import read, read_raw
 from backend.importers.values import READERS
@@ -251,6 +252,13 @@ def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> Non
     assert fates(whole)["kind of training"] == "not offered"
 
 
+def test_tables_repeat_nothing_that_a_declaration_says() -> None:
+    assert [name for name, row in tables.KEYS.items() if declared_setting(name) == row] == []
+    assert setting_of("max_train_steps") == ("training.max_train_steps", "off_at_0"), "0 leaves it empty"
+    assert setting_of("noise_offset") == ("loss.noise_offset", "number"), "0 is a value of it"
+    assert setting_of("train_batch_size") == ("dataset.batch_size", "number"), "by an alias"
+
+
 def test_tables_name_settings_and_readers_that_exist() -> None:
     for keys in (tables.KEYS, *tables.FAMILY_KEYS.values()):
         assert {path for path, _ in keys.values()} <= set(by_path())
@@ -264,15 +272,15 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
     "raw,line,words",
     [
         (b"network_dim = 16\nlearning_rate = 1e\n", 2, ""),
-        (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "no JSON"),
-        (b'{"a": 1}', None, "no settings of a program that is known here"),
-        (b'[{"a": 1}]', None, "no settings of a program that is known here"),
+        (b'{\n"LoRA_type": "Flux1",\n"epoch": 3,,\n}', 3, "not valid JSON"),
+        (b'{"a": 1}', None, "not settings of a program that Monotile knows"),
+        (b'[{"a": 1}]', None, "not settings of a program that Monotile knows"),
         (b"model:\n  rank: 16\n", None, "the file is YAML"),
-        (b"model: [1\nb: 2\n", 2, "no YAML"),
+        (b"model: [1\nb: 2\n", 2, "not valid YAML"),
         (b"a: &x [1]\nconfig: *x\n", None, "repeats parts of itself"),
         (b'accelerate launch train.py --network_dim "16\n', None, "line 1: No closing quotation"),
-        (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which is not among"),
-        (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which is not among"),
+        (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which Monotile does not train"),
+        (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which Monotile does not train"),
         (b'{"training_method": "LORA", "model_type": "CHROMA_1"}', 1, "the model family chroma, which"),
         (b"config:\n  process:\n  - model:\n      arch: wan21\n", 4, "the model family wan, which"),
         (b'pipeline_stages = 1\n[model]\ntype = "hunyuan-video"\n', 3, "the model family hunyuan_video, which"),
@@ -284,7 +292,7 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b"#" * 2_000_001, None, "too large for settings, over 2 MB"),
         (b"\xff\xfe\x00\x00", 1, "UTF-8"),
         (b"", None, "no settings"),
-        (b"schema_version = 1\n[model]\n", None, "Monotile already"),
+        (b"schema_version = 1\n[model]\n", None, "already contains settings of Monotile"),
     ],
 )
 def test_broken_files_are_refused_with_their_line(raw: bytes, line: int | None, words: str) -> None:
@@ -396,4 +404,4 @@ def test_what_is_the_same_in_both_comes_over_unchanged(
 def test_prompt_lines() -> None:
     rows, left = read_prompts("a -- b --W 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
     assert rows == [{"prompt": "a -- b", "steps": 20, "width": 512, "negative_prompt": "x, y", "true_cfg_scale": 1}]
-    assert left == [(1, "--zz", "an unknown flag")]
+    assert left == [(1, "--zz", "an unknown option")]

@@ -366,7 +366,7 @@ def test_sigma_nearly_comes_over_as_it_draws() -> None:
 def test_a_scale_of_mode_is_told_where_it_does_nothing() -> None:
     converted = brought(FLUX | {"timestep_sampling": "sigmoid", "weighting_scheme": "mode", "mode_scale": 0.5})
     (note,) = [note for note in converted.notes if note.key == "mode_scale"]
-    assert note.fate == "not needed" and "drawn by mode" in note.why
+    assert note.fate == "not needed" and "only with mode" in note.why
 
 
 @pytest.mark.parametrize(

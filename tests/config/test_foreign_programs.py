@@ -247,7 +247,7 @@ def test_a_lora_file_gives_the_settings_that_it_was_trained_with(tmp_path: Path)
     said = {note.key: note.fate for note in taken.notes}
     assert said["ss_mystery"] == "unknown" and said["ss_epoch"] == said["modelspec.title"] == "not needed"
     empty = lora_file(tmp_path / "plain.safetensors", {})
-    assert "nothing of how they were trained" in convert(read(empty)).loaded.errors[0].text
+    assert "not how they were trained" in convert(read(empty)).loaded.errors[0].text
 
 
 def test_time_grows_with_a_file_and_no_faster() -> None:
@@ -298,3 +298,14 @@ def test_no_value_whatever_ends_in_an_exception() -> None:
         second = of_document(Document(beside.form, mutated(copy.deepcopy(beside.data), chance)), FILES)
         taken = convert(source, second if chance.random() < 0.3 else None)
         assert taken.loaded.config is not None or taken.loaded.errors
+
+
+@pytest.mark.parametrize(("reads_inside", "fate"), [(False, ["sub-folders are read too"]), (True, [])])
+def test_sub_folders_that_onetrainer_leaves_out_are_mentioned(
+    tmp_path: Path, reads_inside: bool, fate: list[str]
+) -> None:
+    (tmp_path / "cats" / "more").mkdir(parents=True)
+    concept = {"path": str(tmp_path / "cats"), "include_subdirectories": reads_inside, "enabled": True}
+    text = json.dumps({"training_method": "LORA", "concepts": [concept], "optimizer_defaults": {}})
+    converted = convert(read_raw(text.encode()))
+    assert [note.why for note in converted.with_fate("near") if "folder" in note.why] == fate

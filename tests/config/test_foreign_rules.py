@@ -166,7 +166,7 @@ def test_a_data_set_of_another_program_is_said() -> None:
     files = Path(__file__).parent / "foreign"
     for name, beside in (("onetrainer.json", "dataset.toml"), ("flux.toml", "simpletuner_dataset.json")):
         converted = convert(read(files / name), read(files / beside))
-        assert any("can't go with" in note.why for note in converted.with_fate("not offered")), name
+        assert any("can't be used with" in note.why for note in converted.with_fate("not offered")), name
 
 
 def test_control_pictures_go_alone_and_their_folders_stay() -> None:

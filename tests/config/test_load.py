@@ -23,7 +23,7 @@ def test_an_empty_file_is_the_defaults() -> None:
 
 
 def test_absent_keys_take_their_default_and_nothing_else() -> None:
-    """CASES C9: a preset leaves nothing of an earlier one behind."""
+    """A preset leaves nothing of an earlier one behind."""
     first = loads("[dataset]\nbatch_size = 4\ncaption_dropout_rate = 0.1").config
     second = loads("[dataset]\nresolution = 512").config
     assert first is not None and second is not None
@@ -31,7 +31,6 @@ def test_absent_keys_take_their_default_and_nothing_else() -> None:
 
 
 def test_the_whole_data_set_is_in_the_file() -> None:
-    """CASES C8."""
     text = "[[dataset.folders]]\npath = 'a'\n[[dataset.folders]]\npath = 'b'\nnum_repeats = 3"
     cfg = loads(text).config
     assert cfg is not None
@@ -49,7 +48,7 @@ def test_the_whole_data_set_is_in_the_file() -> None:
     ],
 )
 def test_backslashes_in_double_quotes(line: str, mended: str) -> None:
-    """CASES C1: the line and the mend are named, and the value is understood for the rest of the checks."""
+    """The line and the fix are named, and the value is understood for the rest of the checks."""
     loaded = loads(f"# mine\n\n[model]\n{line}\n[dataset]\nbatch_size = 0\n")
     assert [p.line for p in loaded.problems] == [4, 6]
     assert loaded.problems[0].path == "model.base_model"
@@ -59,7 +58,7 @@ def test_backslashes_in_double_quotes(line: str, mended: str) -> None:
 
 
 def test_backslashes_that_are_codes_by_chance() -> None:
-    r"""The cousin of C1: "C:\temp\new" is valid TOML, and means a tab and a new line."""
+    r"""A path in double quotes: "C:\temp\new" is valid TOML, and means a tab and a new line."""
     problem = only(loads('[model]\nbase_model = "C:\\temp\\new"'))
     assert problem.line == 2 and "control character" in problem.text and "single quotes" in problem.remedy
 
@@ -68,7 +67,6 @@ def test_backslashes_that_are_codes_by_chance() -> None:
     ("encoding", "word"), [("gbk", "GBK"), ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("cp1252", "1252")]
 )
 def test_other_encodings(tmp_path: Path, encoding: str, word: str) -> None:
-    """CASES C2."""
     text = {"cp1252": "# für Katzen\n[dataset]\ntrigger_word = 'Kätzchen'\n"}.get(
         encoding, "# 训练设置\n[dataset]\ntrigger_word = '小猫咪和狗'\n"
     )
@@ -116,7 +114,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     ("text", "word"),
     [
         ("compile = True", "small letters"),
-        ("text_length = None", "leave the line out"),
+        ("text_length = None", "remove the line"),
         ("output_name = my lora", "quotes"),
         ("output_name = “a”", "straight"),
         ("seed: 3", "="),
@@ -134,7 +132,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ("x = '''a", "quote"),
     ],
 )
-def test_syntax_errors_have_line_and_mend(text: str, word: str) -> None:
+def test_syntax_errors_have_line_and_fix(text: str, word: str) -> None:
     loaded = loads(text)
     assert loaded.config is None
     assert all(p.line in (1, 2) for p in loaded.problems)
@@ -225,15 +223,14 @@ def test_rules_run_beside_type_errors_but_not_on_unread_values() -> None:
         ("learning_rate", "training", "[optimizer]"),
         ("rank", "network", "network.network_dim"),
         ("lora_rnak", "network", "network.network_dim"),
-        ("network_module", "network", "leave the line out"),
+        ("network_module", "network", "remove the line"),
         ("fp8_base", "model", "memory.base_quantization"),
-        ("lowram", "model", "no such setting yet"),
+        ("lowram", "model", "does not offer it yet"),
         ("wandb_api_key", "logging", "Secrets"),
         ("qwertzuiop", "model", "docs/settings.md"),
     ],
 )
 def test_unknown_names_are_refused_with_what_was_meant(name: str, section: str, remedy: str) -> None:
-    """CASES C12."""
     problem = only(loads(f"[{section}]\n{name} = 1"))
     assert problem.severity == "error" and problem.path == f"{section}.{name}" and problem.line == 2
     assert name in problem.text and remedy in problem.remedy
@@ -269,7 +266,7 @@ def test_unknown_names_at_the_top_and_in_rows() -> None:
         ("compile.caption_buckets", [256, 64], "[64, 256]"),
         ("compile.compile_blocks", [{"blocks": "double:5-2"}], "backwards"),
         ("compile.compile_blocks", [{"blocks": "double:x"}], "double:0-3"),
-        ("compile.static_token_count", 0, "leave it out"),
+        ("compile.static_token_count", 0, "leave it empty"),
         ("dataset.folders", 3, "[[dataset.folders]]"),
         ("dataset.folders", [3], "[[dataset.folders]]"),
         ("dataset.caption_extension", "txt", ".txt"),
@@ -285,7 +282,7 @@ def test_unknown_names_at_the_top_and_in_rows() -> None:
     ],
 )
 def test_a_wrong_value_is_named_and_the_form_stays_usable(path: str, value: object, words: str) -> None:
-    """CASES C13: shown beside the field, and everything else can still be read."""
+    """Shown beside the field, and everything else can still be read."""
     section, name = path.split(".")
     data = {section: {name: value}, "training": {"seed": 7}}
     loaded = parse(data)
@@ -298,7 +295,7 @@ def test_a_wrong_value_is_named_and_the_form_stays_usable(path: str, value: obje
 
 @pytest.mark.parametrize("empty", ["", "   "])
 def test_empty_text_is_unset_or_refused(empty: str) -> None:
-    """CASES C6: an empty folder must not become the root of the disk, or of the project."""
+    """An empty folder must not become the root of the disk, or of the project."""
     for path in ("model.vae", "dataset.cache_dir", "compile.compile_cache_dir", "dataset.trigger_word"):
         section, name = path.split(".")
         cfg = parse({section: {name: empty}}).config

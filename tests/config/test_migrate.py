@@ -134,7 +134,7 @@ def test_what_is_told_to_be_written_is_toml() -> None:
     assert (
         again.config.compile == loads('[compile]\ncompile_args = ["inductor", "default", "true", "no"]').config.compile
     )
-    assert "None" not in limit and loaded.problems[1].remedy == "Take the line out"
+    assert "None" not in limit and loaded.problems[1].remedy == "Remove the line"
 
 
 def test_older_flags_on_the_command_line() -> None:

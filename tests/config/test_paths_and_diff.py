@@ -28,7 +28,6 @@ def test_home_and_its_cousins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.mark.parametrize("empty", ["", "  "])
 def test_an_empty_path_is_no_place(empty: str) -> None:
-    """CASES C6."""
     with pytest.raises(ValueError, match="empty"):
         resolve(empty)
 

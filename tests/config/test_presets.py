@@ -70,7 +70,7 @@ def test_save_load_list(shelf: Shelf) -> None:
 
 
 def test_a_loaded_preset_replaces_everything(shelf: Shelf) -> None:
-    """CASES C9: nothing of the old config stays, and the difference can be shown."""
+    """Nothing of the old config stays, and the difference can be shown."""
     old = with_values(Config(), {"dataset.batch_size": 2, "network.network_dim": 64})
     new = presets.load(presets.find("base", shelf)).config
     assert new is not None and new == with_values(Config(), {"dataset.resolution": 512})
@@ -93,7 +93,6 @@ def test_nothing_is_overwritten_unasked(shelf: Shelf) -> None:
 
 
 def test_an_overwritten_preset_can_come_back_with_its_comments(shelf: Shelf) -> None:
-    """CASES C11."""
     shelf.user.mkdir()
     text = "# my notes\n[dataset]\nbatch_size = 4 # not more!\n"
     (shelf.user / "mine.toml").write_text(text, encoding="utf-8")
@@ -112,7 +111,7 @@ def test_delete_and_restore(shelf: Shelf) -> None:
     again = presets.delete(preset, shelf)
     presets.save(Config(), "mine", shelf=shelf)
     assert presets.restore(again, shelf).name == "mine-2"
-    with pytest.raises(Refused, match="not in the trash"):
+    with pytest.raises(Refused, match="no longer in the trash"):
         presets.restore(again, shelf)
 
 
@@ -129,7 +128,7 @@ def test_rename(shelf: Shelf) -> None:
     assert (renamed.name, renamed.description) == ("Mine", "words")
     with pytest.raises(Refused, match="already"):
         presets.rename(renamed, "OTHER", shelf)
-    with pytest.raises(Refused, match="not there"):
+    with pytest.raises(Refused, match="no longer exists"):
         presets.delete(preset, shelf)
 
 

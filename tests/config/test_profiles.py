@@ -6,7 +6,7 @@ import pytest
 
 from backend.config.load import loads
 from backend.config.profiles import PROFILES, apply_profile
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import with_values
 
 
@@ -31,7 +31,7 @@ def test_a_profile_rules_over_options_and_says_so() -> None:
     loaded = loads(text)
     (warning,) = loaded.problems
     assert (warning.severity, warning.path, warning.line) == ("warning", "compile.compile_mode", 3)
-    assert "Mode" in warning.text and "Dynamic" not in warning.text
+    assert "Compile mode" in warning.text and "Dynamic" not in warning.text
     assert loaded.config is not None and loaded.config.compile.compile_mode == "max-autotune-no-cudagraphs"
 
 

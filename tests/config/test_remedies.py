@@ -12,7 +12,7 @@ from backend.compile.forward_shape import Scene
 from backend.compile.reasons import InForce, Signature, explain
 from backend.compile.report import CompileReport
 from backend.config.family_defaults import shape_mode_of
-from backend.config.rules.rows import RULES
+from backend.config.rules.check import RULES
 from backend.config.schema import Config, by_name, by_path, get, with_values
 from backend.families.table import FAMILIES
 from backend.plan.make_plan import make_plan

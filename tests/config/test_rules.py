@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend.config.load import ready
-from backend.config.rules.rows import RULES, check
+from backend.config.rules.check import RULES, check
 from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
 from tests.tiny.rule_rows import BROKEN, FOLDERS, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, WITHOUT_PACKAGES, Values
@@ -71,8 +71,8 @@ def test_a_family_that_edits_needs_a_control_picture_everywhere() -> None:
     cfg = with_values(Config(), {"model.base_model": "m", **UNPAIRED})
     assert [problem.path for problem in check(cfg, "start")] == [
         "dataset.folders[1].control_path",
-        "validation.validation_folders[0].control_path",
         "sampling.prompts[0].control_image",
+        "validation.validation_folders[0].control_path",
     ]
     assert check(with_values(cfg, {"model.family": "flux_kontext"}), "start") == []
 
@@ -141,7 +141,7 @@ def test_values_with_braces_are_shown_as_they_are() -> None:
     ids=str,
 )
 def test_cuda_graphs_and_accumulation_in_every_spelling(values: Values) -> None:
-    """CASES K5, and its cousins: the backend and a single block's backend record CUDA graphs too."""
+    """The backend and a single block's backend record CUDA graphs too."""
     cfg = with_values(Config(), {**values, "training.gradient_accumulation_steps": 2})
     (error,) = [p for p in check(cfg) if p.severity == "error"]
     assert "inductor" in error.remedy

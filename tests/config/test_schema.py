@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from backend.config.declare import Section, read_section, setting
+from backend.config.names import ELSEWHERE
 from backend.config.schema import (
     SECTIONS,
     Config,
@@ -84,6 +85,13 @@ def test_aliases_name_one_setting_and_no_other_one() -> None:
                 f"{alias}: {claimed.get(alias)} and {s.path}"
             )
             claimed[alias] = s.path
+
+
+def test_labels_are_unique_and_nothing_declared_counts_as_missing() -> None:
+    labels = [s.label for s in ALL]
+    assert sorted(set(labels)) == sorted(labels), "a label alone says which setting it is"
+    declared = set(by_name()) | {alias for s in ALL for alias in s.aliases}
+    assert set(ELSEWHERE) & declared == set(), "a name that is here needs no reason why it is not"
 
 
 @pytest.mark.parametrize("section", SECTIONS)

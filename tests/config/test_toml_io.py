@@ -22,7 +22,7 @@ ALL = settings()
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("declared", ALL, ids=lambda s: s.path)
 def test_every_setting_survives_save_and_load(declared: Setting, whole: bool, tmp_path: Path) -> None:
-    """CASES C4: a field that the form shows but the file forgets."""
+    """A field that the form shows but the file forgets."""
     cfg = with_values(Config(), {declared.path: other_value(declared)})
     apply_profile(cfg)
     path = tmp_path / "settings.toml"
@@ -51,7 +51,7 @@ def test_only_differences_are_written() -> None:
 
 
 def test_whole_holds_everything_that_has_a_value() -> None:
-    """CASES C8: the run's own file must not depend on defaults or on anything outside of it."""
+    """The run's own file must not depend on defaults or on anything outside of it."""
     cfg = Config()
     cfg.dataset.folders = [ImageFolder(path="pictures")]
     data = tomllib.loads(dumps(cfg, whole=True))
@@ -65,7 +65,7 @@ def test_whole_holds_everything_that_has_a_value() -> None:
 
 
 def test_zero_and_false_are_values() -> None:
-    """CASES C5: 0 meant as "off" must not come back as the default."""
+    """0 meant as "off" must not come back as the default."""
     off = {"optimizer.max_grad_norm": 0.0, "optimizer.weight_decay": 0.0, "optimizer.lr_warmup": 0.0}
     off |= {"compile.compile": False, "saving.save_state": False, "training.seed": 0}
     cfg = with_values(Config(), off)
@@ -147,7 +147,6 @@ def test_single_values_for_a_form() -> None:
 
 
 def test_no_secret_of_the_machine_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """CASES C10."""
     planted = "hf_" + "plantedPLANTED0123456789abcdef"
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"):
         monkeypatch.setenv(name, planted)

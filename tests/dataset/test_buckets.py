@@ -63,7 +63,7 @@ def test_token_tables_stay_below_their_count_and_limit(tokens: int, divisor: int
     ("tokens", "expected"), [(4096, (4032, 4200)), (1024, (1008, 1020)), (2304, (2240, 2340)), (16, (15, 16))]
 )
 def test_exact_counts_are_the_most_divisible_ones(tokens: int, expected: tuple[int, ...]) -> None:
-    """For 4096 these are the two that seed 000's authors came to."""
+    """For 4096 these are 4032 and 4200."""
     smallest = 256 if tokens > 16 else 16
     counts = exact_token_counts(tokens, 16, smallest, 2048)
     assert counts == expected
@@ -90,7 +90,7 @@ def test_area_buckets_are_those_of_sd_scripts() -> None:
     assert all(side % 64 == 0 and 256 <= side <= 2048 for size in found for side in size)
 
 
-def test_limits_that_leave_no_bucket_are_an_error_with_a_mend() -> None:
+def test_limits_that_leave_no_bucket_are_an_error_with_a_fix() -> None:
     with pytest.raises(ValueError, match="min_bucket_size"):
         area_buckets(256, 512, 1024, 64, FLUX)
     with pytest.raises(ValueError, match="max_bucket_size"):

@@ -129,7 +129,7 @@ def test_command_writes_progress_and_a_result_that_reads_back(many: Path, tmp_pa
 
 def test_command_in_words_and_exit_codes(many: Path, tmp_path: Path) -> None:
     code, text = run(str(many), "--no_cache")
-    assert code == 0 and text.startswith("20 pictures to use of 20 found")
+    assert code == 0 and text.startswith("20 images to use of 20 found")
     code, text = run(str(tmp_path / "gone"), "--no_cache")
     assert code == 1 and "does not exist" in text
 

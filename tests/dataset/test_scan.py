@@ -74,7 +74,7 @@ def test_many_damaged_files_make_one_sentence_with_all_names(tmp_path: Path) -> 
     for number in range(30):
         (tmp_path / f"{number:02}.png").write_bytes(b"no picture")
     said = finding(look(tmp_path), "unreadable")
-    assert "30 pictures" in said.text and len(said.files) == 30
+    assert "30 images" in said.text and len(said.files) == 30
 
 
 @pytest.mark.parametrize("name", ["a.JPG", "a.Jpg", "a.jpeg", "a.webp", "a.PNG", "a.bmp", "a.TIFF", "a.jfif"])
@@ -130,7 +130,7 @@ def test_d8_empty_caption_is_a_warning_and_trains_empty(tmp_path: Path) -> None:
     assert said.severity == "warning" and len(said.files) == 2 and "a.txt" in said.text
 
 
-def test_missing_captions_are_counted_with_the_mend(tmp_path: Path) -> None:
+def test_missing_captions_are_counted_with_the_fix(tmp_path: Path) -> None:
     with_caption(picture(tmp_path / "a.png", colour=RED))
     picture(tmp_path / "b.png", colour=BLUE)
     said = finding(look(tmp_path), "missing_caption")
@@ -141,7 +141,7 @@ def test_missing_captions_are_counted_with_the_mend(tmp_path: Path) -> None:
 def test_no_captions_at_all_and_another_ending_beside_them(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", colour=RED)
     picture(tmp_path / "b.png", colour=BLUE)
-    assert "None of the 2 pictures" in finding(look(tmp_path), "no_captions").text
+    assert "None of the 2 images" in finding(look(tmp_path), "no_captions").text
     for name in ("a", "b"):
         (tmp_path / f"{name}.caption").write_text("mine")
     said = finding(look(tmp_path), "no_captions")
@@ -197,7 +197,7 @@ def test_name_that_is_no_utf8_text(tmp_path: Path) -> None:
     assert len(found.items) == 1 and len(look(folder, cache_dir=tmp_path / "cache").items) == 1
 
 
-def test_folder_faults_are_errors_with_a_mend(tmp_path: Path) -> None:
+def test_folder_faults_are_errors_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "only_text").mkdir()
     (tmp_path / "only_text" / "a.md").write_text("x")

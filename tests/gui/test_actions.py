@@ -39,7 +39,7 @@ def ranked(rank: str) -> form.Values:
 def test_the_difference_is_shown_before_a_load_and_the_load_is_whole(actions: Actions) -> None:
     shown = ask(actions, "compare", ranked("8"), name="plain").message["difference"]
     assert [(row["label"], row["before"], row["after"]) for row in shown["rows"]] == [
-        ("Rank", "8", "4"),
+        ("Network rank (dim)", "8", "4"),
         ("Learning rate", "5e-5", "1e-4"),
     ]
     reply = ask(actions, "load", name="plain")
@@ -55,9 +55,9 @@ def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Act
     mine = {"model.base_model": "/flux", "dataset.folders": folders, "saving.output_name": "fox"}
     form_now = ranked("8") | mine | {"sampling.sample_at_start": True, "validation.validate_at_start": True}
     shown = ask(actions, "compare", form_now, name="plain", keep=True).message["difference"]
-    assert shown["own"] == ["Base model", "Image folders", "Name"]
+    assert shown["own"] == ["Base model", "Image folders", "Output name"]
     assert [row["label"] for row in shown["rows"]] == [
-        "Rank", "Learning rate", "Before the first step (sample pictures)", "Before the first step (validation loss)"
+        "Network rank (dim)", "Learning rate", "Sample before training", "Validate before training"
     ]  # fmt: skip
     ask(actions, "load", name="plain", keep=True)
     assert actions.desk.now.values == form.defaults() | {"network.network_dim": "4"} | mine
@@ -69,7 +69,7 @@ def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Act
     other = '[model]\nfamily = "sdxl"\n[compile]\nshape_mode = "exact_buckets"\n'
     (actions.shelf.builtin / "sdxl.toml").write_text(other, encoding="utf-8")
     shown = ask(actions, "compare", form_now, name="sdxl", keep=True).message["difference"]
-    assert shown["own"] == ["Image folders", "Name"]
+    assert shown["own"] == ["Image folders", "Output name"]
 
 
 def test_every_preset_but_the_demo_lies_with_its_family() -> None:
@@ -129,11 +129,11 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     before = dict(actions.desk.now.values)
     brought = send(actions, content, "their settings").message["brought"]
     assert actions.desk.now.values == before
-    assert {"Rank"} <= {row["label"] for row in brought["rows"]}
-    left = next(group for group in brought["groups"] if group["title"] == "Not taken")
+    assert {"Network rank (dim)"} <= {row["label"] for row in brought["rows"]}
+    left = next(group for group in brought["groups"] if group["title"] == "Not imported")
     assert {
         "line": 3,
-        "text": "clip_skip = 2: text encoders are read where the model's own pipeline reads them",
+        "text": "clip_skip = 2: text encoders are used at the layer that the model's own pipeline uses",
     } in left["notes"]
     assert brought["wantsDataset"]
     dataset = base64.b64encode(b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n').decode()
@@ -157,7 +157,9 @@ def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     brought = send(actions, content, "pictures").message["brought"]
     rows = brought["rows"]
     assert brought["rest"] == "All other settings stay as they are."
-    assert {row["label"] for row in rows} >= {"Image folders"} and "Rank" not in {row["label"] for row in rows}
+    assert {row["label"] for row in rows} >= {"Image folders"} and "Network rank (dim)" not in {
+        row["label"] for row in rows
+    }
     ask(actions, "take-import", name="pictures")
     assert actions.desk.now.values["dataset.resolution"] == "768"
     assert actions.desk.now.values["network.network_dim"] == "48", "the file says nothing of it"

@@ -141,7 +141,7 @@ def test_a_loaded_form_leaves_nothing_of_the_old_one() -> None:
 def test_a_difference_is_told_in_words() -> None:
     rows = form.differences(form.defaults(), values(network__network_dim="8", compile__compile=False))
     assert [(r["label"], r["before"], r["after"]) for r in rows] == [
-        ("Rank", "16", "8"),
+        ("Network rank (dim)", "16", "8"),
         ("Compile the model", "on", "off"),
     ]
 

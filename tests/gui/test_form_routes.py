@@ -272,7 +272,7 @@ def test_the_page_says_when_a_compile_has_paid_for_itself(page: Page) -> None:
 
 def test_a_profile_says_what_it_sets() -> None:
     said = form_routes.profile_words(config(compile={"compile_profile": "max_speed"}))
-    assert "Mode max-autotune-no-cudagraphs" in said and "Recompile limit from the plan" in said
+    assert "Compile mode max-autotune-no-cudagraphs" in said and "Recompile limit from the plan" in said
     assert form_routes.profile_words(config()) == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 from backend.config.load import parse
 from backend.config.schema import Config, with_values
 from backend.config.sections.optimizer import OptimizerSection
-from backend.config.sections.training import TimestepsSection
+from backend.config.sections.timesteps import TimestepsSection
 from backend.families.shift import ShiftLine
 from backend.memory.seeds import generator
 from backend.plan import noise_levels

@@ -209,7 +209,7 @@ def test_each_family_refuses_what_is_the_others(tiny_flux: Path, tmp_path: Path)
     assert family("flux_kontext").check_base_model(base) == []
     assert "FluxKontextPipeline" in family("flux").check_base_model(base)[0].text
     loaded = parse({"dataset": {"folders": [{"path": "a", "control_path": "b"}]}})
-    assert any("takes no control pictures" in problem.text for problem in loaded.problems)
+    assert any("takes no control images" in problem.text for problem in loaded.problems)
 
 
 def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

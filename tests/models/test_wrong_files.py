@@ -127,7 +127,7 @@ def test_a_factor_for_every_block_is_told_before_anything_loads(
         ('{"format": "int8_tensorwise", "convrot": true, "per_row": true}', "int8_tensorwise, turned by ConvRot"),
         ('{"format": "int8_tensorwise", "params": {"convrot": true}}', "int8_tensorwise, turned by ConvRot"),
         ('{"format": "convrot_w4a4"}', "convrot_w4a4"),
-        ("[]", "of a format that the file does not tell"),
+        ("[]", "of a format that the file does not name"),
     ],
 )
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "in the header"])
@@ -149,7 +149,7 @@ def test_what_comfyui_says_of_a_layer_is_heeded(note: str, said: str, beside: bo
         (b"GGUF\x03\0\0\0\x0c\x03", "is a GGUF file", "Only safetensors"),
         (b"PK\x03\x04\0\0\x08\x08", "is a pickle file", "Only safetensors"),
         (b"<!DOCTYPE html><html>", "is a web page", "log in"),
-        (b'{"error":"Invalid username"}', "is an answer of a web site", "log in"),
+        (b'{"error":"Invalid username"}', "is an error message of a web site", "log in"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer", "git lfs pull"),
         (struct.pack("<Q", 5000) + b'{"a":', "is cut short", "Copy"),
     ],
@@ -195,7 +195,7 @@ def test_parts_of_another_family_are_named_in_their_own_fields(tiny_flux: Path, 
     assert "ae.safetensors is a VAE in latent diffusion's layout" in next(p.text for p in said if p.path == "model.vae")
     turned = {"tokenizer": tiny_flux / "tokenizer_2", "tokenizer_2": tiny_flux / "tokenizer"}
     told = {p.path: p.text for p in family("flux").check_base_model(BaseModelFiles(files["flux1-dev"], turned))}
-    assert "holds T5Tokenizer" in told["model.tokenizer"] and "holds CLIPTokenizer" in told["model.tokenizer_2"]
+    assert "contains T5Tokenizer" in told["model.tokenizer"] and "contains CLIPTokenizer" in told["model.tokenizer_2"]
 
 
 def test_the_family_of_a_file_is_found_whatever_is_given_beside_it(tmp_path: Path) -> None:

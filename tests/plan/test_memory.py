@@ -187,7 +187,7 @@ def test_what_does_not_fit_the_ram_is_no_way_out() -> None:
     assert nearest is None or nearest.after.ram_verdict != "does_not_fit"
 
 
-def test_ram_that_does_not_suffice_is_told_and_mended() -> None:
+def test_ram_that_does_not_suffice_is_reported_with_a_fix() -> None:
     cfg = settings(memory={"blocks_to_swap": 40, "checkpointing_kind": "offload"}, compile={"disable_linear": "off"})
     search = Search(cfg, WORK, named_card(24), flux_dev(), ram_room=16 * GB)
     found, nearest = search.after({}), search.nearest()

@@ -63,7 +63,7 @@ def test_payback_comes_from_runs_of_the_same_work(tmp_path: Path) -> None:
     trained(settings(tmp_path, False), 0.1875, 0.0)
     # The second start read its cache in 2 s; what the compile costs is the first one's 30 s.
     for known in (payback(config, tmp_path, bench=none), payback(config, tmp_path, warm, bench=none)):
-        assert known.steps == 480 and "30 s) has paid for itself after 480 steps" in known.sentence()
+        assert known.steps == 480 and "30 s) pays off after 480 steps" in known.sentence()
 
 
 def test_an_eager_run_that_records_its_passes_is_an_eager_run(tmp_path: Path) -> None:

@@ -31,16 +31,16 @@ def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
     assert {row["images"] for row in off.bucket_rows()} == {3} and len(off.bucket_rows()) == 10
     static = plan_of(scan_of(sizes), dataset={"batch_size": 4})
     assert (static.steps.batches_per_epoch, static.steps.left_per_epoch) == (7, 2)
-    assert "2 pictures left over" in finding(static, "left_over").text and not static.chosen.never
+    assert "2 images left over" in finding(static, "left_over").text and not static.chosen.never
 
 
 def test_pictures_that_are_never_trained_are_listed() -> None:
     sizes = [(1024, 1024)] * 9 + [(1344, 768)] * 2
     plan = plan_of(scan_of(sizes), dataset={"batch_size": 4}, compile={"shape_mode": "dynamic"})
     said = finding(plan, "never_trained")
-    assert said.severity == "warning" and "2 pictures" in said.text and "static" in said.remedy
+    assert said.severity == "warning" and "2 images" in said.text and "static" in said.remedy
     assert said.files == ("/pictures/00009.png", "/pictures/00010.png")
-    assert finding(plan, "left_over").text.startswith("1 picture ")
+    assert finding(plan, "left_over").text.startswith("1 image ")
     assert plan.chosen.never == (9, 10)
 
 
@@ -80,7 +80,7 @@ def test_pictures_scaled_to_fit_the_static_count_are_listed() -> None:
     scan = scan_of([(1024, 1024), (1344, 768), (300, 300)])
     plan = plan_of(scan, dataset={"no_upscale": True}, compile={"static_token_count": 2048})
     said = finding(plan, "scaled_to_fit")
-    assert "2 pictures" in said.text and said.files == ("/pictures/00000.png", "/pictures/00001.png")
+    assert "2 images" in said.text and said.files == ("/pictures/00000.png", "/pictures/00001.png")
     assert "4096" in said.remedy
     assert "scaled_to_fit" not in kinds(plan_of(scan, compile={"static_token_count": 4096}))
 
@@ -103,7 +103,7 @@ def test_enlarged_and_cropped_pictures_are_listed() -> None:
     kept = plan_of(scan_of([(400, 400)]), dataset={"no_upscale": True})
     assert "enlarged" not in kinds(kept)
     exact = plan_of(scan_of([(400, 400)]), dataset={"no_upscale": True}, compile={"shape_mode": "exact_buckets"})
-    assert "can't hold in exact_buckets" in finding(exact, "enlarged").remedy
+    assert "does not work with exact_buckets" in finding(exact, "enlarged").remedy
 
 
 def test_cropping_by_the_step_is_listed() -> None:
@@ -124,7 +124,7 @@ def test_padding_and_crop_shares() -> None:
     ("sizes", "sections", "expected", "word"),
     [
         (TEN_SIZES, {}, "static", "become one"),
-        ([(1024, 1024)] * 5, {}, "static", "one shape already"),
+        ([(1024, 1024)] * 5, {}, "static", "already have one shape"),
         ([(1024, 1024), (256, 256), (300, 500), (512, 512)], {"dataset": {"no_upscale": True}}, "dynamic", "pad"),
         (TEN_SIZES, {"compile": {"compile": False}}, "off", "Nothing is compiled"),
         (TEN_SIZES * 3, {"dataset": {"batch_size": 4}}, "static", "share batches"),
@@ -174,7 +174,7 @@ def test_report_for_the_terminal() -> None:
     text = console.file.getvalue()
     assert "30 images x 1 repeat -> 10 buckets -> 7 batches of 4" in text
     assert "1024x1024" in text and "> static" in text and "Recommended: static" in text
-    assert "note: 2 pictures left over by incomplete batches" in text
+    assert "note: 2 images left over by incomplete batches" in text
 
 
 def test_a_recompile_limit_below_the_plan_is_said() -> None:

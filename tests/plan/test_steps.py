@@ -88,7 +88,7 @@ def test_counts_are_those_of_the_real_batches(counts: list[int], size: int, accu
     assert found.batches_over < accumulation or not found.steps
 
 
-def test_what_makes_no_step_is_an_error_with_a_mend() -> None:
+def test_what_makes_no_step_is_an_error_with_a_fix() -> None:
     plan = plan_of(scan_of([(1024, 1024)] * 3), dataset={"batch_size": 4})
     said = finding(plan, "no_batches")
     assert said.severity == "error" and "batch_size" in said.remedy and plan.steps.steps == 0

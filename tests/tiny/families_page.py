@@ -20,7 +20,7 @@ Made by `python -m tests.tiny.families_page` from `tests/families/proofs.toml`; 
 
 A number is a test that fails if the family does not do it; the list is below. "no" means that the page refuses it, with
 the reason. An empty cell is not proven by a test of that family. All run on small random models of the real classes in
-the real layout; what has run on a card stands in [benchmarks.md](benchmarks.md).
+the real layout; runs on a GPU are in [benchmarks.md](benchmarks.md).
 """
 
 
@@ -30,7 +30,7 @@ def proofs() -> dict[str, dict[str, str]]:
 
 
 def is_test(name: str, family: str) -> bool:
-    """Whether `name` (file::function) is a test without a card, in a file that knows the family."""
+    """Whether `name` (file::function) is a test without a GPU, in a file that knows the family."""
     path, _, function = name.partition("::")
     file = TESTS / path
     if not file.is_file():

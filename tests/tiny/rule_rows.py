@@ -41,14 +41,14 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"saving.output_dir": "~"}, "saving.output_dir", "other things than runs"),
     ({"saving.output_dir": "~/Downloads/"}, "saving.output_dir", "other things than runs"),
     ({"training.max_train_steps": 5, "training.max_train_epochs": 5}, "training.max_train_steps", "twice"),
-    ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control pictures"),
+    ({"dataset.folders": [{"path": "a", "control_path": "b"}]}, "dataset.folders", "no control images"),
     (
         {
             "model.family": "flux_kontext",
             "sampling.prompts": [{"prompt": "a", "control_image": "b", "control_image_2": "c"}],
         },
         "sampling.prompts[0].control_image_2",
-        "fewer control pictures",
+        "fewer control images",
     ),
     ({"model.zero_cond_t": "on"}, "model.zero_cond_t", "does not have it"),
     ({"dataset.control_resolution": 512}, "dataset.control_resolution", "does not have it"),
@@ -56,7 +56,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),
     ({"optimizer.lr_warmup": 1600.0}, "optimizer.lr_warmup", "never reached"),
     ({**SDXL, "optimizer.text_encoder_lr": 1e-5}, "optimizer.text_encoder_lr", "not trained"),
-    ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "all but stops"),
+    ({"optimizer.optimizer": "prodigy"}, "optimizer.learning_rate", "trains almost nothing"),
     ({**SDXL, **TEXT, **PRODIGY, "optimizer.text_encoder_lr": 0.5}, "optimizer.text_encoder_lr", "one rate"),
     (
         {**PRODIGY, "network.layer_settings": [{"layers": "a", "dim": 4}, {"layers": "b", "learning_rate": 0.5}]},
@@ -66,23 +66,27 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.optimizer": "PagedAdamW8bit", "optimizer.learning_rate": 1.0}, "optimizer.learning_rate", "too high"),
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
     ({"training.ema": True, "optimizer.optimizer": "schedulefree.SGDScheduleFree"}, "training.ema", "itself"),
-    ({"training.ema_decay": 0.99}, "training.ema_decay", "no mean"),
+    ({"training.ema_decay": 0.99}, "training.ema_decay", "ema is off"),
     (
         {"network.lora_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
         "network.lora_weight_dtype",
         "two different",
     ),
-    ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "an input of its own"),
-    ({"network.lora_fused": True, "network.rank_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
-    ({"network.lora_fused": True, "network.module_dropout": 0.1}, "network.lora_fused", "for each layer by itself"),
-    ({"network.network_type": "lokr", "network.rank_dropout": 0.1}, "network.rank_dropout", "have none of these"),
-    ({"loss.huber_c": 0.2}, "loss.huber_c", "no width"),
-    ({"loss.huber_schedule": "constant"}, "loss.huber_schedule", "no width"),
-    ({**SDXL, "loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "no layers"),
+    ({"network.lora_fused": True, "network.network_dropout": 0.1}, "network.lora_fused", "has another input"),
+    ({"network.lora_fused": True, "network.rank_dropout": 0.1}, "network.lora_fused", "at random for each layer"),
+    ({"network.lora_fused": True, "network.module_dropout": 0.1}, "network.lora_fused", "at random for each layer"),
+    (
+        {"network.network_type": "lokr", "network.rank_dropout": 0.1},
+        "network.rank_dropout",
+        "works with the ranks of a LoRA",
+    ),
+    ({"loss.huber_c": 0.2}, "loss.huber_c", "loss_type l2"),
+    ({"loss.huber_schedule": "constant"}, "loss.huber_schedule", "loss_type l2"),
+    ({**SDXL, "loss.multires_noise_discount": 0.5}, "loss.multires_noise_discount", "iterations is 0"),
     (
         {**SDXL, "loss.debiased_estimation": True, "loss.min_snr_gamma": 5.0},
         "loss.debiased_estimation",
-        "multiply",
+        "both change the weights",
     ),
     (
         {**SDXL, "loss.zero_terminal_snr": True, "loss.prediction_type": "epsilon"},
@@ -96,15 +100,15 @@ BROKEN: list[tuple[Values, str, str]] = [
     (
         {"memory.blocks_to_swap": 3, "compile.compile_scope": "model", "training.gradient_checkpointing": False},
         "memory.blocks_to_swap",
-        "within one graph",
+        "compile_scope model",
     ),
     ({"compile.disable_linear": "on", "compile.compile_fullgraph": True}, "compile.compile_fullgraph", "a graph break"),
-    ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "where they lay"),
+    ({"memory.blocks_to_swap": 3, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "fixed addresses"),
     *(
         ({f"network.{name}": 0.1, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", name)
         for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),
-    ({"memory.checkpointing_kind": "offload", "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "to the host"),
+    ({"memory.checkpointing_kind": "offload", "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "copies to RAM"),
     ({"memory.blocks_to_swap": 2}, "memory.blocks_to_swap", "saves nothing"),
     ({"memory.swap_ring": 3}, "memory.swap_ring", "no blocks"),
     ({"memory.swap_pinned_limit_gb": 4.0}, "memory.swap_pinned_limit_gb", "no blocks"),
@@ -140,14 +144,14 @@ BROKEN: list[tuple[Values, str, str]] = [
         "dataset.min_bucket_size",
         "above",
     ),
-    ({"dataset.resolution": 128}, "dataset.resolution", "smallest side"),
-    ({"dataset.resolution": 4096}, "dataset.resolution", "longest side"),
+    ({"dataset.resolution": 128}, "dataset.resolution", "min_bucket_size is"),
+    ({"dataset.resolution": 4096}, "dataset.resolution", "max_bucket_size is"),
     ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
     ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
-    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is learnt"),
-    ({"optimizer.optimizer_args": {"lr": 1.0}}, "optimizer.optimizer_args", "field of its own"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is trained"),
+    ({"optimizer.optimizer_args": {"lr": 1.0}}, "optimizer.optimizer_args", "setting of their own"),
     ({"optimizer.lr_scheduler_num_cycles": 3}, "optimizer.lr_scheduler_num_cycles", "no effect"),
     ({"optimizer.lr_scheduler_power": 2.0}, "optimizer.lr_scheduler_power", "no effect"),
     (
@@ -176,17 +180,17 @@ BROKEN: list[tuple[Values, str, str]] = [
         "compile.compile_backend",
         "overwrites",
     ),
-    ({"compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "not proven safe"),
+    ({"compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "may be unsafe"),
     (
         {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "off"},
         "compile.compile_mode",
         "nothing is recorded",
     ),
-    ({"compile.compile_mode": "max-autotune", "memory.blocks_to_swap": 3}, "compile.compile_mode", "where they lay"),
+    ({"compile.compile_mode": "max-autotune", "memory.blocks_to_swap": 3}, "compile.compile_mode", "fixed addresses"),
     (
         {"compile.compile_mode": "reduce-overhead", "memory.checkpointing_kind": "offload"},
         "compile.compile_mode",
-        "to the host",
+        "copies to RAM",
     ),
     *(
         ({"compile.compile_mode": "reduce-overhead", f"network.{name}": 0.1}, "compile.compile_mode", name)
@@ -211,7 +215,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "no effect",
     ),
     ({"compile.compile_scope": "model"}, "compile.compile_scope", "nothing would be compiled"),
-    ({"compile.compile_cache_dir": "my kernels"}, "compile.compile_cache_dir", "stumble over paths with spaces"),
+    ({"compile.compile_cache_dir": "my kernels"}, "compile.compile_cache_dir", "may fail with paths"),
     (
         {"memory.checkpointing_kind": "offload", "training.gradient_checkpointing": False},
         "memory.checkpointing_kind",
@@ -229,7 +233,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     (
         {"memory.activation_memory_budget": 0.5, "memory.checkpointing_kind": "block"},
         "memory.activation_memory_budget",
-        "next to nothing",
+        "almost nothing",
     ),
     *(
         (
@@ -239,7 +243,7 @@ BROKEN: list[tuple[Values, str, str]] = [
                 "training.gradient_checkpointing": False,
             },
             "memory.activation_memory_budget",
-            f"with {name}: torch's compiler may draw the dropout anew",
+            f"with {name}: torch's compiler may choose another dropout",
         )
         for name in ("network_dropout", "rank_dropout", "module_dropout")
     ),
@@ -266,17 +270,21 @@ BROKEN: list[tuple[Values, str, str]] = [
         "compile.compile_blocks[1].blocks",
         "no blocks",
     ),
-    ({"network.lokr_factor": 4}, "network.lokr_factor", "no LoKr"),
+    ({"network.lokr_factor": 4}, "network.lokr_factor", "is not lokr"),
     (
         {"network.base_weights": ["a", "b"], "network.base_weights_multiplier": [1.0]},
         "network.base_weights_multiplier",
-        "not as many",
+        "differ in length",
     ),
     ({"network.base_weights_multiplier": [1.0]}, "network.base_weights_multiplier", "nothing is merged"),
-    ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "no layout for loha"),
-    ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "joins the layers"),
+    ({"network.network_type": "loha", "saving.save_layout": "diffusers"}, "saving.save_layout", "can't hold loha"),
+    ({"network.network_type": "lokr", "network.lora_fused": True}, "network.lora_fused", "works with a LoRA only"),
     ({"network.network_type": "lokr", "network.conv_dim": 4, **SDXL}, "network.conv_dim", "this run trains lokr"),
-    ({"network.network_type": "lokr", "network.loraplus_lr_ratio": 4.0}, "network.loraplus_lr_ratio", "two matrices"),
+    (
+        {"network.network_type": "lokr", "network.loraplus_lr_ratio": 4.0},
+        "network.loraplus_lr_ratio",
+        "works with a LoRA only",
+    ),
     (
         {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0, "network.loraplus_lr_ratio": 4.0},
         "network.loraplus_lr_ratio",
@@ -287,7 +295,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         "network.loraplus_lr_ratio",
         "finds one rate",
     ),
-    ({**SDXL, **TEXT, **TEXT_RATIO, "network.network_type": "loha"}, *TEXT_RATIO, "two matrices"),
+    ({**SDXL, **TEXT, **TEXT_RATIO, "network.network_type": "loha"}, *TEXT_RATIO, "works with a LoRA only"),
     (
         {**SDXL, **TEXT, **TEXT_RATIO, "optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0},
         *TEXT_RATIO,
@@ -300,7 +308,7 @@ BROKEN: list[tuple[Values, str, str]] = [
         (
             {"optimizer.optimizer": name, "optimizer.lr_scheduler": "constant", "network.scale_weight_norms": 1.0},
             "network.scale_weight_norms",
-            "averages of its own",
+            "its own averages",
         )
         for name in ("AdamWScheduleFree", "schedulefree.SGDScheduleFree")
     ),
@@ -308,7 +316,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"compile.static_token_count": 4096, "compile.shape_mode": "off"}, "compile.static_token_count", "no effect"),
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
-    ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "kept as int8"),
+    ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "weights in int8"),
     (
         {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
         "sampling.prompts[1].negative_prompt",
@@ -317,12 +325,12 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"sampling.sample_every_n_steps": 10}, "sampling.sample_every_n_steps", "no sample prompts"),
     ({"sampling.sample_every_n_epochs": 10}, "sampling.sample_every_n_epochs", "no sample prompts"),
     ({"sampling.sample_at_start": True}, "sampling.sample_at_start", "no sample prompts"),
-    ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation pictures"),
-    ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation pictures"),
-    ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation pictures"),
-    ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation pictures"),
-    ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation pictures"),
-    ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation pictures"),
+    ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation images"),
+    ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation images"),
+    ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation images"),
+    ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation images"),
+    ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation images"),
+    ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation images"),
     (
         {"validation.validation_folders": [{"path": "x", "name": "A"}, {"path": "y", "name": "a"}]},
         "validation.validation_folders[1].name",
@@ -331,7 +339,7 @@ BROKEN: list[tuple[Values, str, str]] = [
     (
         {"validation.validation_folders": [{"path": "a", "name": "x"}], **FOLDERS},
         "validation.validation_folders[0].path",
-        "trained on too",
+        "this folder is trained too",
     ),
     ({"saving.save_last_n": 3}, "saving.save_last_n", "no effect"),
 ]

@@ -1,4 +1,4 @@
-"""Rules about what is compiled, how, and the shapes it sees."""
+"""Lists rules about what is compiled, how, and for which shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _backend_records(compile_: bool, backend: str, blocks: list[Any] | None) -> 
 
 
 def _unrecordable(paths: tuple[str, ...], broken: Callable[..., bool], why: str, remedy: str) -> tuple[Rule, Rule]:
-    """What can't be recorded: refused where cuda_graphs asks for it, said where a compile mode does."""
+    """What can't be recorded: an error with cuda_graphs on, a warning with a compile mode that records."""
     return (
         Rule(
             ("compile.cuda_graphs", *paths),
@@ -62,7 +62,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
         ),
         lambda backend, on, blocks, accumulation: accumulation > 1 and _backend_records(on, backend, blocks),
         "the backend cudagraphs can't be used with gradient accumulation ({gradient_accumulation_steps}): the second "
-        "backward pass overwrites what the first one still needs",
+        "backward pass overwrites memory that the first one still needs",
         "Set compile_backend to inductor, whose passes cuda_graphs records safely, or gradient_accumulation_steps to 1",
     ),
     Rule(
@@ -73,27 +73,27 @@ COMPILE_RULES: tuple[Rule, ...] = (
             "training.gradient_accumulation_steps",
         ),
         lambda backend, on, blocks, accumulation: accumulation == 1 and _backend_records(on, backend, blocks),
-        "the backend cudagraphs is not proven safe here: validation and samples between steps may overwrite its memory",
+        "the backend cudagraphs may be unsafe: validation and samples between steps can overwrite its memory",
         "Set compile_backend to inductor, whose passes cuda_graphs records safely",
         "warning",
     ),
     Rule(
         _RECORDING_PATHS,
         lambda mode, on, backend, chosen: chosen == "off" and mode_records(on, mode, backend),
-        "compile_mode {compile_mode} asks for CUDA graphs, and cuda_graphs is off: nothing is recorded",
+        "compile_mode {compile_mode} needs CUDA graphs, but cuda_graphs is off: nothing is recorded",
         f"Set compile.cuda_graphs to auto, or compile_mode to {_OFF_MODES}",
         "warning",
     ),
     *_unrecordable(
         ("memory.blocks_to_swap",),
         lambda count: count > 0,
-        "block swap ({blocks_to_swap} blocks): a recorded pass reads weights where they lay",
+        "block swap ({blocks_to_swap} blocks): a recorded pass reads weights at fixed addresses",
         "set memory.blocks_to_swap to 0",
     ),
     *_unrecordable(
         ("training.gradient_checkpointing", "memory.checkpointing_kind"),
         lambda saves, kind: saves and kind == "offload",
-        "checkpointing_kind offload: what goes to the host and back can't be recorded",
+        "checkpointing_kind offload: copies to RAM and back can't be recorded",
         "set memory.checkpointing_kind to auto",
     ),
     *(
@@ -102,7 +102,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
         for rule in _unrecordable(
             ("training.gradient_checkpointing", f"network.{name}"),
             lambda saves, dropout: saves and dropout > 0,
-            f"gradient checkpointing and {name}: what the second forward pass draws again can't be recorded",
+            f"gradient checkpointing and {name}: the dropout of the second forward pass can't be recorded",
             f"set network.{name} to 0 or turn training.gradient_checkpointing off",
         )
     ),
@@ -116,20 +116,20 @@ COMPILE_RULES: tuple[Rule, ...] = (
     Rule(
         ("compile.compile_scope", "compile.compile", "training.gradient_checkpointing"),
         lambda scope, on, checkpointing: on and scope == "model" and checkpointing,
-        "compile_scope model can't be used with gradient checkpointing: torch skips the checkpointed blocks, and "
-        "nothing would be compiled",
+        "compile_scope model can't be used with gradient checkpointing: torch skips the checkpointed blocks, so "
+        "that nothing would be compiled",
         "Set compile.compile_scope to blocks, or turn training.gradient_checkpointing off",
     ),
     Rule(
         ("memory.blocks_to_swap", "compile.compile_scope", "compile.compile"),
         lambda count, scope, on: on and scope == "model" and count > 0,
-        "blocks can't be swapped within one graph of the whole model, which needs all weights at once",
+        "blocks_to_swap can't be used with compile_scope model: one graph of the whole model needs all weights at once",
         "Set compile.compile_scope to blocks, or memory.blocks_to_swap to 0",
     ),
     Rule(
         ("compile.compile_fullgraph", "compile.compile", "compile.disable_linear"),
         lambda whole, on, linear: on and whole and linear == "on",
-        "compile_fullgraph can't be kept: disable_linear on leaves out linear layers, and each is a graph break",
+        "compile_fullgraph can't be used with disable_linear on: each linear layer is a graph break",
         "Set compile.disable_linear to auto, or compile_fullgraph to false",
     ),
     *(
@@ -145,7 +145,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
             "disable_linear",
         )
     ),
-    no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the model is compiled as one"),
+    no_effect("compile.compile_blocks", "compile.compile_scope", ("blocks",), "the whole model is compiled at once"),
     Rule(
         ("compile.compile_blocks", "model.family"),
         lambda rows, family: [
@@ -169,14 +169,14 @@ COMPILE_RULES: tuple[Rule, ...] = (
         ("compile.caption_buckets", "model.family"),
         lambda buckets, family: bool(buckets) and FAMILIES[family].fixed_text_length,
         "caption_buckets has no effect: {family} always reads text of one length",
-        "Take caption_buckets out",
+        "Remove caption_buckets",
         "warning",
     ),
     Rule(
         ("compile.static_token_count", "compile.shape_mode", "model.family"),
         lambda count, mode, family: count is not None and _mode(mode, family) != "static",
-        "static_token_count has no effect: nothing is padded in this shape mode",
-        "Set compile.shape_mode to static where the family can have it, or take static_token_count out",
+        "static_token_count has no effect: this shape mode pads nothing",
+        "Set compile.shape_mode to static where the family can have it, or remove static_token_count",
         "warning",
     ),
     Rule(
@@ -184,15 +184,15 @@ COMPILE_RULES: tuple[Rule, ...] = (
         lambda dynamic, mode, profile, family: (
             profile == "custom" and dynamic != "auto" and _mode(mode, family) in ("dynamic", "exact_buckets")
         ),
-        "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} says it for itself",
+        "compile_dynamic {compile_dynamic} has no effect: the shape mode {shape_mode} sets it",
         "Set compile_dynamic to auto, or shape_mode to off (or static, where the family can have it)",
         "warning",
     ),
     Rule(
         ("compile.compile_cache_dir", "compile.compile"),
         lambda chosen, on: on and chosen is not None and compile_cache.trouble(resolve(chosen)) is not None,
-        "compilers stumble over paths with spaces or letters beyond ASCII, or over long ones: {compile_cache_dir}",
-        "Choose a short folder without spaces, or leave compile_cache_dir empty: our own place is one",
+        "compilers may fail with paths that are long or have spaces or non-English letters: {compile_cache_dir}",
+        "Choose a short folder without spaces, or leave compile_cache_dir empty for Monotile's own",
         "warning",
     ),
     Rule(

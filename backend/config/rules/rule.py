@@ -1,4 +1,4 @@
-"""What a rule between settings is, and the kinds of rule that come again and again."""
+"""Defines a rule between settings, and the kinds of rule that occur often."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from backend.base.paths import resolve
 from backend.base.problems import Problem, Severity
 from backend.config.schema import Config, by_path, get
 from backend.config.sections.training import step_limit
@@ -15,30 +16,31 @@ When = Literal["always", "start"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    paths: the settings it reads; the problem is shown at the first. broken: given their values, whether the rule is
-    broken, or the indexes of the rows that break it. text, remedy: with the settings' values by name in braces.
-    column: of the row, where rows are named. when: ``start`` rules hold for a run, not for a preset.
-    """
+    """One rule between settings."""
 
     paths: tuple[str, ...]
+    """The settings it reads; the problem is shown at the first."""
     broken: Callable[..., bool | list[int]]
+    """From their values: whether the rule is broken, or the indexes of the rows that break it."""
     text: str
+    """What is wrong, with the settings' values by name in braces."""
     remedy: str
+    """What to do, with the same values."""
     severity: Severity = "error"
     when: When = "always"
+    """``start`` rules apply to a run, not to a preset."""
     column: str = ""
+    """Of the row, where rows break the rule."""
 
     def problems(self, cfg: Config) -> list[Problem]:
-        """What this rule says about a config; empty when it is kept."""
+        """The problems of a config with this rule; empty when it is kept."""
         values = {path.rsplit(".", 1)[1]: get(cfg, path) for path in self.paths}
-        found = self.broken(*values.values())
-        if not found:
+        broken = self.broken(*values.values())
+        if not broken:
             return []
         shown = {name: value for name, value in values.items() if not isinstance(value, list | dict)}
         text, remedy = self.text.format(**shown), self.remedy.format(**shown)
-        places = [f"[{row}]{self.column and '.' + self.column}" for row in found] if isinstance(found, list) else [""]
+        places = [f"[{row}]{self.column and '.' + self.column}" for row in broken] if isinstance(broken, list) else [""]
         return [Problem(self.paths[0] + place, None, text, remedy, self.severity) for place in places]
 
 
@@ -50,7 +52,7 @@ def no_effect(path: str, needs: str, values: tuple[Any, ...], because: str) -> R
         (path, needs),
         lambda value, other: value != default and other not in values,
         f"{name} has no effect: {because}",
-        f"Set {needs} to {shown}, or take {name} out",
+        f"Set {needs} to {shown}, or remove {name}",
         "warning",
     )
 
@@ -68,18 +70,29 @@ def longer_than_run(every: str, limit: str, unit: str, then: str) -> Rule:
         (every, *others),
         broken,
         f"{name} is longer than the run: {{{name}}} {unit}. {then}",
-        f"Set it to less than {limit}, or leave it empty",
+        f"Set it below {limit}, or leave it empty",
         "warning",
     )
 
 
 def needs_pictures(path: str) -> Rule:
-    """A warning when validation is asked for and there is nothing to measure on."""
+    """A warning when validation is set and there are no validation images."""
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
     return Rule(
         (path, "dataset.validation_split", "validation.validation_folders"),
         lambda value, split, folders: value != default and not split and not folders,
-        f"{name} has no effect: there are no validation pictures",
+        f"{name} has no effect: there are no validation images",
         "Set dataset.validation_split to 0.1, or add a row to validation.validation_folders",
         "warning",
     )
+
+
+def repeated(keys: list[str]) -> list[int]:
+    """Indexes of the keys that an earlier one equals."""
+    first = {key: index for index, key in reversed(list(enumerate(keys)))}
+    return [index for index, key in enumerate(keys) if first[key] != index]
+
+
+def folder_keys(rows: list[Any]) -> list[str]:
+    """The folder of each row, resolved, for comparison."""
+    return [str(resolve(row.path)) for row in rows]

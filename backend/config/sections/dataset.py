@@ -1,4 +1,4 @@
-"""[dataset]: the pictures and how they become batches."""
+"""Declares [dataset]: the pictures and how they become batches."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import caption_ending, clean_path, multiple_of, not_blank
 
 
 def control_path() -> Any:
-    """The setting of a folder with control pictures, beside a folder of pictures."""
-    return setting(
-        None,
-        kind="path",
-        min_length=1,
+    """The setting of a folder with control images, which belongs to a folder of images."""
+    return optional_path(
         label="Control folder",
-        help="For models that edit (FLUX.1 Kontext, Qwen-Image-Edit): folder with the picture to start from for each "
-        "picture, under the same name. The picture in the first folder is the result. Where the model takes several, "
-        "number them: cat_0.png and cat_1.png for cat.png. Other models take none.",
+        help="For models that edit images (FLUX.1 Kontext, Qwen-Image-Edit): folder with the image to start from "
+        "for each image, with the same file name. The image in the first folder is the result. Where the model "
+        "takes several control images, number them: cat_0.png and cat_1.png for cat.png. Other models take "
+        "none.",
         aliases=("control_directory", "conditioning_data_dir", "control_dir", "source_dir"),
     )
 
@@ -30,8 +28,8 @@ class ImageFolder(Section):
     path: Annotated[str, AfterValidator(clean_path)] = setting(
         kind="path",
         min_length=1,
-        label="Folder",
-        help="Folder with the pictures, captions beside them under the same name. Sub-folders are read too.",
+        label="Image folder",
+        help="Folder with the images and their captions, which have the same file name. Sub-folders are read too.",
         aliases=("image_dir", "train_data_dir", "image_directory", "folder_path", "instance_data_dir"),
     )
     num_repeats: int = setting(
@@ -39,8 +37,8 @@ class ImageFolder(Section):
         ge=1,
         le=10000,
         label="Repeats",
-        help="How often each picture of this folder is used in one epoch. Raise it to give a small folder more weight "
-        "beside a large one.",
+        help="How often each image of this folder is used in one epoch. Raise it to give a small folder more weight "
+        "compared with a large one.",
         aliases=("repeats", "n_repeats", "dataset_repeats", "balancing"),
     )
     control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
@@ -52,8 +50,8 @@ class DatasetSection(Section):
     folders: list[ImageFolder] = setting(
         list,
         label="Image folders",
-        help="The folders to train on. Choose the folder itself, not each 10_name inside it: the number in such a "
-        "sub-folder's name multiplies its repeats.",
+        help="The folders to train on. Choose the main folder, not each 10_name inside it: the number in the name "
+        "of such a sub-folder multiplies its repeats.",
         aliases=("train_data_dir", "datasets", "subsets", "concepts", "instance_data_dir", "image_directory"),
     )
     resolution: int = setting(
@@ -62,9 +60,8 @@ class DatasetSection(Section):
         le=8192,
         unit="px",
         label="Resolution",
-        help="Side of the square whose area every picture is scaled to; a wide picture keeps its shape at the same "
-        "area. 1024 is what FLUX is made for; 768 or 512 trains faster in less memory and learns less "
-        "detail.",
+        help="Every image is scaled to the area of a square with this side; a wide image keeps its shape at the "
+        "same area. FLUX is made for 1024; 768 or 512 trains faster with less memory and learns less detail.",
         aliases=("max_resolution", "train_resolution", "image_size", "size"),
     )
     min_bucket_size: int = setting(
@@ -72,8 +69,8 @@ class DatasetSection(Section):
         ge=16,
         le=16384,
         unit="px",
-        label="Smallest side",
-        help="No bucket gets a side shorter than this. Very long pictures are cropped to it.",
+        label="Minimum bucket side",
+        help="No side of a bucket is shorter than this. Very long images are cropped to it.",
         aliases=("min_bucket_reso", "min_bucket_resolution", "minimum_image_size"),
         advanced=True,
     )
@@ -82,8 +79,8 @@ class DatasetSection(Section):
         ge=16,
         le=16384,
         unit="px",
-        label="Longest side",
-        help="No bucket gets a side longer than this.",
+        label="Maximum bucket side",
+        help="No side of a bucket is longer than this.",
         aliases=("max_bucket_reso", "max_bucket_resolution", "maximum_image_size"),
         advanced=True,
     )
@@ -92,17 +89,17 @@ class DatasetSection(Section):
         ge=1,
         le=1024,
         unit="px",
-        label="Bucket step",
-        help="Bucket sides are multiples of this. It must be a multiple of the pixels a token covers (16 for "
+        label="Bucket resolution step",
+        help="Bucket sides are multiples of this. It must be a multiple of the pixels that one token covers (16 for "
         "FLUX). Larger steps give fewer different shapes and crop a little more.",
         aliases=("bucket_reso_steps", "bucket_resolution_steps", "aspect_bucket_alignment"),
         advanced=True,
     )
     no_upscale: bool = setting(
         False,
-        label="Never enlarge",
-        help="Pictures smaller than the resolution keep their size instead of being enlarged. It makes more different "
-        "shapes; turn it on when enlarged pictures would teach blur.",
+        label="Don't upscale images",
+        help="Images smaller than the resolution keep their size. This makes more different shapes. Turn it on when "
+        "upscaled images would teach blur.",
         aliases=("bucket_no_upscale", "no_upscaling"),
     )
     control_resolution: int | None = setting(
@@ -111,8 +108,9 @@ class DatasetSection(Section):
         le=4096,
         unit="px",
         label="Control resolution",
-        help="Side of the square whose area each control picture is scaled to, in its own proportions. Empty takes the "
-        "model's own, 1024. 512 trains faster in less memory, and the model sees less of what it starts from.",
+        help="Each control image is scaled to the area of a square with this side, with its own proportions. Empty: "
+        "the model's own value, 1024. 512 trains faster with less memory, and the model sees fewer details of "
+        "the control image.",
         aliases=("qwen_image_edit_control_resolution", "control_reso"),
         advanced=True,
     )
@@ -122,21 +120,22 @@ class DatasetSection(Section):
         le=1024,
         unit="images",
         label="Batch size",
-        help="Pictures that go through the model together in one step. More needs more memory; gradient "
-        "accumulation has nearly the same effect on training without it.",
+        help="Images that go through the model together in one step. A larger batch needs more memory; gradient "
+        "accumulation has nearly the same effect on training without the memory.",
         aliases=("train_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "bs"),
     )
     caption_extension: Annotated[str, AfterValidator(caption_ending)] = setting(
         ".txt",
         label="Caption extension",
-        help="Ending of the caption files that lie beside the pictures.",
+        help="File ending of the captions, which are next to the images.",
         aliases=("caption_ext", "caption_extention", "caption_file_extension"),
     )
     trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,
         label="Trigger word",
-        help="Put in front of every caption that does not hold it already, so that the word calls up what was learnt.",
+        help="Added at the start of every caption that does not contain it, so that this word triggers the LoRA in "
+        "a prompt.",
         aliases=("instance_prompt", "trigger", "activation_text", "class_tokens"),
     )
     max_token_length: Annotated[int, AfterValidator(multiple_of(75))] = setting(
@@ -144,9 +143,10 @@ class DatasetSection(Section):
         ge=75,
         le=225,
         unit="tokens",
-        label="Longest caption",
-        help="For SDXL and SD 1.5, whose text encoders read 75 tokens at a time: 150 or 225 give them longer captions "
-        "in two or three parts, as sd-scripts does. The UNet then sees more text, which costs a little time.",
+        label="Max token length",
+        help="For SDXL and SD 1.5, whose text encoders read 75 tokens at a time: 150 or 225 allow longer captions "
+        "in two or three parts, as in sd-scripts. The UNet then processes more text, which takes a little "
+        "time.",
         aliases=("max_tokens", "max_prompt_tokens"),
         advanced=True,
     )
@@ -155,23 +155,23 @@ class DatasetSection(Section):
         ge=0,
         le=1,
         unit="share",
-        label="Caption dropout",
-        help="Share of steps in which a picture is trained with an empty caption. 0.05 to 0.1 makes the style show "
-        "without the trigger word too; 0 turns it off.",
+        label="Caption dropout rate",
+        help="How often an image is trained with an empty caption (0.1 is 10 %). With 0.05 to 0.1 the style also "
+        "appears without the trigger word; 0 is off.",
         aliases=("caption_dropout", "cond_dropout_rate", "uncond_p", "caption_dropout_probability"),
     )
     caption_dropout_every_n_epochs: int | None = setting(
         None,
         ge=1,
         unit="epochs",
-        label="Captionless epoch every",
-        help="Every this many epochs, one whole epoch is trained with empty captions. Empty: never.",
+        label="Caption dropout every N epochs",
+        help="Every N epochs, one whole epoch is trained with empty captions. Empty: never.",
         advanced=True,
     )
     transparency: Literal["white", "black", "grey"] = setting(
         "white",
-        label="Behind transparency",
-        help="Colour put behind transparent pictures. The hidden colour of transparent pixels is never trained.",
+        label="Background of transparent images",
+        help="Colour behind transparent images. The hidden colour of transparent pixels is never trained.",
         aliases=("alpha_background", "transparent_background", "background_color"),
     )
     sample_ratio: float = setting(
@@ -179,9 +179,10 @@ class DatasetSection(Section):
         gt=0,
         le=1,
         unit="share",
-        label="Share per epoch",
-        help="Share of the pictures used in each epoch, drawn anew every time. 1 uses all of them. Lower it for "
-        "very large sets, so that epochs, and all that happens per epoch, come more often.",
+        label="Share of images per epoch",
+        help="Share of the images that each epoch uses, chosen again at random for every epoch. 1 uses all images. "
+        "Lower it for very large data sets, so that epochs, and everything that happens once an epoch, come "
+        "more often.",
         aliases=("dataset_sample_ratio", "samples_ratio", "probability"),
         advanced=True,
     )
@@ -190,27 +191,24 @@ class DatasetSection(Section):
         ge=0,
         lt=1,
         unit="share",
-        label="Held out for validation",
-        help="Share of the training pictures that is kept back and only measured. 0.1 of fifty pictures or more "
-        "shows when training starts to learn by heart; 0 trains on everything.",
+        label="Validation split",
+        help="Share of the training images that is not trained and only measured. 0.1 with fifty or more images "
+        "shows when the LoRA starts to overfit; 0 trains on all images.",
         aliases=("validation_ratio", "eval_split", "val_split"),
     )
     validation_split_seed: int = setting(
         42,
         ge=0,
         le=2**32 - 1,
-        label="Split seed",
-        help="Chooses which pictures are held out. Keep it to compare runs on the same pictures.",
+        label="Validation split seed",
+        help="Chooses which images are kept for validation. Keep the same seed to compare runs on the same images.",
         advanced=True,
     )
-    cache_dir: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
-        label="Cache folder",
-        help="Where encoded pictures and captions are kept between runs. Empty puts them in the project's "
-        "folder cache, never beside the images. It takes about 1 MB for a picture of 1024 px and 4 MB for a FLUX "
-        "caption.",
+    cache_dir: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Latent and caption cache folder",
+        help="Folder for encoded images and captions, which are used again in later runs. Empty: the folder cache "
+        "of the project, never next to the images. It needs about 1 MB for an image of 1024 px and 4 MB for a "
+        "FLUX caption.",
         aliases=("cache_directory", "latent_cache_dir", "cache_dir_name", "vae_cache_dir"),
         advanced=True,
     )
@@ -218,9 +216,9 @@ class DatasetSection(Section):
         0,
         ge=0,
         le=64,
-        label="Loader workers",
-        help="Threads that read the caches ahead. 0 reads when a batch is needed, which is enough on a local disk; "
-        "raise it when the panel shows loader wait.",
+        label="Data loader workers",
+        help="Threads that read the caches ahead. 0 reads when a batch is needed, which is enough on a local disk. "
+        "Raise it when the Run tab shows loader wait.",
         aliases=("max_data_loader_n_workers", "dataloader_num_workers", "num_workers", "dataloader_threads"),
         advanced=True,
     )

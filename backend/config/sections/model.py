@@ -1,4 +1,4 @@
-"""[model]: what is trained on."""
+"""Declares [model]: the base model and its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
+from backend.config.declare import Section, optional_path, setting
 from backend.config.sections.values import clean_path, not_blank, one_of
 from backend.families import table
 
@@ -20,85 +20,61 @@ class ModelSection(Section):
         "flux",
         choices=FAMILIES,
         label="Model family",
-        help="The architecture of the base model. It decides which parts the folder must hold, which blocks are "
+        help="The architecture of the base model. It decides which parts the folder must have, which blocks are "
         "compiled and which layers get a LoRA.",
         aliases=("model_type", "model_arch", "architecture", "model_family", "arch"),
     )
-    base_model: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    base_model: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Base model",
-        help="Folder of the base model in diffusers layout (the one that holds model_index.json), or a single "
-        "safetensors file as its makers or ComfyUI publish it: flux1-dev.safetensors, or a whole SDXL or SD 1.5 "
-        "checkpoint. What the file does not hold is given below. Nothing is downloaded.",
+        help="Folder of the base model in diffusers layout (the folder with model_index.json), or a single "
+        "safetensors file as its authors or ComfyUI publish it: flux1-dev.safetensors, or a whole SDXL or SD "
+        "1.5 checkpoint. Choose below what the file does not contain. Nothing is downloaded.",
         aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
     )
-    text_encoder: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Text encoder",
-        help="The text encoder when the base model does not hold it, or another one: a single file (for FLUX "
-        "clip_l.safetensors) or its folder in diffusers layout.",
+        help="The text encoder, when the base model does not contain it or to use another one: a single file (for "
+        "FLUX clip_l.safetensors) or its folder in diffusers layout.",
         aliases=("clip_l", "clip", "text_encoder_path", "text_encoder1", "qwen_vl"),
     )
-    text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Second text encoder",
-        help="The second text encoder when the base model does not hold it, or another one: for FLUX "
-        "t5xxl_fp16.safetensors or an fp8 form of it, for SDXL and SD3 the larger CLIP; or its folder.",
+        help="The second text encoder, when the base model does not contain it or to use another one: for FLUX "
+        "t5xxl_fp16.safetensors or an fp8 version of it, for SDXL and SD3 the larger CLIP; or its folder.",
         aliases=("t5xxl", "t5", "clip_g", "text_encoder2"),
     )
-    text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Third text encoder",
-        help="The third text encoder when the base model does not hold it: for SD3 t5xxl_fp16.safetensors or an fp8 "
-        "form of it, or its folder. SD3 works without it, with what its two CLIP encoders say alone.",
+        help="The third text encoder, when the base model does not contain it: for SD3 t5xxl_fp16.safetensors or an "
+        "fp8 version of it, or its folder. SD3 also works without it, with its two CLIP encoders alone.",
         aliases=("text_encoder3",),
     )
     zero_cond_t: Literal["auto", "on", "off"] = setting(
         "auto",
-        label="Edit-2511",
-        help="Whether a single file is of Qwen-Image-Edit-2511, whose control pictures are told a timestep of zero, "
-        "and not of 2509. auto takes what the file says, as ComfyUI's do. A folder always says it.",
+        label="File is Qwen-Image-Edit-2511",
+        help="Whether a single file is Qwen-Image-Edit-2511, whose control images have a timestep of zero, or 2509. "
+        "auto: as the file says; ComfyUI's files do. For a folder it is always known.",
         advanced=True,
     )
-    tokenizer: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Tokenizer",
-        help="Folder of the text encoder's tokenizer. Needed when the base model is a single file, since no file "
-        "holds it: it is the small folder tokenizer of the model's repository.",
+        help="Folder of the text encoder's tokenizer. Needed when the base model is a single file, which never "
+        "contains it: the small folder tokenizer of the model's repository.",
         aliases=("tokenizer_path", "tokenizer_1", "tokenizer_cache_dir"),
     )
-    tokenizer_2: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Second tokenizer",
         help="Folder of the second text encoder's tokenizer: tokenizer_2 of the model's repository.",
         aliases=("t5_tokenizer",),
     )
-    tokenizer_3: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    tokenizer_3: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Third tokenizer",
         help="Folder of the third text encoder's tokenizer: tokenizer_3 of an SD3 model's repository.",
         aliases=("tokenizer3",),
     )
-    vae: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
+    vae: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="VAE",
-        help="The VAE when the base model does not hold it, or another one in its place: a single file (for FLUX "
+        help="The VAE, when the base model does not contain it or to use another one: a single file (for FLUX "
         "ae.safetensors) or its folder in diffusers layout.",
         aliases=("vae_path", "ae", "vae_override"),
     )
@@ -106,26 +82,26 @@ class ModelSection(Section):
         None,
         min_length=1,
         label="File variant",
-        help="The middle part of the weight files' names: fp16 loads model.fp16.safetensors. Leave it empty for files "
-        "without one.",
+        help="The middle part of the weight files' names: fp16 loads model.fp16.safetensors. Leave it empty for "
+        "files without such a part.",
         aliases=("model_variant", "revision_variant"),
         advanced=True,
     )
     weight_dtype: Literal["auto", "bf16", "fp16", "fp32"] = setting(
         "auto",
-        label="Weight precision",
-        help="Number format of the frozen base weights on the GPU. auto takes bf16 where the card has it and fp32 on a "
-        "CPU. bf16 halves the memory of fp32; fp16 is for cards without bf16 and can overflow.",
+        label="Base model precision",
+        help="Number format of the frozen base model on the GPU. auto: bf16 where the GPU supports it, fp32 on a "
+        "CPU. bf16 needs half the memory of fp32. fp16 is for GPUs without bf16 and can overflow.",
         aliases=("transformer_dtype", "dit_dtype", "base_model_precision", "full_bf16", "train_dtype"),
     )
     guidance_scale: float = setting(
         1.0,
         ge=0,
         le=100,
-        label="Guidance trained with",
-        help="The guidance value told to a guidance-distilled model (FLUX.1-dev) in every training step. 1.0 is "
-        "what most trainers use for LoRAs. Models without a guidance input ignore it. It is not the guidance "
-        "of sample images.",
+        label="Guidance scale (training)",
+        help="The guidance value that a guidance-distilled model (FLUX.1-dev) receives in every training step. Most "
+        "trainers use 1.0 for LoRAs. Models without a guidance input ignore it. Sample images have a guidance "
+        "scale of their own.",
         aliases=("training_guidance_scale", "flux_guidance_value", "guidance"),
     )
     text_length: int | None = setting(
@@ -133,10 +109,10 @@ class ModelSection(Section):
         ge=16,
         le=4096,
         unit="tokens",
-        label="Text length",
-        help="Longest caption the text encoder reads; the rest is cut off. Empty takes the family's own (512 for "
-        "FLUX, 256 of T5's for SD3), which is what the base model was trained with. A shorter one saves time, and "
-        "changes what FLUX and SD3 see, since their padding is attended to.",
+        label="Max text length",
+        help="Longest caption that the text encoder reads; the rest is cut off. Empty: the family's own value (512 "
+        "for FLUX, 256 of T5 for SD3), with which the base model was trained. A shorter length saves time, and "
+        "changes the result for FLUX and SD3, because they attend to their padding.",
         aliases=("t5xxl_max_token_length", "max_sequence_length", "tokenizer_max_length"),
         advanced=True,
     )

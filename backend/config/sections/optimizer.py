@@ -1,4 +1,4 @@
-"""[optimizer]: how the LoRA's weights move."""
+"""Declares [optimizer]: optimizer, learning rate and its schedule."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ def is_schedule_free(name: str) -> bool:
 
 
 class OptimizerSection(Section):
-    """Optimizer, learning rate and its course over the run."""
+    """Optimizer, learning rate and its schedule."""
 
     optimizer: Annotated[str, AfterValidator(name_or_class_path(OPTIMIZERS, "optimizer"))] = setting(
         "adamw",
         suggestions=OPTIMIZERS,
         label="Optimizer",
         help="A name from the list, or the import path of a class that is installed here (package.Class). adamw is "
-        "the safe choice. adamw8bit keeps a quarter of its state, adafactor next to none; paged ones move theirs to "
-        "the host when the card is full. prodigy finds the rate by itself: give it a learning rate of 1. The "
-        "schedulefree ones need no falling rate: use the scheduler constant. Lion wants a third to a tenth of AdamW's "
-        "rate. Names are taken in any letter case.",
+        "the safe choice. adamw8bit needs a quarter of its state, adafactor almost none. The paged ones move "
+        "their state to RAM when the GPU is full. prodigy finds the learning rate itself: set the learning "
+        "rate to 1. The schedulefree ones need no scheduler: set it to constant. Lion needs a third to a tenth "
+        "of AdamW's learning rate. Upper and lower case are the same.",
         aliases=("optimizer_type", "optim", "optimizer_name"),
     )
     optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
         dict,
         label="Optimizer arguments",
-        help="Further keyword arguments for the optimizer, such as amsgrad = true; in a file as a table, "
-        "{ amsgrad = true }. Those with a field of their own (learning rate, betas, eps, weight decay) are set there.",
+        help="Further arguments for the optimizer, such as amsgrad = true; in a file as a table, { amsgrad = true "
+        "}. Learning rate, betas, eps and weight decay have fields of their own: set them there.",
         aliases=("optimizer_kwargs", "optimizer_params", "optimizer_config"),
         advanced=True,
     )
@@ -71,8 +71,8 @@ class OptimizerSection(Section):
         ge=0,
         le=1000,
         label="Learning rate",
-        help="How far each step moves the weights. 1e-4 suits most LoRAs; halve it when samples fall apart, double "
-        "it when nothing is learnt. prodigy finds its own rate and wants 1.",
+        help="How far each step moves the weights. 1e-4 is good for most LoRAs; halve it when samples break down, "
+        "double it when nothing is learned. prodigy finds its own rate and needs 1.",
         aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
     )
     text_encoder_lr: float | None = setting(
@@ -80,8 +80,8 @@ class OptimizerSection(Section):
         ge=0,
         le=1000,
         label="Text encoder learning rate",
-        help="Learning rate of the text encoders where they are trained; the schedule applies to it too. Empty: that "
-        "of the run. A half to a tenth of it is usual.",
+        help="Learning rate of the text encoders where they are trained; the scheduler changes it too. Empty: the "
+        "learning rate of the run. A half to a tenth of that is usual.",
         aliases=("te_lr", "learning_rate_te", "text_encoder_learning_rate", "te_learning_rate", "learning_rate_te1"),
     )
     weight_decay: float = setting(
@@ -89,7 +89,7 @@ class OptimizerSection(Section):
         ge=0,
         le=10,
         label="Weight decay",
-        help="Pulls the weights towards zero a little in each step. 0 is off.",
+        help="Moves the weights a little towards zero in each step. 0 is off.",
         aliases=("adam_weight_decay", "wd", "optimizer_weight_decay"),
         advanced=True,
     )
@@ -98,7 +98,7 @@ class OptimizerSection(Section):
         min_length=2,
         max_length=2,
         label="Betas",
-        help="How long Adam-like optimizers remember gradients and their squares.",
+        help="How long optimizers like Adam remember gradients and their squares.",
         aliases=("adam_betas", "adam_beta1", "adam_beta2", "beta1", "beta2"),
         advanced=True,
     )
@@ -107,7 +107,7 @@ class OptimizerSection(Section):
         gt=0,
         le=1,
         label="Epsilon",
-        help="Keeps Adam-like optimizers from dividing by zero.",
+        help="Keeps optimizers like Adam from dividing by zero.",
         aliases=("adam_epsilon", "epsilon", "adam_eps"),
         advanced=True,
     )
@@ -115,8 +115,8 @@ class OptimizerSection(Section):
         1.0,
         ge=0,
         le=1e6,
-        label="Gradient limit",
-        help="Gradients longer than this are shortened to it, so that one odd picture can't throw training off. 0 "
+        label="Max grad norm",
+        help="Gradients longer than this are clipped to it, so that one unusual image can't damage the training. 0 "
         "turns clipping off.",
         aliases=("clip_grad_norm", "gradient_clipping", "grad_clip", "max_norm"),
         advanced=True,
@@ -124,9 +124,10 @@ class OptimizerSection(Section):
     lr_scheduler: Annotated[str, AfterValidator(name_or_class_path(SCHEDULERS, "scheduler"))] = setting(
         "cosine",
         suggestions=SCHEDULERS,
-        label="Scheduler",
-        help="Course of the learning rate: constant stays, linear and cosine fall to the minimum, rex falls late. "
-        "A class path (package.Class) is taken too.",
+        label="LR scheduler",
+        help="How the learning rate changes during the run. constant: it stays the same. linear and cosine: it "
+        "falls to the minimum. cosine_with_restarts: the same several times. polynomial: it falls with a "
+        "power. rex: it falls late. A class path (package.Class) is possible too.",
         aliases=("lr_scheduler_type", "scheduler", "learning_rate_scheduler", "lr_schedule"),
     )
     lr_warmup: float = setting(
@@ -134,8 +135,8 @@ class OptimizerSection(Section):
         ge=0,
         le=1e9,
         unit="share or steps",
-        label="Warm-up",
-        help="The learning rate rises from 0 over this first part of the run: below 1 it is a share of all steps "
+        label="Warm-up steps",
+        help="The learning rate rises from 0 over this first part of the run. Below 1 it is a share of all steps "
         "(0.05 is 5 %), from 1 on a number of steps. 0 starts at the full rate.",
         aliases=("lr_warmup_steps", "warmup_steps", "lr_warmup_ratio", "warmup_ratio", "learning_rate_warmup_steps"),
     )
@@ -143,8 +144,8 @@ class OptimizerSection(Section):
         1,
         ge=1,
         le=10000,
-        label="Restarts",
-        help="How often cosine_with_restarts starts again at the full rate. Other schedulers ignore it.",
+        label="LR number of cycles",
+        help="How often cosine_with_restarts starts again at the full learning rate. Other schedulers ignore it.",
         aliases=("lr_scheduler_cycles", "num_cycles", "lr_num_cycles", "learning_rate_cycles"),
         advanced=True,
     )
@@ -152,8 +153,9 @@ class OptimizerSection(Section):
         1.0,
         gt=0,
         le=100,
-        label="Power",
-        help="Bend of the polynomial scheduler: 1 is a straight line, 2 falls fast at first. Others ignore it.",
+        label="LR power",
+        help="Power of the polynomial scheduler: 1 is a straight line, 2 falls fast at first. Other schedulers "
+        "ignore it.",
         aliases=("lr_power", "polynomial_power"),
         advanced=True,
     )
@@ -162,8 +164,8 @@ class OptimizerSection(Section):
         ge=0,
         le=1,
         unit="share",
-        label="Lowest rate",
-        help="Share of the learning rate at which falling schedulers end. 0.1 keeps a tenth to the last step.",
+        label="Minimum LR ratio",
+        help="Schedulers that fall end at this share of the learning rate. 0.1 keeps a tenth until the last step.",
         aliases=("min_lr_ratio", "lr_end", "eta_min", "min_lr", "learning_rate_min_factor"),
         advanced=True,
     )

@@ -1,28 +1,21 @@
-"""[sampling] and [validation]: what is drawn and measured while training."""
+"""Declares [sampling]: pictures drawn during training."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from backend.config.declare import Section, setting
-from backend.config.sections.dataset import control_path
-from backend.config.sections.values import clean_path, file_name, writable
-
-_Sigma = Annotated[float, Field(gt=0, le=1)]
-
+from backend.config.declare import Section, optional_path, setting
+from backend.config.sections.values import clean_path, writable
 
 CONTROL_IMAGES = ("control_image", "control_image_2", "control_image_3")
 
 
 def _another(label: str) -> Any:
-    return setting(
-        None,
-        kind="path",
-        min_length=1,
+    return optional_path(
         label=label,
-        help="For models that start from several pictures (Qwen-Image-Edit-2509 and -2511): one more.",
+        help="One more control image, for models that take several (Qwen-Image-Edit-2509 and -2511).",
     )
 
 
@@ -32,67 +25,64 @@ class SamplePrompt(Section):
     prompt: Annotated[str, AfterValidator(writable)] = setting(
         kind="text",
         label="Prompt",
-        help="What to draw. Name the trigger word in at least one prompt and leave it out of another, to see both.",
+        help="The prompt of this sample image. Use the trigger word in at least one prompt and leave it out of "
+        "another, to see the difference.",
     )
     negative_prompt: Annotated[str, AfterValidator(writable)] = setting(
         "",
         kind="text",
         label="Negative prompt",
-        help="What to keep away from. It needs a true guidance above 1.",
+        help="What the image should not show. It needs a true CFG scale above 1.",
         aliases=("negative", "neg"),
     )
-    control_image: Annotated[str, AfterValidator(clean_path)] | None = setting(
-        None,
-        kind="path",
-        min_length=1,
-        label="Control picture",
-        help="For models that edit (FLUX.1 Kontext, Qwen-Image-Edit): the picture to start from, cut to the sample's "
-        "size; Qwen-Image-Edit-2509 and -2511 keep its proportions.",
+    control_image: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Control image",
+        help="For models that edit images (FLUX.1 Kontext, Qwen-Image-Edit): the image to start from, cropped to "
+        "the sample's size. Qwen-Image-Edit-2509 and -2511 keep its proportions.",
         aliases=("ci", "ctrl_img", "control_image_path", "image"),
     )
     control_image_2: Annotated[str, AfterValidator(clean_path)] | None = _another("Second control picture")
     control_image_3: Annotated[str, AfterValidator(clean_path)] | None = _another("Third control picture")
-    width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the picture.", aliases=("w",))
-    height: int = setting(
-        1024, ge=16, le=8192, unit="px", label="Height", help="Height of the picture.", aliases=("h",)
-    )
+    width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the image.", aliases=("w",))
+    height: int = setting(1024, ge=16, le=8192, unit="px", label="Height", help="Height of the image.", aliases=("h",))
     seed: int = setting(
         42,
         ge=0,
         le=2**32 - 1,
         label="Seed",
-        help="Start noise. The same in every sample of the run, so that only the LoRA changes.",
+        help="Seed of the start noise. It is the same in every sample of the run, so that only the LoRA changes.",
     )
     steps: int = setting(
         28,
         ge=1,
         le=1000,
         label="Steps",
-        help="Denoising steps. 28 suits FLUX.1-dev, 4 FLUX.1-schnell.",
+        help="Sampling steps. 28 is good for FLUX.1-dev, 4 for FLUX.1-schnell.",
         aliases=("sample_steps", "num_inference_steps"),
     )
     guidance_scale: float = setting(
         3.5,
         ge=0,
         le=100,
-        label="Guidance",
-        help="Guidance told to the model: how closely it follows the prompt. 3.5 is FLUX.1-dev's own.",
+        label="Guidance scale",
+        help="Distilled guidance, which models such as FLUX.1-dev receive: how closely the image follows the "
+        "prompt. 3.5 is FLUX.1-dev's own value.",
         aliases=("cfg_scale", "guidance"),
     )
     true_cfg_scale: float = setting(
         1.0,
         ge=1,
         le=100,
-        label="True guidance",
-        help="Classifier-free guidance against the negative prompt. 1 is off; more takes twice the time.",
+        label="True CFG scale",
+        help="Classifier-free guidance with the negative prompt (true CFG). 1 is off; more needs twice the time.",
         aliases=("true_cfg", "cfg"),
     )
     lora_scale: float = setting(
         1.0,
         ge=-10,
         le=10,
-        label="LoRA scale",
-        help="Strength of the LoRA in this picture. 0 draws what the base model draws.",
+        label="LoRA strength",
+        help="Strength of the LoRA in this image. 0 shows what the base model draws.",
         aliases=("lora_multiplier", "lora_weight"),
     )
     text_length: int | None = setting(
@@ -100,8 +90,8 @@ class SamplePrompt(Section):
         ge=16,
         le=4096,
         unit="tokens",
-        label="Text length",
-        help="Longest prompt the text encoder reads. Empty: as in training.",
+        label="Max text length",
+        help="Longest prompt that the text encoder reads. Empty: as in training.",
         aliases=("max_sequence_length",),
     )
 
@@ -113,122 +103,39 @@ class SamplePrompt(Section):
 
 
 class SamplingSection(Section):
-    """Pictures drawn with the LoRA as it is."""
+    """Sample images that are made during training."""
 
     prompts: list[SamplePrompt] = setting(
         list,
         label="Sample prompts",
-        help="Pictures drawn during training, each with its own settings.",
+        help="Images that are sampled during training, each with its own settings.",
         aliases=("sample_prompts", "validation_prompt", "validation_prompts", "samples"),
     )
     sample_every_n_steps: int | None = setting(
         None,
         ge=1,
         unit="steps",
-        label="Every so many steps",
-        help="Draws the prompts each time this many steps are done. Empty: not by steps.",
+        label="Sample every N steps",
+        help="Samples all prompts every N steps. Empty: not by steps.",
         aliases=("sample_every", "sample_every_n", "validation_steps"),
     )
     sample_every_n_epochs: int | None = setting(
         None,
         ge=1,
         unit="epochs",
-        label="Every so many epochs",
-        help="Draws the prompts each time this many epochs are done. Empty: not by epochs.",
+        label="Sample every N epochs",
+        help="Samples all prompts every N epochs. Empty: not by epochs.",
         aliases=("validation_epochs",),
     )
     sample_at_start: bool = setting(
         False,
-        label="Before the first step",
-        help="Draws the prompts before training too: the base model, for comparison.",
+        label="Sample before training",
+        help="Also samples all prompts before the first step: the base model, for comparison.",
         aliases=("sample_at_first",),
     )
     sample_at_end: bool = setting(
         True,
-        label="At the end",
-        help="Draws the prompts with the finished LoRA.",
+        label="Sample at the end",
+        help="Samples all prompts with the finished LoRA.",
         aliases=("sample_last",),
-    )
-
-
-class ValidationFolder(Section):
-    """One row of [[validation.validation_folders]]."""
-
-    path: Annotated[str, AfterValidator(clean_path)] = setting(
-        kind="path",
-        min_length=1,
-        label="Folder",
-        help="Folder with captioned pictures that are measured and never trained.",
-    )
-    name: Annotated[str, AfterValidator(file_name)] = setting(
-        min_length=1,
-        label="Name",
-        help="What its line is called in the panels.",
-    )
-    control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
-
-
-class ValidationSection(Section):
-    """Loss on pictures that are not trained, with the same noise every time."""
-
-    validation_folders: list[ValidationFolder] = setting(
-        list,
-        label="Validation folders",
-        help="Folders of pictures that are measured and never trained; each gets its own line. A share of the training "
-        "pictures can be held out on the Dataset tab instead.",
-        aliases=("val_data_dir", "eval_data_dir", "validation_data_dir"),
-    )
-    validate_every_n_steps: int | None = setting(
-        None,
-        ge=1,
-        unit="steps",
-        label="Every so many steps",
-        help="Measures each time this many steps are done. Empty: not by steps.",
-        aliases=("validation_every_n_steps", "eval_steps", "validate_every"),
-    )
-    validate_every_n_epochs: int | None = setting(
-        None,
-        ge=1,
-        unit="epochs",
-        label="Every so many epochs",
-        help="Measures each time this many epochs are done. Empty: not by epochs.",
-        aliases=("validation_every_n_epochs", "eval_epochs"),
-    )
-    validate_at_start: bool = setting(
-        False,
-        label="Before the first step",
-        help="Measures the base model before training: the line to beat.",
-    )
-    validate_at_end: bool = setting(
-        True,
-        label="At the end",
-        help="Measures the finished LoRA. Without validation pictures nothing is measured.",
-    )
-    validation_sigmas: list[_Sigma] = setting(
-        lambda: [0.05, 0.1, 0.2, 0.35],
-        min_length=1,
-        label="Noise levels",
-        help="Noise levels (sigma, 0 clean to 1 noise) at which the loss is measured. Low ones show learning best; "
-        "high ones hardly move.",
-        aliases=("validation_timesteps", "eval_timesteps"),
-        advanced=True,
-    )
-    validation_seed: int = setting(
-        42,
-        ge=0,
-        le=2**32 - 1,
-        label="Noise seed",
-        help="Noise of the measurement, the same every time, so that the line shows the model and not the dice.",
-        aliases=("eval_seed",),
-        advanced=True,
-    )
-    validation_repeats: int = setting(
-        1,
-        ge=1,
-        le=1000,
-        label="Noise draws",
-        help="How often each picture is measured at each noise level, with different noise. More is steadier and "
-        "slower.",
-        aliases=("validation_draws",),
-        advanced=True,
     )

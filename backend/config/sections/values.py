@@ -1,4 +1,4 @@
-"""Checks of one value that a type and two bounds can't say; each names the mend in the error's ``remedy``."""
+"""Checks one value where type and bounds are not enough; each check names the fix in the error's ``remedy``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 
 
 def refuse(text: str, remedy: str) -> PydanticCustomError:
-    """The error to raise for one value: what is wrong, and the mend."""
+    """The error to raise for one value: what is wrong, and the fix."""
     # Doubled braces: pydantic formats the message, and a person's own braces must come through.
     return PydanticCustomError("refused", "{text}", {"text": text, "remedy": remedy})
 
@@ -58,7 +58,7 @@ def name_or_class_path(names: tuple[str, ...], what: str) -> Callable[[str], str
         if _letters(value) in by_letters:
             return by_letters[_letters(value)]
         raise refuse(
-            f'"{value}" is no {what} known by name',
+            f'"{value}" is not a known {what}',
             f"Use one of {', '.join(names)}, or a class path such as package.Class",
         )
 
@@ -74,11 +74,12 @@ def block_range(value: str) -> str:
     """``double``, ``double:3``, ``double:0-3`` or ``double:0,2,5-8``: a block class and which of its blocks."""
     if not _BLOCKS.fullmatch(value):
         raise refuse(
-            f'"{value}" names no blocks', "Write a block class and numbers, such as double:0-3 or single:0,2,5-8"
+            f'"{value}" is not a choice of blocks',
+            "Write a block class and numbers, such as double:0-3 or single:0,2,5-8",
         )
     for low, high in re.findall(r"(\d+)-(\d+)", value):
         if int(low) > int(high):
-            raise refuse(f'"{value}" runs backwards from {low} to {high}', f"Write {high}-{low}")
+            raise refuse(f'"{value}" counts backwards from {low} to {high}', f"Write {high}-{low}")
     return value
 
 
@@ -87,10 +88,10 @@ def file_name(value: str) -> str:
     bad = _NOT_IN_NAMES.search(value)
     if bad:
         raise refuse(
-            f'"{value}" becomes part of a file name and can\'t hold {bad.group()!r}', "Use letters, digits, - and _"
+            f'"{value}" becomes part of a file name and can\'t contain {bad.group()!r}', "Use letters, digits, - and _"
         )
     if value != value.strip() or value.endswith(".") or value.startswith("."):
-        raise refuse(f'"{value}" becomes part of a file name', "Take away the spaces and dots at its ends")
+        raise refuse(f'"{value}" becomes part of a file name', "Remove the spaces and dots at its start and end")
     size, most = len(writable(value).encode("utf-8")), _NAME_BYTES - len(LONGEST_ENDING)
     if size > most:
         raise refuse(
@@ -104,11 +105,11 @@ def clean_path(value: str) -> str:
     """A path without control characters (those come from \\t or \\n in "double quotes": ``C:\\temp``) or wrapping."""
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise refuse(
-            f"the path holds a control character: {value!r}",
+            f"the path contains a control character: {value!r}",
             "In \"double quotes\" \\t and \\n are a tab and a new line; write the path in 'single quotes' or with /",
         )
     if value != value.strip() or (len(value) > 2 and value[0] == value[-1] and value[0] in "\"'"):
-        raise refuse(f"the path has spaces or quotes around it: {value!r}", "Take them away")
+        raise refuse(f"the path has spaces or quotes around it: {value!r}", "Remove them")
     return writable(value)
 
 
@@ -124,7 +125,7 @@ def writable(value: str) -> str:
 def not_blank(value: str) -> str:
     """A text with something to read in it; an empty one would mean unset."""
     if not value.strip():
-        raise refuse("only spaces", "Write a text, or leave it empty")
+        raise refuse("contains only spaces", "Write a text, or leave it empty")
     return writable(value)
 
 
@@ -133,7 +134,9 @@ def known_or_other(names: tuple[str, ...]) -> Callable[[str], str]:
 
     def check(value: str) -> str:
         if not value or value != value.strip():
-            raise refuse(f"{value!r} is no name", f"Use one of {', '.join(names)}, or another that is installed here")
+            raise refuse(
+                f"{value!r} is not a name", f"Use one of {', '.join(names)}, or another that is installed here"
+            )
         return next((name for name in names if name == value.lower()), writable(value))
 
     return check
@@ -142,7 +145,7 @@ def known_or_other(names: tuple[str, ...]) -> Callable[[str], str]:
 def extension(value: str) -> str:
     """A file extension with its dot."""
     if not re.fullmatch(r"\.[^\s./\\]+(\.[^\s./\\]+)*", value):
-        raise refuse(f'"{value}" is no file extension', "Write it with its dot, such as .txt")
+        raise refuse(f'"{value}" is not a file extension', "Write it with its dot, such as .txt")
     return value
 
 
@@ -162,7 +165,7 @@ def pattern(value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise refuse(
-            f'"{value}" is no regular expression: {error}', "Mend it, or write the end of a layer's name"
+            f'"{value}" is not a regular expression: {error}', "Correct it, or write the end of a layer's name"
         ) from None
     return value
 
@@ -170,7 +173,7 @@ def pattern(value: str) -> str:
 def rising(value: list[int]) -> list[int]:
     """Numbers that rise, none twice."""
     if sorted(set(value)) != value:
-        raise refuse(f"{value} does not rise from number to number", f"Write {sorted(set(value))}")
+        raise refuse(f"{value} is not in rising order", f"Write {sorted(set(value))}")
     return value
 
 

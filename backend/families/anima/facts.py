@@ -63,7 +63,7 @@ class AnimaFacts(FamilyFacts):
         text = f"the transformer is of another Cosmos model than Anima: its {', '.join(other)} differs"
         return [
             *problems,
-            Problem(SETTING, None, text, "Give an Anima model; other Cosmos models are not trained here."),
+            Problem(SETTING, None, text, "Choose an Anima model; Monotile does not train other Cosmos models."),
         ]
 
     def lora_architecture(self, base: BaseModel) -> str:

@@ -1,4 +1,4 @@
-"""Anima's single files: the transformer in Cosmos Predict2's names with the text conditioner beside it, and Qwen3.
+"""Reads Anima's single files: the transformer in Cosmos Predict2's names with its text conditioner, and Qwen3.
 
 Names: nvidia-cosmos/cosmos-predict2 ``cosmos_predict2/models/text2image_dit.py``; the conditioner keeps, behind
 ``llm_adapter.``, the names that diffusers has too. Published with ``net.`` or ``model.diffusion_model.`` before all.

@@ -23,7 +23,7 @@ SHIPPED = Path(__file__).parents[1]
 PLACES = ("text_encoder", "text_encoder_2", "text_encoder_3", "vae", "tokenizer", "tokenizer_2", "tokenizer_3")
 
 # [model] settings that say what the config of a single file would.
-_TOLD = ("zero_cond_t",)
+_SWITCHES = ("zero_cond_t",)
 
 # A file out of a diffusers folder, given by itself: its names are right as they are.
 _AS_IT_IS = Layout("diffusers", "a part in diffusers layout", (), (Rule(r"(?P<name>.+)", ("{name}",)),))
@@ -59,24 +59,23 @@ class Place:
 
 @dataclass(frozen=True)
 class BaseModelFiles:
-    """The base model of a run.
-
-    path: a folder in diffusers layout, or a single file (None: not chosen). given: parts that lie elsewhere, by part
-    name. variant: of the weight files of folders, as diffusers has it ("fp16"). told: what a single file's config says,
-    where the file can't show it.
-    """
+    """The base model of a run."""
 
     path: Path | None
+    """A folder in diffusers layout, or a single file; None: not chosen."""
     given: Mapping[str, Path] = field(default_factory=dict)
+    """Parts in other folders or files, by part name."""
     variant: str | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    """Of the weight files of folders, as diffusers has it ("fp16")."""
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    """Config values of a single file that the file can't show."""
 
     @classmethod
     def of(cls, model: ModelSettings) -> BaseModelFiles:
         """The base model that the settings name."""
         given = {name: resolve(path) for name in PLACES if (path := getattr(model, name)) is not None}
-        told = {name: said == "on" for name in _TOLD if (said := getattr(model, name)) != "auto"}
-        return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant, told)
+        switches = {name: said == "on" for name in _SWITCHES if (said := getattr(model, name)) != "auto"}
+        return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant, switches)
 
     @classmethod
     def at(cls, where: BaseModelFiles | Path | str, variant: str | None = None) -> BaseModelFiles:
@@ -165,7 +164,7 @@ class BaseModelFiles:
         config |= measured(part.measure, {n: p.shape for n, p in _pieces(place).items()}, config)
         if place.layout is not None:
             config |= place.layout.marked(header_of(place.path).names, place.prefix)
-        return config | {key: value for key, value in self.told.items() if key in config}
+        return config | {key: value for key, value in self.switches.items() if key in config}
 
 
 def _place_in(path: Path, part: Part, setting: str) -> Place:

@@ -84,7 +84,7 @@ def check_part(base: BaseModelFiles, part: Part) -> list[Problem]:
 
 def _wanted(facts: ModelFacts) -> str:
     single = " or its single file" if any(part.layouts for part in facts.parts) else ""
-    return f"Give the folder of a {facts.title} model in diffusers layout{single}."
+    return f"Choose the folder of a {facts.title} model in diffusers layout{single}."
 
 
 def _check_main_file(base: BaseModelFiles, path: Path, facts: ModelFacts) -> list[Problem]:
@@ -114,10 +114,10 @@ def _check_readable(path: Path, setting: str) -> list[Problem]:
         return [Problem(setting, None, f"{path.name} {error}", error.remedy)]
     except OSError as error:
         text = f"{path.name} can't be read: {error.strerror or error}"
-        return [Problem(setting, None, text, "Give yourself permission to read it.")]
+        return [Problem(setting, None, text, "Check that you have permission to read it.")]
     if header.missing_bytes:
         text = f"{path.name} is cut short: {header.missing_bytes} bytes are missing"
-        return [Problem(setting, None, text, "Copy the file again; the download broke off.")]
+        return [Problem(setting, None, text, "Copy the file again; the download was interrupted.")]
     return []
 
 
@@ -133,7 +133,7 @@ def _check_file(place: Place, part: Part) -> list[Problem]:
     try:
         pieces = place.layout.pieces(header_of(path).tensors, place.prefix)
     except UnknownNames as error:
-        return [Problem(place.setting, None, f"{shown} {error}", "Take the file as its makers published it.")]
+        return [Problem(place.setting, None, f"{shown} {error}", "Use the file as its authors published it.")]
     except ValueError as error:
         text = f"{shown} can't be used as {part.title}: {error}"
         return [Problem(place.setting, None, text, "Copy the file again from where the model came from.")]
@@ -152,8 +152,8 @@ def _check_numbers(place: Place, pieces: Mapping[str, Piece]) -> list[Problem]:
         foreign = factor is not None and factor[0] not in headers.FLOATS
         if kind not in headers.FORMATS or unscaled or blocks or foreign or form:
             said = form or (f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind)
-            text = f"{place.path.name} holds numbers that can't be read: {piece.source} is {said}"
-            return [Problem(place.setting, None, text, "Take the model in bf16, fp16 or fp8 (scaled or not).")]
+            text = f"{place.path.name} contains numbers that can't be read: {piece.source} is {said}"
+            return [Problem(place.setting, None, text, "Use the model in bf16, fp16 or fp8 (scaled or not).")]
     return []
 
 
@@ -163,12 +163,12 @@ def _not_this(path: Path, part: Part, setting: str) -> Problem:
         known = f" ({kind.title})" if kind else ""
         text = f"{path.name} is a single file{known}, but {part.title} is read from a folder"
     else:
-        text = f"{path.name} is {kind.title if kind else 'of a kind that is not known here'}, not {part.title}"
+        text = f"{path.name} is {kind.title if kind else 'of an unknown kind'}, not {part.title}"
         if kind is not None and kind.title.partition(" ")[2] == part.title.partition(" ")[2]:
             text = f"{path.name} is {kind.title}, but not whole or under other names{_lacks(path, part)}"
     remedy = f"Choose {_source_of(part)}."
     if kind is not None and kind.title.startswith("a Lo"):
-        remedy += " A LoRA to go on from is given as network_weights."
+        remedy += " To continue from a LoRA, set it as network_weights."
     return Problem(setting, None, text, remedy)
 
 
@@ -191,7 +191,7 @@ def _missing(base: BaseModelFiles, part: Part) -> list[Problem]:
     if not part.setting:
         # the denoiser; what the base model's file holds instead has been said
         return []
-    text = f"{part.title} is missing: {base.path.name if base.path else 'the base model'} does not hold it"
+    text = f"{part.title} is missing: {base.path.name if base.path else 'the base model'} does not contain it"
     return [Problem(f"model.{part.setting}", None, text, f"Set {part.setting} to {_source_of(part)}.")]
 
 
@@ -217,8 +217,8 @@ def _check_unused(base: BaseModelFiles, facts: ModelFacts) -> list[Problem]:
         Problem(
             f"model.{name}",
             None,
-            f"{facts.title} has no part that {name} could give",
-            "Leave it empty, or choose the family that the file belongs to.",
+            f"{facts.title} does not use {name}",
+            "Leave it empty, or choose the family of the file.",
         )
         for name in PLACES
         if name in base.given and name not in known
@@ -250,7 +250,7 @@ def _check_index(base: Path, facts: ModelFacts, pipelines: Iterable[str], famili
     found = data.get("_class_name")
     problems = []
     if found not in {facts.pipeline_class, *pipelines}:
-        text = f"{index.name} says {found or 'nothing'}, but this family needs {facts.pipeline_class}"
+        text = f"{index.name} names {found or 'nothing'}, but this family needs {facts.pipeline_class}"
         family = families.get(str(found)) or f"that {found or 'the model'} belongs to"
         remedy = f"Choose a {facts.title} model, or the family {family}."
         problems.append(Problem(headers.SETTING, None, text, remedy))
@@ -258,7 +258,7 @@ def _check_index(base: Path, facts: ModelFacts, pipelines: Iterable[str], famili
         entry = data.get(part.name)
         name = entry[1] if isinstance(entry, list) and len(entry) >= 2 else None
         if name is not None and name not in part.class_names:
-            text = f"{index.name} gives {name} as {part.name}, but {part.title} must be {part.class_names[0]}"
-            remedy = "Use the model's own model_index.json and parts; this one was put together from two models."
+            text = f"{index.name} names {name} as {part.name}, but {part.title} must be {part.class_names[0]}"
+            remedy = "Use the model's own model_index.json and parts; this one mixes two models."
             problems.append(Problem(headers.SETTING, None, text, remedy))
     return problems

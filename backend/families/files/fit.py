@@ -43,7 +43,7 @@ def differing(pairs: Iterable[Pair], title: str) -> list[Problem]:
             SETTING,
             None,
             f"parts of different models: {left_name} is {left}, {right_name} is {right}",
-            f"Take both parts from the same {title} model.",
+            f"Use both parts of the same {title} model.",
         )
         for left_name, left, right_name, right in pairs
         if left is not None and right is not None and left != right

@@ -1,4 +1,4 @@
-"""Computes the two hashes by which other programs know a model file, beside whatever else goes on."""
+"""Computes the two hashes by which other programs know a model file, while other work continues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Model files on disk, read without torch: safetensors headers, shards, part folders of the diffusers layout.
+"""Reads model files on disk without torch: safetensors headers, shards, part folders of the diffusers layout.
 
 Everything is checked from headers and sizes, so a 24 GB model takes milliseconds. Problems come back as a list: the
-person is told of all of them at once.
+person sees all of them at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SETTING = "model.base_model"
 _MAX_HEADER_BYTES = 100_000_000
 
 _LOG_IN = "Download the file itself; the site may want you to log in first."
-# What other files start with: what they are, and the mend where it is another than to copy the file again.
+# What other files start with: what they are, and the fix where it is another than to copy the file again.
 _OTHER_FILES: tuple[tuple[bytes, str, str], ...] = (
     (b"version ", "is a Git LFS pointer: the real file was never downloaded", "Download the file (git lfs pull)."),
     (b"GGUF", "is a GGUF file, whose weights are packed for inference", ""),
     (b"PK\x03\x04", "is a pickle file, which can run code when it is opened", ""),
     (b"\x80\x02", "is a pickle file, which can run code when it is opened", ""),
-    (b"<", "is a web page, saved in place of the file", _LOG_IN),
-    (b"{", "is an answer of a web site in place of the file", _LOG_IN),
+    (b"<", "is a web page instead of the file", _LOG_IN),
+    (b"{", "is an error message of a web site instead of the file", _LOG_IN),
 )
 # Number formats that can be read, as safetensors calls them.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -44,7 +44,7 @@ _WIDTHS = {
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"), 1),
 }
 UNSAFE = frozenset({".ckpt", ".pt", ".pth", ".bin"})
-SAFE_ONLY = "Only safetensors are read; most models are published so too."
+SAFE_ONLY = "Only safetensors are read; use the safetensors file of the model."
 _AGAIN = "Copy the file again from where the model came from."
 
 
@@ -53,7 +53,7 @@ _ANY_TOKENIZER = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "T
 
 
 class Unreadable(ValueError):
-    """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the mend."""
+    """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the fix."""
 
     def __init__(self, said: str, remedy: str = _AGAIN) -> None:
         super().__init__(said)
@@ -82,7 +82,7 @@ def read_header(path: Path) -> Header:
 
     Unreadable when it is none, when tensors lie in impossible places (negative, backwards, one over another, of
     another size than their shape needs), or when it holds a tensor under both its clean and its wrapped name. Tensors
-    behind the file's end are told by `Header.missing_bytes`.
+    behind the file's end are counted by `Header.missing_bytes`.
     """
     with path.open("rb") as file:
         start = file.read(8)
@@ -108,7 +108,7 @@ def read_header(path: Path) -> Header:
     try:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
-        raise Unreadable(f"holds tensors twice: {error}") from None
+        raise Unreadable(f"contains tensors twice: {error}") from None
     said = table.get("__metadata__")
     return Header(tensors, max(0, end - path.stat().st_size), spans, said if isinstance(said, dict) else {})
 
@@ -140,7 +140,7 @@ def _entry(name: str, entry: Any) -> tuple[tuple[str, tuple[int, ...]], tuple[in
     if min(shape, default=0) < 0:
         raise Unreadable(f"has a broken header: {_shown(name)} has a negative size, {list(shape)}")
     if not 0 <= begin <= end:
-        raise Unreadable(f"has a broken header: {_shown(name)} lies from byte {begin} to byte {end}")
+        raise Unreadable(f"has a broken header: {_shown(name)} is from byte {begin} to byte {end}")
     width = _WIDTHS.get(form)
     if width is not None and end - begin != width * math.prod(shape):
         needed = f"{width * math.prod(shape)} that {list(shape)} in {form} needs"
@@ -154,7 +154,7 @@ def _refuse_overlapping(spans: Mapping[str, tuple[int, int]]) -> None:
         if begin == end:
             continue
         if begin < until:
-            text = f"has a broken header: {_shown(name)} and {_shown(last)} lie in the same bytes"
+            text = f"has a broken header: {_shown(name)} and {_shown(last)} use the same bytes"
             raise Unreadable(text)
         last, until = name, end
 
@@ -173,7 +173,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"is broken JSON (line {error.lineno}, column {error.colno})") from None
     if not isinstance(data, dict):
-        raise ValueError("holds no JSON object")
+        raise ValueError("contains no JSON object")
     return data
 
 
@@ -232,7 +232,7 @@ def _check_class(base: Path, part: Part) -> list[Problem]:
     """The part's own config against the classes that it may have; a tokenizer's may name none in particular."""
     name = part.files[0][0]
     path = base / part.folder / name
-    # a scheduler's class stands in model_index.json too, and is told from there
+    # a scheduler's class stands in model_index.json too, and is read from there
     if not path.is_file() or not (part.weights or name.startswith("tokenizer")):
         return []
     try:
@@ -245,7 +245,7 @@ def _check_class(base: Path, part: Part) -> list[Problem]:
     wanted = part.class_names[0]
     return [
         _problem(
-            f"{part.folder}/ holds {found}, but {part.title} must be {wanted}",
+            f"{part.folder}/ contains {found}, but {part.title} must be {wanted}",
             f"Put the model's own {part.folder} folder there; this one belongs to another model.",
         )
     ]
@@ -285,7 +285,7 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
             problems.append(
                 _problem(
                     f"{shown} is cut short: {header.missing_bytes} bytes are missing",
-                    "Copy the file again; the download broke off.",
+                    "Copy the file again; the download was interrupted.",
                 )
             )
     lacking = [marker for marker in part.markers if not any(marker in name for name in tensors)]
@@ -294,7 +294,7 @@ def _check_weights(base: Path, part: Part, variant: str | None) -> list[Problem]
         what = kind.title if kind else f"something without {lacking[0]}"
         problems.append(
             _problem(
-                f"{part.folder}/ holds {what}, not {part.title}",
+                f"{part.folder}/ contains {what}, not {part.title}",
                 f"Put the model's own {part.folder} folder there; these weights belong to another part or model.",
             )
         )

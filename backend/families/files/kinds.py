@@ -15,7 +15,7 @@ class Kind:
     """A kind of file: parts of tensor names that must all be there, and what it is in words.
 
     where: "relative" of a model that is trained here whose names fit it, but which works otherwise; "foreign" of what
-    no base model holds, whatever else is in the file. inputs: of its first layer, by which relatives are told.
+    no base model holds, whatever else is in the file. inputs: of its first layer, by which relatives are recognised.
     """
 
     needles: tuple[str, ...]
@@ -35,7 +35,7 @@ class Kind:
 
 _LDM, _UNET = ("input_blocks.", "middle_block."), "input_blocks.0.0.weight"
 _BFL, _FLUX = ("double_blocks.", "single_blocks."), ("single_transformer_blocks.", "x_embedder.")
-_FILL = "the transformer of FLUX.1 Fill, which takes a masked picture too"
+_FILL = "the transformer of FLUX.1 Fill, which takes a masked image too"
 _CONTROL = "the transformer of FLUX.1 Canny or Depth, which takes a drawing too"
 
 # The first that fits is the one. Names: each project's own code, and ComfyUI's `comfy/model_detection.py`.
@@ -83,8 +83,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(("edm_mean", *_LDM), "a Playground v2.5 checkpoint, which is trained over another noise schedule", "relative"),
     Kind(("edm_vpred.", *_LDM), "a CosXL checkpoint, which is trained over another noise schedule", "relative"),
     Kind(("time_embed.cond_proj.",), "a latent consistency model (LCM), which is distilled", "relative"),
-    Kind(_LDM, "an inpainting checkpoint, which takes a masked picture too", "relative", (_UNET, 9)),
-    Kind(_LDM, "an InstructPix2Pix checkpoint, which takes a picture too", "relative", (_UNET, 8)),
+    Kind(_LDM, "an inpainting checkpoint, which takes a masked image too", "relative", (_UNET, 9)),
+    Kind(_LDM, "an InstructPix2Pix checkpoint, which takes an image too", "relative", (_UNET, 8)),
     Kind(_LDM, "a depth-to-image checkpoint, which takes a depth map too", "relative", (_UNET, 5)),
     Kind(("input_blocks.", "conditioner.embedders.0.model."), "the refiner of SDXL", "relative"),
     Kind(
@@ -103,7 +103,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(("decoder.conv_in.", "encoder.conv_in."), "a VAE"),
     Kind(("decoder.conv_in.",), "a VAE decoder"),
     Kind(("encoder.layers.0.weight", "decoder.layers.1.weight"), "a tiny autoencoder (TAESD), for previews"),
-    Kind(("visual.", "layers.0.self_attn."), "a language model that sees, such as Qwen2.5-VL"),
+    Kind(("visual.", "layers.0.self_attn."), "a vision language model, such as Qwen2.5-VL"),
     Kind(("embed_tokens.", "layers.0.self_attn."), "a language model, such as Qwen's"),
     Kind(("block.1.layer.0.SelfAttention.relative_attention_bias",), "a umT5 text encoder"),
     Kind(("SelfAttention.",), "a T5 text encoder"),

@@ -1,4 +1,4 @@
-"""What ComfyUI's files say of the layers that they hold in fewer bits, and whether that can be undone here. Torch-free.
+"""Reads what ComfyUI's files say of layers in fewer bits, and whether these can be converted back here. Torch-free.
 
 The note of a layer is JSON: in a tensor of bytes beside the weight (``<layer>.comfy_quant``), or for all layers in the
 file's metadata (``_quantization_metadata``). Names of the formats: ComfyUI's ``comfy/quant_ops.py``, ``comfy/ops.py``.
@@ -48,7 +48,7 @@ def _parsed(text: str | bytes) -> Any:
 def _form(note: Any) -> str:
     """In words, what can't be undone; empty where it can."""
     if not isinstance(note, Mapping) or not isinstance(note.get("format"), str):
-        return "of a format that the file does not tell"
+        return "of a format that the file does not name"
     more = note.get("params")
     if any(isinstance(each, Mapping) and each.get("convrot") for each in (note, more)):
         return f"{note['format']}, turned by ConvRot"

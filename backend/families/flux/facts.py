@@ -84,7 +84,7 @@ class KontextFacts(FluxFacts):
         problems = super().fit(base)
         if problems or self.config(base, "transformer").get("guidance_embeds", True):
             return problems
-        text = "the transformer has no input for guidance, as FLUX.1 schnell, and Kontext has one"
+        text = "the transformer has no guidance input (like FLUX.1 schnell), but Kontext has one"
         return [Problem(SETTING, None, text, "Choose a FLUX.1 Kontext model, or the family flux.")]
 
 

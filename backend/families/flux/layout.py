@@ -1,4 +1,4 @@
-r"""FLUX.1's transformer as Black Forest Labs publish it (``flux1-dev.safetensors``), alone or inside ComfyUI's files.
+r"""Reads FLUX.1's transformer as Black Forest Labs publish it (``flux1-dev.safetensors``), alone or in ComfyUI's files.
 
 Names: black-forest-labs/flux ``src/flux/model.py`` and ``modules/layers.py``. Shift and scale of the last layer's
 modulation are the other way round in diffusers.

@@ -49,7 +49,7 @@ LABEL_TOKENS = 7
 
 PROCESSOR = Part(
     "processor",
-    "the picture processor of Qwen2.5-VL",
+    "the image processor of Qwen2.5-VL",
     "processor",
     ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"),
     (("preprocessor_config.json", "processor_config.json"),),
@@ -109,12 +109,12 @@ class EditPlusFacts(EditFacts):
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """As Qwen-Image's; a warning where a folder's config says otherwise than the setting zero_cond_t."""
         problems = super().fit(base)
-        said, given = self.config(base, "transformer").get("zero_cond_t"), base.told.get("zero_cond_t")
+        said, given = self.config(base, "transformer").get("zero_cond_t"), base.switches.get("zero_cond_t")
         if given is not None and bool(said) != given:
-            text = (
-                f"zero_cond_t is {'on' if given else 'off'}, but the transformer's config says otherwise, which holds"
+            text = f"zero_cond_t is {'on' if given else 'off'}, but the transformer's config says otherwise and is used"
+            problems.append(
+                Problem("model.zero_cond_t", None, text, "Set it to auto: for a folder it is known.", "warning")
             )
-            problems.append(Problem("model.zero_cond_t", None, text, "Set it to auto: a folder says it.", "warning"))
         return problems
 
     def picture_tokens(self, base: BaseModel) -> PictureTokens:

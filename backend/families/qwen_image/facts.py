@@ -60,8 +60,8 @@ class QwenImageFacts(FamilyFacts):
             problems.append(Problem(SETTING, None, text, "Choose the family qwen_image_edit_plus."))
         other = [name for name in ("use_additional_t_cond", "use_layer3d_rope", "guidance_embeds") if net.get(name)]
         if other:
-            text = f"the transformer is of a relative of {self.title} (Layered): its {', '.join(other)} is set"
-            remedy = f"Give {self.title} itself; this relative is not trained here yet."
+            text = f"the transformer is of a model like {self.title} (Layered): its {', '.join(other)} is set"
+            remedy = f"Choose {self.title} itself; Monotile does not train this model yet."
             problems.append(Problem(SETTING, None, text, remedy))
         return problems
 

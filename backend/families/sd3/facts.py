@@ -57,7 +57,7 @@ class Sd3Facts(FamilyFacts):
             # of a wrong base model it goes without saying what T5 would be good for
             return problems
         if base.place(self.part("text_encoder_3")) is None:
-            text = "SD3 is trained without T5: captions reach it through its two CLIP encoders alone, 77 tokens of them"
+            text = "SD3 is trained without T5: captions go through its two CLIP encoders only, with 77 tokens"
             remedy = "Set text_encoder_3 to t5xxl_fp16.safetensors, and tokenizer_3, for longer captions."
             return [Problem("model.text_encoder_3", None, text, remedy, "warning")]
         tokenizer = self.part("tokenizer_3")

@@ -1,4 +1,4 @@
-r"""SD3's and SD3.5's transformer as Stability AI publish it (``sd3_medium.safetensors``, ``sd3.5_large.safetensors``).
+r"""Reads SD3's and SD3.5's transformer as Stability AI publish it (``sd3_medium.safetensors``).
 
 Names: Stability-AI/sd3.5 ``mmditx.py``. Shift and scale of a modulation that has nothing else are the other way round
 in diffusers: those of the last layer, and of the text in the last block, which goes no further.

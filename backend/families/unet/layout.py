@@ -1,4 +1,4 @@
-"""The UNet of Stable Diffusion 1.5 and SDXL in their whole checkpoints.
+"""Reads the UNet of Stable Diffusion 1.5 and SDXL in their whole checkpoints.
 
 Names: CompVis/latent-diffusion ``openaimodel.py``. Blocks are numbered through; with two residual layers a level, as
 the published models have, input block n (from 1) is layer (n - 1) mod 3 of level (n - 1) div 3, the third being the

@@ -44,7 +44,7 @@ LORA_LAYERS: tuple[str, ...] = (
 """Linear layers and convolutions in ComfyUI's key map of UNets (``unet_to_diffusers`` in comfy/utils.py), and of CLIP
 text encoders (comfy/lora.py)."""
 
-_NO_STATIC = {"static": "its convolutions see the edge of a picture, so that a padded one would not be exact"}
+_NO_STATIC = {"static": "its convolutions read the edge of an image, so that padding would change the result"}
 
 # Tensors without a value to read, by which makers of checkpoints mark how they were trained (as ComfyUI reads them).
 _MARKS = {"v_pred": {"prediction_type": "v_prediction"}, "ztsnr": {"rescale_betas_zero_snr": True}}
@@ -110,7 +110,7 @@ class UnetFacts(FamilyFacts):
         if not isinstance(widths, list) or len(widths) == self.levels:
             return problems
         text = f"the UNet has {len(widths)} levels, and {self.title} has {self.levels}"
-        remedy = f"Choose a {self.title} model, or the family that this one belongs to."
+        remedy = f"Choose a {self.title} model, or the family of this one."
         return [Problem(SETTING, None, text, remedy), *problems]
 
     def geometry(self, base: BaseModel) -> Geometry:

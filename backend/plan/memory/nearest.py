@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backend.base.problems import errors
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import with_values
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from backend.base.problems import errors
 from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
 from backend.config.graph_choice import recording_of
-from backend.config.rules.rows import check
+from backend.config.rules.check import check
 from backend.config.schema import with_values
 from backend.families.activations import VaeActivations
 from backend.families.table import family as family_named

@@ -286,7 +286,7 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
     # modelspec.architecture, as musubi-tuner has it
     named = [ROW.lora_architecture(base) for base in (BaseModelFiles(plain), BaseModelFiles(marked))]
     assert named == ["Qwen-Image-Edit-Plus/lora", "Qwen-Image-Edit-2511/lora"]
-    (warning,) = ROW.check_base_model(BaseModelFiles(tiny_qwen_edit_plus, told={"zero_cond_t": False}))
+    (warning,) = ROW.check_base_model(BaseModelFiles(tiny_qwen_edit_plus, switches={"zero_cond_t": False}))
     assert (warning.path, warning.severity) == ("model.zero_cond_t", "warning")
 
 

@@ -1,4 +1,4 @@
-"""Rules about optional packages: what a run needs that is not installed is told before the run starts."""
+"""Lists rules about optional packages: a run that needs one that is not installed does not start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from backend.config.rules.rule import Rule
 from backend.config.sections.optimizer import OPTIMIZER_CLASSES
 
 
-def _needs(path: str, module: str, asks: Callable[[Any], bool], otherwise: str) -> Rule:
-    """An error for a start when the setting asks for a package that is not installed. otherwise: what else to set."""
+def _needs(path: str, module: str, needed: Callable[[Any], bool], otherwise: str) -> Rule:
+    """An error for a start when the value needs a package that is not installed. otherwise: what else to set."""
     name = path.rsplit(".", 1)[1]
     return Rule(
         (path,),
-        lambda value: asks(value) and not is_installed(module),
+        lambda value: needed(value) and not is_installed(module),
         f"{name} {{{name}}} needs the package {module}, which is not installed",
         f"{install_remedy(module)}; or {otherwise}",
         when="start",
@@ -37,7 +37,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
         for module in ("bitsandbytes", "pytorch_optimizer")
     ),
     *(
-        _needs("compile.attention", module, lambda chosen, route=route: chosen == route, "set attention to auto")
+        _needs("compile.attention", module, lambda value, route=route: value == route, "set attention to auto")
         for route, module in (("flash2", "flash_attn"), ("fa3", "flash_attn_interface"), ("fa4", "flash_attn.cute"))
     ),
     Rule(

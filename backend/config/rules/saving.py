@@ -1,4 +1,4 @@
-"""Rules about the names and places of what a run writes."""
+"""Lists rules about the names and folders of what a run writes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from backend.base.files import cut_name, longest_name
-from backend.base.paths import resolve
-from backend.config.rules.rule import Rule
+from backend.base.paths import is_broad, resolve
+from backend.config.rules.rule import Rule, longer_than_run
 from backend.config.sections.values import LONGEST_ENDING
 
 _LONGEST_FOLDER = 120
@@ -60,16 +60,25 @@ SAVING_RULES: tuple[Rule, ...] = (
     Rule(
         ("saving.output_dir", "saving.output_name"),
         lambda folder, name: name_is_too_long(name, folder) or path_is_too_long(name, folder),
-        f"the disk takes no path as long as {{output_dir}}/…/checkpoints/{{output_name}}{LONGEST_ENDING}",
-        "Choose a folder nearer to the root of the disk, or a shorter output_name; an encrypted home folder takes "
+        f"the disk does not allow a path as long as {{output_dir}}/…/checkpoints/{{output_name}}{LONGEST_ENDING}",
+        "Choose a folder with a shorter path, or a shorter output_name; an encrypted home folder allows "
         "names of 143 bytes",
         when="start",
     ),
     Rule(
         ("saving.save_last_n", "saving.save_every_n_steps", "saving.save_every_n_epochs"),
         lambda last, steps, epochs: last is not None and steps is None and epochs is None,
-        "save_last_n has no effect: nothing is saved on the way",
-        "Set save_every_n_steps or save_every_n_epochs, or take save_last_n out",
+        "save_last_n has no effect: nothing is saved before the end",
+        "Set save_every_n_steps or save_every_n_epochs, or remove save_last_n",
+        "warning",
+    ),
+    longer_than_run("saving.save_every_n_steps", "the steps of the run", "steps", "Nothing is saved before the end"),
+    longer_than_run("saving.save_every_n_epochs", "the epochs of the run", "epochs", "Nothing is saved before the end"),
+    Rule(
+        ("saving.output_dir",),
+        is_broad,
+        "{output_dir} is used for other things than runs",
+        "Choose a folder that is only for runs, such as {output_dir}/runs",
         "warning",
     ),
 )
