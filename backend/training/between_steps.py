@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from backend.config.sections.sampling import SamplingSection, ValidationSection
+from backend.config.sections.sampling import SamplingSection
 from backend.config.sections.saving import SavingSection
+from backend.config.sections.validation import ValidationSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
