@@ -51,7 +51,7 @@ from tests.tiny.block_graphs import planned_graphs_are_observed
 from tests.tiny.plan_items import TEN_SIZES, items_of
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs
-from tests.tiny.training import events, lora_of, rows, same, start, train_here
+from tests.tiny.training import events, lora_of, rows, same, train_here
 
 ROW = family("qwen_image_edit_plus")
 CODE = family_named(ROW.name)
@@ -204,7 +204,7 @@ def drawn_by(pipeline: QwenImageEditPlusPipeline, controls: list[str], monkeypat
     return np.asarray(drawn.images[0]).astype(int)
 
 
-def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_qwen_edit_plus: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2511, on 8 sizes and captions with one to three control pictures; with validation and samples of two and one."""
@@ -218,8 +218,8 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
         sampling={"prompts": [sample | {"control_image_2": two[1]}, sample | {"steps": 1}], "sample_at_start": True},
         validation={"validate_at_start": True},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     last, plan = rows(run)[-1], events(run, "plan")[0]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (plan["graphs"]["planned"], 0, 0)
     assert last["graphs"] > 0 and [event["step"] for event in events(run, "validation")] == [0, 4]
