@@ -205,8 +205,9 @@ def drawn_by(pipeline: QwenImageEditPlusPipeline, controls: list[str], monkeypat
 
 
 def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
-    tiny_qwen_edit_plus: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny_qwen_edit_plus: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """2511, on 8 sizes and captions with one to three control pictures; with validation and samples of two and one."""
     control = several(image_folder, tmp_path / "before")
     two = [str(control / f"picture_1_{number}.png") for number in (0, 1)]
@@ -218,12 +219,13 @@ def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
         sampling={"prompts": [sample | {"control_image_2": two[1]}, sample | {"steps": 1}], "sample_at_start": True},
         validation={"validate_at_start": True},
     )  # fmt: skip
+    caplog.set_level("INFO")
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     last, plan = rows(run)[-1], events(run, "plan")[0]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (plan["graphs"]["planned"], 0, 0)
     assert last["graphs"] > 0 and [event["step"] for event in events(run, "validation")] == [0, 4]
-    assert "Qwen-Image-Edit-2511" in run.log_path.read_text()
+    assert "Qwen-Image-Edit-2511" in caplog.text
     drawn = {(s.step, s.prompt_index): np.asarray(Image.open(s.path)).astype(int) for s in run.samples()}
     pipeline = pipeline_of(tiny_qwen_edit_plus, QwenImageEditPlusPipeline)
     without, fewer = (drawn_by(pipeline, paths, monkeypatch) for paths in (two, two[:1]))
