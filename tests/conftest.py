@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         import torch
 
         if not torch.cuda.is_available():
-            reasons["gpu"] = "no NVIDIA card"
+            reasons["gpu"] = "no NVIDIA GPU"
     if not os.environ.get("CI") and not (shutil.which("chromium") or shutil.which("chromium-browser")):
         reasons["browser"] = "no Chromium on this machine"
     for item in items:

@@ -187,6 +187,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in kilobytes on Linux only")
 def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path) -> None:
     cases = [("bfloat16", None), ("float32", None), ("bfloat16", "int8"), ("bfloat16", "fp8")]

@@ -84,6 +84,7 @@ def test_stopped_in_the_middle_of_a_step(
     assert_equal_to_straight(run, straight)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_an_epoch(straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
     run = Run.create(settings(tiny_flux, image_folder, tmp_path, save_every_n_steps=1))
     process = start(run)

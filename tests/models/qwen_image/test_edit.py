@@ -195,6 +195,7 @@ def settings(base: Path, images: Path, control: Path, where: Path, **changes: di
     return plain_settings(base, images, where, **given)
 
 
+@pytest.mark.slow
 def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_qwen_edit: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +205,7 @@ def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     sample = PROMPT | {"control_image": before[1]}
     cfg = settings(
         tiny_qwen_edit, image_folder, control, tmp_path,
-        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [12, 64]},
+        compile={"compile": True, "compile_backend": "eager", "shape_mode": "static", "caption_buckets": [12, 64]},
         dataset={"caption_dropout_rate": 0.3}, training={"max_train_steps": 6},
         sampling={"prompts": [sample, sample | {"steps": 1, "control_image": before[0]}], "sample_at_start": True},
         validation={"validate_at_start": True},

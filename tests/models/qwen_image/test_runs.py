@@ -35,6 +35,7 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **sections)
 
 
+@pytest.mark.slow
 def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_qwen_image: Path, image_folder: Path, tmp_path: Path
 ) -> None:

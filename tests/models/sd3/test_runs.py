@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from diffusers import StableDiffusion3Pipeline
 from PIL import Image
@@ -43,6 +44,7 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **sections)
 
 
+@pytest.mark.slow
 def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_sd3: Path, image_folder: Path, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def pipeline_of(name: str, folder: Path):
     return pipeline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_a_run_makes_the_planned_graphs_and_loads_in_diffusers(
     name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path
