@@ -84,6 +84,7 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3e}'):.10f}".rstrip("0").rstrip(".")
 
 
+@pytest.mark.slow
 def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
     page = held.page
     choose_quick_demo(page, own_server, 24)

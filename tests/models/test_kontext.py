@@ -33,7 +33,7 @@ from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.models.test_single_files import flux_files
 from tests.tiny import comfy_maps
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
-from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 predict = family_named("flux").predict
 
@@ -151,10 +151,10 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
         optimizer={"learning_rate": 0.03},
         validation={"validate_at_start": True},
         saving={"save_layout": "diffusers"},
-        compile={"compile": mode == "static", "compile_backend": "aot_eager", "shape_mode": mode},
+        compile={"compile": mode == "static", "compile_backend": "eager", "shape_mode": mode},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     assert len(rows(run)) == 3 and all(row["loss"] > 0 for row in rows(run))
     assert events(run, "validation") and len(events(run, "sample")) == 2
     drawn = [np.asarray(Image.open(sample.path)).astype(int) for sample in run.samples()]

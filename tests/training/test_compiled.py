@@ -152,9 +152,9 @@ def test_a_sample_that_is_asked_for_is_no_alarm(
     """The run draws nothing by itself, so that the plan before the start has no graphs for it."""
     prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 1}
     cfg = config(
-        tiny_flux, image_folder, tmp_path, compile={"compile": True, "compile_backend": "aot_eager"},
+        tiny_flux, image_folder, tmp_path, compile={"compile": True, "compile_backend": "eager"},
         dataset={"batch_size": 2}, sampling={"prompts": [prompt], "sample_at_end": False},
-        training={"max_train_steps": 3},
+        training={"max_train_steps": 3}, network=FEW,
     )  # fmt: skip
     begin = Run.begin_generation
 
@@ -199,7 +199,7 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
         return planned(self, lengths) + (16 if len(calls) > 2 else 0)
 
     monkeypatch.setattr(ShapeRuntime, "image_size", grown)
-    traced = {"compile": True, "compile_backend": "aot_eager"}
+    traced = {"compile": True, "compile_backend": "eager"}
     cfg = config(tiny_flux, image_folder, tmp_path, compile=traced, network=FEW, training={"max_train_steps": 4})
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")

@@ -11,11 +11,10 @@ import torch
 from PIL import Image
 
 from backend.config.schema import Config
-from backend.runs.folder import Run
 from tests.models.anima.cosmos import pipeline_of, published, without_torchvision
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _denoiser, _tiny, autoencoder, conditioner, make_tiny_denoiser, qwen
-from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
@@ -34,7 +33,8 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **sections)
 
 
-def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+@pytest.mark.slow
+def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_anima: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg = settings(
@@ -44,8 +44,8 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
         validation={"validate_at_start": True},
         saving={"save_layout": "diffusers"},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
     assert [event["step"] for event in events(run, "validation")] == [0, 4]

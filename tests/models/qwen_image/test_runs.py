@@ -12,12 +12,11 @@ from diffusers import QwenImagePipeline
 from PIL import Image
 
 from backend.config.schema import Config
-from backend.runs.folder import Run
 from tests.models.qwen_image.test_files import published_names
 from tests.tiny import originals
 from tests.tiny.anima import _tiny, autoencoder
 from tests.tiny.qwen_image import denoiser, text_encoder
-from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
@@ -36,7 +35,8 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **sections)
 
 
-def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+@pytest.mark.slow
+def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_qwen_image: Path, image_folder: Path, tmp_path: Path
 ) -> None:
     cfg = settings(
@@ -45,8 +45,8 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
         sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
         validation={"validate_at_start": True},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
     assert [event["step"] for event in events(run, "validation")] == [0, 4]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from diffusers import StableDiffusion3Pipeline
 from PIL import Image
@@ -16,13 +17,12 @@ from backend.families.sd3.facts import FACTS
 from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.runs.folder import Run
 from tests.models.sd3.test_files import trained
 from tests.models.test_single_files import words
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser
-from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
@@ -44,7 +44,8 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     return config(base, images, where, **sections)
 
 
-def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_sample(
+@pytest.mark.slow
+def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     tiny_sd3: Path, image_folder: Path, tmp_path: Path
 ) -> None:
     cfg = settings(
@@ -54,8 +55,8 @@ def test_a_run_of_its_own_process_makes_the_planned_graphs_and_draws_diffusers_s
         validation={"validate_at_start": True}, saving={"save_layout": "diffusers"},
         network={"targets_include": TARGETS},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run, HF_HUB_OFFLINE="1").wait(300) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
     # of each of the three block classes one graph to train and one without gradients
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned == 6

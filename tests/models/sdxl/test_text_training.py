@@ -55,6 +55,7 @@ def of_text(run: Run, name: str = "tiny.safetensors") -> dict[str, torch.Tensor]
     return {key: value for key, value in lora_of(run, name).items() if key.startswith("lora_te")}
 
 
+@pytest.mark.slow
 def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_and_picture(
     tiny_sdxl: Path, pictures: Path, tmp_path: Path
 ) -> None:
