@@ -24,11 +24,11 @@ def encode(inputs: Inputs, events: EventWriter, requests: Requests) -> None:
     """Pictures and captions that the caches lack; each encoder is gone from the GPU before the next one comes."""
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, inputs.pictures(), lambda: _vae(inputs), requests.watched(progress))
-    log.info("Latents: %d newly encoded", made)
+    log.info("Latents: %d encoded", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:
         made = build_text(inputs.texts, inputs.wanted_text, lambda: _text(inputs), requests.watched(progress))
-    log.info("Captions: %d newly encoded", made)
+    log.info("Captions: %d encoded", made)
     free_memory()
 
 

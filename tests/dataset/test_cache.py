@@ -174,7 +174,7 @@ def test_damage_in_the_middle_of_a_run_is_named(tmp_path: Path, vae: Counted, pa
     build_latents(latents(tmp_path / "c"), pairs, vae)
     cache = latents(tmp_path / "c")
     damage_zeros(cache.path(*pairs[0]))
-    with pytest.raises(Refused, match=r"a\.png is damaged.*Start again"):
+    with pytest.raises(Refused, match=r"a\.png is damaged.*Start the run again"):
         cache.load(*pairs[0])
     assert build_latents(cache, pairs, vae) == 1
     cache.path(*pairs[0]).unlink()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -185,6 +187,10 @@ def test_flow_matching_is_the_pure_functions() -> None:
     assert torch.equal(losses, flow.sample_losses([x0, x0], [target, target]) * flow.weight("cosmap", levels))
 
 
+def values_of(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}
+
+
 def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     """Each with a value of its own, so that none can stand for another."""
     times = {"timestep_sampling": "shift", "sigmoid_scale": 1.1, "discrete_flow_shift": 2.2, "logit_mean": 0.3}
@@ -201,9 +207,9 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
     drawn |= {"line": ShiftLine()}
-    assert vars(flowing.draw) == {name: drawn[name] for name in drawn.keys() - {"weighting_scheme", "stratified"}}
+    assert values_of(flowing.draw) == {name: drawn[name] for name in drawn.keys() - {"weighting_scheme", "stratified"}}
     assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
-    assert vars(flowing.distance) == vars(diffusing.distance) == loss and vars(diffusing.options) == own
+    assert values_of(flowing.distance) == values_of(diffusing.distance) == loss and values_of(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
     assert flowing.strata == diffusing.strata == Strata(rows=3, batches=5)
     plain = objective_of(
