@@ -40,8 +40,8 @@ def show(page: Page, tab: str, ready: str) -> None:
 
 def look(page: Page) -> None:
     """Have the images looked at, so that the Dataset and Compile tabs have something to show."""
-    show(page, "Dataset", "[data-look=look]")
-    page.click("[data-look=look]")
+    show(page, "Dataset", "[data-scan=scan]")
+    page.click("[data-scan=scan]")
     page.wait_for_selector("#plan-headline")
 
 
@@ -60,7 +60,7 @@ def main() -> None:
                 ("Run", "#loss-plot canvas", 1180),
                 ("Dataset", "#thumbs img", 1300),
                 ("Compile", "#mode-table", 1120),
-                ("Training", "#timesteps-picture svg", 1280),
+                ("Training", "#timesteps-plot svg", 1280),
             ):
                 with opened(browser, url, scheme, 1280, height) as page:
                     show(page, tab, ready)
