@@ -92,7 +92,12 @@ _GROUPS = (
     Group("saving", "training", "Saving"),
     Group("metadata", "training", "Metadata of the LoRA file", "Shown by tools that list LoRA files.", open=False),
     Group("logging", "training", "Logging", open=False),
-    Group("compile", "compile", "Torch Compile Settings", "Compiles once at the start, then never again."),
+    Group(
+        "compile",
+        "compile",
+        "Torch Compile Settings",
+        "Compiles the model once, at the start of a run.",
+    ),
     Group("memory", "memory", "Precision and memory saving", "Settings that need less memory, and often more time."),
     Group("sampling", "sampling", "Sample images", "Made during training, from the prompts below."),
     Group("validation", "sampling", "Validation loss", "Measured on images that are not trained on."),

@@ -34,7 +34,8 @@ const build = (root) => {
     save: el(
       "button",
       { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
-      "Save preset",
+      "Save",
+      el("span", { class: "wide-only" }, " preset"),
     ),
     undo: el(
       "button",

@@ -152,7 +152,7 @@ def test_a_preset_is_saved_loaded_undone_deleted_and_brought_back(page: Page) ->
 def test_the_demo_is_pointed_out_to_who_has_no_run_yet(page: Page) -> None:
     load_preset(page, "demo")
     page.evaluate("window.monotile.emit('runs', [])")
-    expect(page.locator("#welcome")).to_contain_text("The demo is laid out")
+    expect(page.locator("#welcome")).to_contain_text("The demo is ready to start")
     page.evaluate("window.monotile.emit('runs', [{name: 'fox', state: 'done'}])")
     expect(page.locator("#welcome")).to_be_hidden()
 
@@ -205,7 +205,7 @@ def test_scripts_that_come_after_the_page_find_it_whole(watched: Watched) -> Non
 def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) -> None:
     go_to(page, "dataset.folders")
     box = page.locator("#f-dataset-folders")
-    box.get_by_text("+ Add one").click()
+    box.get_by_text("+ Add").click()
     path = box.locator("[data-column=path] input")
     path.fill(str(image_folder.parent) + "/")
     page.locator(".suggestions [role=option]").get_by_text("images/").click()

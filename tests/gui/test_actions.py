@@ -147,7 +147,8 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
     assert "importFailed" in send(actions, b'{"LoRA_type": ').message
     yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["foreign"]
-    assert yaml["kind"] == "settings of ai-toolkit" and yaml["rest"] == "Settings that it does not have are set to their defaults."
+    assert yaml["kind"] == "settings of ai-toolkit"
+    assert yaml["rest"] == "Settings that it does not have are set to their defaults."
     (other,) = send(actions, b'{"model_family": "wan"}').message["importFailed"]["problems"]
     assert "the model family wan" in other["text"]
 

@@ -192,9 +192,7 @@ def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any,
     values = form.to_values(config(tiny_flux)) | {"saving.output_dir": str(page.runs)}
     application.state.draft.keep(values)
     facts = page.client.get("/memory", params={"vram": 24}).json()
-    assert (
-        facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "images of 256 px"
-    )
+    assert facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "images of 256 px"
     train = next(stage for stage in facts["stages"] if stage["name"] == "train")
     assert {"weights", "lora", "gradients", "optimizer", "activations"} <= {part["name"] for part in train["parts"]}
     application.state.draft.keep(values | {"dataset.resolution": "512"})
