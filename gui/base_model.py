@@ -32,7 +32,7 @@ def facts(config: Config | None) -> dict[str, Any]:
     if not any(problem.severity == "error" for problem in problems):
         geometry = row.geometry(base)
         facts = [
-            f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
+            f"One token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
             f"captions of up to {text_length_of(config, row)} tokens",
         ]
     return {
@@ -54,7 +54,11 @@ def change_to(to: FamilyFacts, shape_mode: str) -> dict[str, str]:
 
 def _parts(of: FamilyFacts, base: BaseModelFiles, part_sizes: dict[str, int]) -> list[dict[str, Any]]:
     return [
-        {"name": part.title, "place": _lies(base.place(part), part.folder), "bytes": part_sizes.get(part.name) or None}
+        {
+            "name": part.title.removeprefix("the "),
+            "place": _lies(base.place(part), part.folder),
+            "bytes": part_sizes.get(part.name) or None,
+        }
         for part in of.parts
         if part.weights
     ]

@@ -1,4 +1,4 @@
-"""Medians of a record's rows, and the table of each kind, as Markdown."""
+"""Computes medians of a record's rows, and writes the table of each kind as Markdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from backend.bench.beside import others
 from backend.bench.groups import Group, Row, groups
+from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
 from backend.bench.sizes import SIZES
@@ -89,7 +89,7 @@ def _compile_table(rows: list[Row]) -> str:
             lines.append([name, checkpointing, failed, *["-"] * (len(_HEADER) - 3)])
             continue
         seconds = group.median("s_per_step")
-        # Beside eager with the same settings where it was measured, else beside the plainest eager.
+        # Compared with eager of the same settings where it was measured, else with the plainest eager.
         plainest = next((base for (kind, _), base in eager.items() if kind == group.checkpointing), None)
         base = eager.get((group.checkpointing, group.like), plainest)
         times = None if seconds is None or base is None else base / seconds
@@ -120,14 +120,14 @@ def _graphs(group: Group) -> str:
 
 
 def swap_table(found: Sequence[Group], same: Sequence[str]) -> str:
-    """What streaming blocks cost beside the physical limit, for rows that swap; else empty.
+    """What streaming blocks costs compared with the physical limit, for rows that swap; else empty.
 
     The limit is what the transfers of a step take by themselves at the measured rate.
     """
     rows = [group for group in found if group.good and group.median("swap_gb")]
     if not rows:
         return ""
-    # Held against the same work with all weights on the card.
+    # Compared with the same work with all weights on the GPU.
     unswapped = {group.unswapped: group.median("s_per_step") for group in found if not group.median("swap_gb")}
     lines = []
     for group in rows:
@@ -165,7 +165,7 @@ _CURVE_STEPS = 100
 
 
 def loss_table(rows: list[Row], losses: list[Row]) -> str:
-    """Loss of each variant beside eager's, step for step, for records of at least 100 steps; else empty.
+    """Loss of each variant compared with eager's, step by step, for records of at least 100 steps; else empty.
 
     The noise is how far two eager runs, or two runs of one variant, differ from each other.
     """

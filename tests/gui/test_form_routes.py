@@ -255,7 +255,7 @@ def test_the_compile_cache_is_exported_and_imported(page: Page, application: Any
     (kept / "inductor" / "kernel").unlink()
     same = {"origin": ADDRESS}
     taken = page.client.post("/cache/import", content=archive, headers=same)
-    assert taken.status_code == 200 and taken.json()["text"] == "Took 1 files from the file"
+    assert taken.status_code == 200 and taken.json()["text"] == "Added 1 files from the file"
     assert (kept / "inductor" / "kernel").read_bytes() == b"x" * 5000
     refused = page.client.post("/cache/import", content=b"no zip", headers=same)
     assert refused.status_code == 422 and "no compile cache archive" in refused.json()["detail"]
