@@ -44,7 +44,7 @@ _TABS: dict[str, ModuleType] = {
     "run": run,
     "library": library,
 }
-# Too short to be felt; what Gradio itself takes on Windows.
+# Too short to be felt; the same as Gradio's own on Windows.
 _QUEUE_PAUSE_S = 0.05
 
 

@@ -70,7 +70,7 @@ def test_a_base_model_of_another_family_is_told_in_one_line(tiny_flux: Path) -> 
     assert chosen_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
 
 
-def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
+def test_a_scan_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
     (image_folder / "broken.png").write_bytes(b"no picture")
     (image_folder / "picture_3.txt").unlink()
     scan = PageScan(tmp_path / "scan")
@@ -89,7 +89,7 @@ def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     assert "graph" in result["headline"] and "2 block classes" in result["headline"]
     assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
     assert result["histogram"].startswith("<svg") and not result["stale"]
-    # The plan follows the form; other pictures need another look.
+    # The plan follows the form; other images need another scan.
     followed = scan.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]
     assert not followed["stale"] and followed["steps"] != result["steps"]
     assert scan.facts(config(tiny_flux, image_folder, dataset={"caption_extension": ".md"}))["result"]["stale"]
@@ -101,7 +101,7 @@ def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     assert scan.thumb(8) is None and scan.thumb(-1) is None
 
 
-def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
+def test_a_scan_of_nothing_says_so(tmp_path: Path) -> None:
     scan = PageScan(tmp_path / "scan")
     scan.start(config(None, tmp_path / "nowhere"))
     wait(scan.job)
@@ -111,7 +111,7 @@ def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
     assert any("does not exist" in problem["text"] for problem in result["problems"])
 
 
-def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
+def test_the_page_can_start_a_scan_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
     assert "folder" in page.client.post("/scan").json()["detail"]
     (western := image_folder / "picture_0.txt").write_bytes(b"it\x92s a fox")
     (missing := image_folder / "picture_1.txt").unlink()
@@ -207,7 +207,7 @@ def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any,
     assert page.client.get("/memory", params={"vram": -1}).status_code == 422
 
 
-def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux: Path, image_folder: Path) -> None:
+def test_the_estimate_takes_the_sizes_of_scanned_images(tiny_flux: Path, image_folder: Path) -> None:
     scan = PageScan(image_folder.parent / "scan")
     cfg = config(tiny_flux, image_folder, dataset={"resolution": 256, "min_bucket_size": 64})
     assert scan.work(cfg) is None
@@ -216,7 +216,7 @@ def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux:
     assert form_routes.estimate_facts(cfg, scan, 24)["sizes"] == "your images"
     smaller = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
     estimates = [form_routes.estimate_facts(chosen, scan, 24) for chosen in (smaller, cfg)]
-    assert [found["sizes"] for found in estimates] == ["your images"] * 2, "the same pictures, planned anew"
+    assert [found["sizes"] for found in estimates] == ["your images"] * 2, "the same images, planned again"
     assert estimates[0]["needed"] <= estimates[1]["needed"]
     other = config(tiny_flux, image_folder, dataset={"caption_extension": ".md"})
     assert form_routes.estimate_facts(other, scan, 24)["sizes"] == "images of 256 px", "the form names others since"
