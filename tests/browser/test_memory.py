@@ -82,7 +82,7 @@ def test_who_holds_memory_is_shown_with_the_estimate_beside_the_peak(
     expect(page.locator("#memory-note")).to_contain_text("Estimated 9.0 GB, peak 9.3 GB (-3 %).")
     with MetricsWriter(run, generation=2, start_step=0) as metrics:
         metrics.add(1, loss=0.5, ram=GB, ram_total=64 * GB, ram_available=30 * GB)
-    for said in ("the trainer1.0 GB", "other programs33.0 GB", "free30.0 GB"):
+    for said in ("this run1.0 GB", "other programs33.0 GB", "free30.0 GB"):
         expect(now).to_contain_text(said)
     assert held.said == []
     held.start_over()
