@@ -229,5 +229,5 @@ const recorded = (recordings) => {
       ` CUDA graphs: the passes of ${formatCount(recordings.shapes, "shape")} are replayed, ` +
       `which uses ${formatMemory(recordings.kept)} of memory.${others}`
     );
-  return ` CUDA graphs are not used: ${recordings.reason}.`;
+  return ` CUDA graphs are left out: ${recordings.reason}.`;
 };

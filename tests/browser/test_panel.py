@@ -130,7 +130,7 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     events.write("cuda_graphs", state="recorded", shapes=2, seconds=1.5, kept=3 << 30)
     expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which uses 3.0 GB of memory.")
     events.write("cuda_graphs", state="left out", reason="the card does not wait for the processor")
-    expect(verdict).to_contain_text("CUDA graphs are not used: the card does not wait for the processor.")
+    expect(verdict).to_contain_text("CUDA graphs are left out: the card does not wait for the processor.")
 
 
 def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> None:
