@@ -111,7 +111,7 @@ def test_without_a_compiler_it_says_so_and_still_ends(tmp_path: Path, monkeypatc
     )
     code, text, (run,) = run_demo(tmp_path, short)
     assert code == 0, text
-    assert "the run is eager" in text and "The LoRA is as good" in text
+    assert "the run is eager" in text and "The LoRA is just as good" in text
     assert MetricsReader(run).last()["graphs"] == 0
     assert list(run.checkpoints_dir.glob("*.safetensors"))
 
