@@ -18,11 +18,11 @@ import sys
 ROOT = os.path.dirname(os.path.abspath(__file__))
 OLDEST, NEWEST = (3, 11), (3, 14)
 
-# command: (module, what it does, usage, what is said when it starts; None where the output may be read by a program)
+# command: (module, what it does, usage, message at the start; None where a program may read the output)
 COMMANDS = {
     "gui": (
         "gui",
-        "the page in the browser; what runs when no command is given",
+        "open the page in the browser (the default command)",
         "[--host ADDRESS] [--port NUMBER] [--no-browser] [--password WORD]",
         "starting the page",
     ),
@@ -34,37 +34,47 @@ COMMANDS = {
     ),
     "plan": (
         "backend.plan",
-        "what a config will cost: steps, epochs, buckets, graphs; trains nothing",
+        "show what a config needs: steps, epochs, buckets, graphs; trains nothing",
         "CONFIG.toml [--json]",
         None,
     ),
     "import": (
         "backend.importers",
-        "bring settings of another trainer over: its file, its command or a LoRA that it made",
+        "import settings of another trainer: from its file, its command or a LoRA that it made",
         "FILE [--dataset FILE] [--family NAME] [-o OUT.toml]",
         None,
     ),
-    "doctor": ("backend.doctor", "what this machine can and can't do, with the mend", "[--json]", None),
+    "doctor": ("backend.doctor", "check what this machine can and can't do, and how to fix it", "[--json]", None),
     "demo": ("backend.demo.__main__", "train the demo LoRA and show what it changed", "", "running the demo"),
-    "test": (None, "ruff and pytest, with their own packages", "[PYTEST OPTIONS ...]", "running the tests"),
+    "test": (
+        None,
+        "run the tests (ruff and pytest; installs their packages)",
+        "[PYTEST OPTIONS ...]",
+        "running the tests",
+    ),
     "bench": ("backend.bench", "measure compile variants with random weights", "[--size SIZE] ...", "measuring"),
     "status": ("backend.runs", "list runs, or show one", "[RUN]", None),
     "stop": ("backend.runs", "stop a run; it saves first", "RUN", None),
     "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
-    "cache": ("backend.doctor.cache", "size of the compile cache; clear, export or import it", "[ACTION]", None),
+    "cache": (
+        "backend.doctor.cache",
+        "show the size of the compile cache; clear, export or import it",
+        "[ACTION]",
+        None,
+    ),
 }
 
 OPTIONS = """Set-up options, before or after the command:
-  --torch-index URL   take PyTorch from this index: the address that PyTorch's install page shows for
-                      your card (or for CPU). Needed for NVIDIA cards on Windows, and for AMD cards
-  --wheels DIR        set up offline, from a folder of wheel files
-  --reinstall         make .venv anew, or install again into an activated environment; NVIDIA extras too
-  -h, --help          this text; after a command, that command's own help
+  --torch-index URL   install PyTorch from this index: the address that PyTorch's install page shows for
+                      your GPU (or for CPU). Needed for NVIDIA GPUs on Windows, and for AMD GPUs
+  --wheels DIR        install offline, from a folder of wheel files
+  --reinstall         make .venv again, or install again into an activated environment; NVIDIA extras too
+  -h, --help          show this text; after a command, show the help of that command
 """
 
 
 class Mistake(Exception):
-    """What was typed can't be done; the text says why and what to type instead."""
+    """Raised when a command line can't be run; the text says why and what to type instead."""
 
 
 def say(text):
@@ -78,7 +88,7 @@ def version_text(version):
 
 
 def fitting_python():
-    """A command that starts a Python that fits, or None. Each is started to see, since a name may lead nowhere."""
+    """A command that starts a usable Python, or None. Each is started to check, since a name may lead nowhere."""
     import subprocess
 
     check = "import sys; sys.exit(not (%r <= sys.version_info[:2] <= %r and sys.maxsize > 2**32))" % (OLDEST, NEWEST)
@@ -94,7 +104,7 @@ def fitting_python():
 
 
 def python_complaint(version, bits64):
-    """What to tell a person whose Python does not fit, or None.
+    """The message for a person whose Python can't be used, or None.
 
     version: (major, minor, ...); bits64: whether it is a 64-bit build, the only kind that PyTorch is built for.
     """
@@ -111,9 +121,9 @@ def python_complaint(version, bits64):
         return None
     other = fitting_python()
     if other:
-        return complaint + "\nOne that fits is here: %s launcher.py" % other
+        return complaint + "\nThis Python works: %s launcher.py" % other
     source = "python.org" if os.name == "nt" else "your system's package manager, or python.org"
-    return complaint + "\nInstall one from %s, then start this again with it." % source
+    return complaint + "\nInstall one from %s, then start Monotile with it." % source
 
 
 def overview():
@@ -137,24 +147,24 @@ def split_arguments(arguments):
     """(command, what the command gets, set-up options). Raises Mistake."""
     import difflib
 
-    chosen, rest = {"torch_index": None, "wheels": None, "reinstall": False}, []
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
+    setup_options, rest = {"torch_index": None, "wheels": None, "reinstall": False}, []
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
         name, equals, value = word.partition("=")
         if name in ("--torch-index", "--wheels"):
             if not equals:
-                if not waiting or waiting[0].startswith("--"):
+                if not words or words[0].startswith("--"):
                     what = "a web address" if name == "--torch-index" else "a folder"
                     raise Mistake("%s needs %s after it." % (name, what))
-                value = waiting.pop(0)
-            chosen[name[2:].replace("-", "_")] = value
+                value = words.pop(0)
+            setup_options[name[2:].replace("-", "_")] = value
         elif word == "--reinstall":
-            chosen["reinstall"] = True
+            setup_options["reinstall"] = True
         else:
             rest.append(word)
     if not rest or rest[0].startswith("-"):
-        return None, rest, chosen
+        return None, rest, setup_options
     command = rest.pop(0)
     if command not in COMMANDS:
         if command.lower().endswith(".toml"):
@@ -162,7 +172,7 @@ def split_arguments(arguments):
         near = difflib.get_close_matches(command, list(COMMANDS), 1)
         hint = "Did you mean '%s'?" % near[0] if near else "Commands: %s." % ", ".join(COMMANDS)
         raise Mistake("There is no command '%s'. %s" % (command, hint))
-    return command, rest, chosen
+    return command, rest, setup_options
 
 
 def command_line(python, command, arguments):
@@ -201,16 +211,14 @@ def hand_over(line):
 def run_tests(python, arguments):
     """ruff, then pytest, whose closing line is the last thing seen when all is well."""
     environment = child_environment()
-    environment.setdefault(
-        "OMP_NUM_THREADS", "1"
-    )  # two workers on two cores: more threads only get in each other's way
+    environment.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores: more threads only slow each other down
     lint = [("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."])]
     python = [str(python), "-P", "-m"]
     failed = [name for name, line in lint if wait(python + line, environment, ROOT)]
     workers = [] if "-n" in arguments else ["-n", "2", "--dist", "worksteal", "--durations=25"]
     code = wait(python + ["pytest"] + workers + arguments, environment, ROOT)
     if failed:
-        say("%s found something to fix; see above the tests." % " and ".join(failed))
+        say("%s found problems; see above the tests." % " and ".join(failed))
     return code or int(bool(failed))
 
 
@@ -229,7 +237,7 @@ def stopping_by_signal():
 def start(arguments):
     from backend.setup import prepare, report
 
-    command, rest, chosen = split_arguments(arguments)
+    command, rest, setup_options = split_arguments(arguments)
     helping = "-h" in rest or "--help" in rest
     if helping and command is None:
         print(overview())
@@ -246,7 +254,7 @@ def start(arguments):
     if COMMANDS[command][3]:
         say("Monotile: %s." % COMMANDS[command][3])
     with stopping_by_signal():
-        wishes = prepare.Wishes(tests=command == "test", **chosen)
+        wishes = prepare.Wishes(tests=command == "test", **setup_options)
         python = prepare.prepare(project, wishes, report.Report(sys.stderr))
     if command == "test":
         return run_tests(python, rest)
@@ -269,7 +277,7 @@ def main(arguments):
         say(str(error))
         return 1
     except KeyboardInterrupt:
-        say("\nStopped. The next start goes on from here.")
+        say("\nStopped. The next start continues from here.")
         return 130
 
 

@@ -8,7 +8,7 @@ for %%V in (3.13 3.12 3.11 3.14) do (
 )
 if not defined PYTHON python -c "" >nul 2>nul && set "PYTHON=python"
 if not defined PYTHON (
-    echo No Python was found. Install a 64-bit Python 3.13 from python.org, then start this again.
+    echo No Python was found. Install a 64-bit Python 3.13 from python.org, then start Monotile again.
     pause
     exit /b 1
 )

@@ -1,7 +1,7 @@
-"""The page: ``python -m gui [--host HOST] [--port PORT] [--no-browser] [--password WORD]``.
+"""Builds the page: ``python -m gui [--host HOST] [--port PORT] [--no-browser] [--password WORD]``.
 
-One Gradio form behind our own server. Gradio holds the fields; what moves by itself (a run, a look at the images)
-travels over our own routes, so that a tab costs nothing while nobody looks at it.
+One Gradio form behind our own server. Gradio has the fields; what changes by itself (a run, a dataset scan) uses our
+own routes, so that a tab costs nothing while nobody looks at it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from backend.runs import recovery
 from gui import compile_routes, fields, form, run_routes, theme
 from gui.actions import Actions
 from gui.assets import Assets
-from gui.draft import Desk
-from gui.form_routes import Checks
+from gui.draft import Draft
+from gui.form_routes import FormRoutes
 from gui.password import Password, password_fault
-from gui.run_store import Places
+from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
 from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
@@ -44,22 +44,24 @@ _TABS: dict[str, ModuleType] = {
     "run": run,
     "library": library,
 }
-# Too short to be felt; what Gradio itself takes on Windows.
+# Too short to be felt; the same as Gradio's own on Windows.
 _QUEUE_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where the page keeps its own files. presets: a person's presets; desk: the draft and thumbnails; first: the
-    preset that the very first page shows."""
+    """Where the page keeps its own files."""
 
     presets: Path = presets.USER_PRESETS
-    desk: Path = PROJECT_ROOT / "runs" / ".page"
+    """A person's presets."""
+    draft: Path = PROJECT_ROOT / "runs" / ".page"
+    """The draft, the list of run folders, and thumbnails."""
     first: str | None = "demo"
+    """The preset that a new page shows."""
 
     @classmethod
     def at(cls, folder: Path) -> Home:
-        """Everything below one folder, with an empty form to begin with."""
+        """Everything below one folder, with an empty form at first."""
         return cls(folder / "presets", folder / "page", first=None)
 
 
@@ -81,31 +83,31 @@ def make_app(
     root = read_root(root_path)
     names = [*names, root.host] if root.host else names
     home = home or Home()
-    desk = Desk(home.desk)
+    draft = Draft(home.draft)
 
     def runs_folder() -> str:
-        chosen = str(desk.now.values.get("saving.output_dir", ""))
-        return "" if chosen in desk.untyped() else chosen
+        name = str(draft.now.values.get("saving.output_dir", ""))
+        return "" if name in draft.untyped() else name
 
-    places = Places(runs_folder, home.desk / "places.json")
-    actions = Actions(desk, places, presets.Shelf(user=home.presets))
-    checks = Checks(desk, places, actions.shelf)
+    store = RunStore(runs_folder, home.draft / "places.json")
+    actions = Actions(draft, store, presets.Shelf(user=home.presets))
+    form_routes = FormRoutes(draft, store, actions.shelf)
     if home.first:
-        actions.lay_out(home.first)
+        actions.load_first(home.first)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> Any:
-        # What a crash or a power cut left in the records is put right before anybody looks at them.
-        for root in places.roots():
+        # Records that a crash or a power cut left wrong are fixed before anybody reads them.
+        for root in store.roots():
             recovery.reconcile(root)
-        places.empty_bins()
+        store.empty_bins()
         yield
 
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.desk = desk
-    app.include_router(run_routes.routes(places))
-    app.include_router(checks.routes())
-    app.include_router(compile_routes.routes(places, checks.config))
+    app.state.draft = draft
+    app.include_router(run_routes.routes(store))
+    app.include_router(form_routes.routes())
+    app.include_router(compile_routes.routes(store, form_routes.config))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)
@@ -138,7 +140,7 @@ def _mount(app: FastAPI, blocks: gr.Blocks, root_path: str) -> None:
         max_file_size="1mb",
         blocked_paths=[str(PROJECT_ROOT)],
     )
-    # Gradio looks a thousand times a second whether a button was pressed, which costs 4 % of a core all day long.
+    # Gradio checks a thousand times a second whether a button was pressed, which costs 4 % of a core all the time.
     blocks._queue.sleep_when_free = _QUEUE_PAUSE_S
 
 
@@ -152,7 +154,7 @@ def build(actions: Actions) -> gr.Blocks:
             apply_default_css=False,
             elem_classes="bar-block",
         )
-        # Two components carry all talk between scripts and server: requests leave by one, messages come by the other.
+        # All traffic between scripts and server uses two components: one for requests, one for messages.
         request = gr.HTML(
             value={},
             html_template="<span></span>",
@@ -174,32 +176,32 @@ def build(actions: Actions) -> gr.Blocks:
 
 
 def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: gr.HTML, message: gr.HTML) -> None:
-    """Bind the form to the desk. Inputs: every widget, by name. Outputs: the message, and the widgets after a load."""
+    """Connect form and draft. Inputs: every widget, by name. Outputs: the message, and the widgets after a load."""
     numbers = itertools.count(1)
     names = {f"f{index}": path for index, path in enumerate(widgets)}
     inputs: dict[str, Any] = {name: widgets[path] for name, path in names.items()}
 
-    def values(given: dict[str, Any]) -> form.Values:
-        return {names[name]: value for name, value in given.items() if name in names}
+    def values(sent: dict[str, Any]) -> form.Values:
+        return {names[name]: value for name, value in sent.items() if name in names}
 
     def packed(content: dict[str, Any]) -> dict[str, Any]:
-        # The number makes each message new, so that the page takes it even when it says the same as the last.
+        # The number makes each message new, so that the page reads it even when it equals the last one.
         return {"number": next(numbers), **content}
 
-    # A session is one opened page: Gradio gives each a mark of its own.
+    # A session is one opened page: Gradio gives each an id.
     def shown(page: gr.Request) -> dict[gr.components.Component, Any]:
-        form_now = actions.desk.shown(page.session_hash)
+        form_now = actions.draft.shown(page.session_hash)
         return {widgets[path]: value for path, value in form_now.items() if path in widgets}
 
     def greet(page: gr.Request) -> dict[gr.components.Component, Any]:
         return {**shown(page), message: packed(actions.greet())}
 
-    def keep(page: gr.Request, **given: Any) -> dict[str, Any]:
-        return packed(actions.kept(values(given), page.session_hash))
+    def keep(page: gr.Request, **sent: Any) -> dict[str, Any]:
+        return packed(actions.kept(values(sent), page.session_hash))
 
-    def act(page: gr.Request, **given: Any) -> dict[gr.components.Component, Any]:
-        asked = given.pop("asked") or {}
-        reply = actions.act(asked, values(given), page.session_hash)
+    def act(page: gr.Request, **sent: Any) -> dict[gr.components.Component, Any]:
+        asked = sent.pop("asked") or {}
+        reply = actions.act(asked, values(sent), page.session_hash)
         return {**(shown(page) if reply.reload else {}), message: packed(reply.message)}
 
     everything = [*widgets.values(), message]

@@ -1,4 +1,4 @@
-"""What the chosen base model holds and lacks, and which family it belongs to, for the Model tab and for Start."""
+"""Checks the chosen base model for the Model tab: what it contains, what it lacks, and its family."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from backend.plan import base_model_check as family_check
 from backend.plan.texts import text_length_of
 from gui import messages
 
-# What every family has.
+# The shape mode that every family has.
 _MODE = "auto"
 
 
 def facts(config: Config | None) -> dict[str, Any]:
-    """What the base model holds and lacks: checked as soon as it is typed, without loading anything.
+    """What the base model contains and lacks: checked as soon as it is typed, without loading anything.
 
-    fits: the family that it belongs to, where that is another than the chosen one, and what choosing it changes.
+    fits: the family that it belongs to, where that is not the chosen one, and what choosing it changes.
     """
     empty: dict[str, Any] = {"path": "", "title": "", "problems": [], "parts": [], "facts": [], "total": 0}
     if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
         return empty
     row = family(config.model.family)
     base = BaseModelFiles.of(config.model)
-    found, other = family_check.check(config, base)
-    held = sizes(config)
-    known = []
-    if not any(problem.severity == "error" for problem in found):
+    problems, other = family_check.check(config, base)
+    part_sizes = sizes(config)
+    facts = []
+    if not any(problem.severity == "error" for problem in problems):
         geometry = row.geometry(base)
-        known = [
-            f"one token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
-            f"text of {text_length_of(config, row)} tokens",
+        facts = [
+            f"One token covers {geometry.pixels_per_token} × {geometry.pixels_per_token} px",
+            f"captions of up to {text_length_of(config, row)} tokens",
         ]
     return {
         "path": str(base.path),
         "title": row.title,
-        "problems": messages.all_problem_facts(found),
+        "problems": messages.all_problem_facts(problems),
         "fits": other and {"title": other.title, "change": change_to(other, config.compile.shape_mode)},
-        "parts": _parts(row, base, held) if any(held.values()) and not other else [],
-        "facts": known,
-        "total": sum(held.values()),
+        "parts": _parts(row, base, part_sizes) if any(part_sizes.values()) and not other else [],
+        "facts": facts,
+        "total": sum(part_sizes.values()),
     }
 
 
@@ -52,16 +52,20 @@ def change_to(to: FamilyFacts, shape_mode: str) -> dict[str, str]:
     return {"model.family": to.name, **other}
 
 
-def _parts(of: FamilyFacts, base: BaseModelFiles, held: dict[str, int]) -> list[dict[str, Any]]:
+def _parts(of: FamilyFacts, base: BaseModelFiles, part_sizes: dict[str, int]) -> list[dict[str, Any]]:
     return [
-        {"name": part.title, "place": _lies(base.place(part), part.folder), "bytes": held.get(part.name) or None}
+        {
+            "name": part.title.removeprefix("the "),
+            "place": _lies(base.place(part), part.folder),
+            "bytes": part_sizes.get(part.name) or None,
+        }
         for part in of.parts
         if part.weights
     ]
 
 
 def _lies(place: Place | None, folder: str) -> str:
-    """Where a part lies, for the list of parts: its folder's or file's name."""
+    """Where a part is, for the list of parts: its folder's or file's name."""
     return folder if place is None else place.path.name
 
 
@@ -72,7 +76,7 @@ def sizes(config: Config) -> dict[str, int]:
     try:
         return family(config.model.family).sizes(BaseModelFiles.of(config.model))
     except (OSError, ValueError, KeyError):
-        # A folder that is no model yet: the check beside it says why.
+        # Not a model yet: the check says why.
         return {}
 
 

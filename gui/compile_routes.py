@@ -1,4 +1,4 @@
-"""Routes of the Compile tab: the compile cache, and when a compile has paid for itself."""
+"""Answers the Compile tab: the compile cache, and when a compile has paid for itself."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ from backend.plan.payback import payback
 from backend.runs.errors import RunError
 from gui import messages
 from gui.run_routes import answer
-from gui.run_store import Places
+from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
-# A cache of one GPU and torch takes some hundred megabytes.
+# A cache of one GPU and torch is some hundred megabytes.
 _LARGEST_ARCHIVE = 8 * 2**30
 _SECONDS = 600
 
 
-def routes(places: Places, form: Callable[[], Config | None]) -> APIRouter:
+def routes(store: RunStore, form: Callable[[], Config | None]) -> APIRouter:
     """The routes of this module. form: the form as a config, None when it can't be read."""
     router = APIRouter()
-    _cache(router, places, form)
-    _payback(router, places, form)
+    _cache(router, store, form)
+    _payback(router, store, form)
     return router
 
 
 def _folder(config: Config | None) -> Path:
-    chosen = config.compile.compile_cache_dir if config is not None else None
+    setting = config.compile.compile_cache_dir if config is not None else None
     try:
-        return compile_cache.root(resolve(chosen) if chosen is not None else None)
+        return compile_cache.root(resolve(setting) if setting is not None else None)
     except OSError as wrong:
         raise HTTPException(409, messages.sentence(str(wrong))) from None
 
 
-def _unused(places: Places) -> None:
-    busy = next((run.name for run in places.runs() if run.is_at_work()), None)
+def _unused(store: RunStore) -> None:
+    busy = next((run.name for run in store.runs() if run.is_at_work()), None)
     if busy is not None:
-        raise HTTPException(409, f"The run {busy} is using it. Wait until it ends.")
+        raise HTTPException(409, f"The run {busy} is using the compile cache. Wait until it ends, or stop it.")
 
 
-def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None]) -> None:
+def _cache(router: APIRouter, store: RunStore, form: Callable[[], Config | None]) -> None:
     @router.get("/cache")
     def cache_size() -> Response:
-        """Where compiled kernels are kept, and how large that is."""
-        found = _folder(form())
-        size = compile_cache.size(found)
-        return answer({"path": str(found), "files": size.files, "bytes": size.bytes})
+        """Folder and size of the compile cache."""
+        folder = _folder(form())
+        size = compile_cache.size(folder)
+        return answer({"path": str(folder), "files": size.files, "bytes": size.bytes})
 
     @router.post("/cache/clear")
     def clear_cache() -> Response:
-        """Delete all compiled kernels; the next run compiles anew."""
-        _unused(places)
-        gone = compile_cache.clear(_folder(form()))
-        return answer({"files": gone.files, "bytes": gone.bytes})
+        """Delete all compiled kernels; the next run compiles again."""
+        _unused(store)
+        deleted = compile_cache.clear(_folder(form()))
+        return answer({"files": deleted.files, "bytes": deleted.bytes})
 
     # Each takes up to 8 GiB of the disk while it lasts: one at a time.
     moving = threading.Lock()
 
     @router.get("/cache/export")
     def export_cache() -> Response:
-        """This machine's kernels as a zip, to keep or to bring to a machine like it."""
+        """This machine's kernels as a zip, for backup or for a machine with the same GPU and torch."""
         _take(moving)
         try:
             file = _temporary()
-            _ask(_folder(form()), "export", file)
+            _run_doctor(_folder(form()), "export", file)
         except HTTPException:
             file.unlink(missing_ok=True)
             raise
@@ -95,8 +95,8 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
 
     @router.post("/cache/import")
     async def import_cache(request: Request) -> Response:
-        """Take kernels from a zip, the request's body; those that are here stay."""
-        await run_in_threadpool(_unused, places)
+        """Add kernels from a zip, the request's body; those that are here stay."""
+        await run_in_threadpool(_unused, store)
         folder = await run_in_threadpool(lambda: _folder(form()))
         _take(moving)
         try:
@@ -108,9 +108,11 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
             with open(file, "wb") as stream:
                 async for part in request.stream():
                     if stream.tell() + len(part) > _LARGEST_ARCHIVE:
-                        raise HTTPException(413, "That file is too large for a compile cache (over 8 GiB).")
+                        raise HTTPException(
+                            413, "This file is too large for a compile cache (over 8 GiB). Choose a file from Export."
+                        )
                     stream.write(part)
-            return answer({"text": await run_in_threadpool(_ask, folder, "import", file)})
+            return answer({"text": await run_in_threadpool(_run_doctor, folder, "import", file)})
         finally:
             file.unlink(missing_ok=True)
             moving.release()
@@ -118,7 +120,7 @@ def _cache(router: APIRouter, places: Places, form: Callable[[], Config | None])
 
 def _take(moving: threading.Lock) -> None:
     if not moving.acquire(blocking=False):
-        raise HTTPException(409, "A compile cache is being exported or imported already. Wait until that is done.")
+        raise HTTPException(409, "A compile cache is already being exported or imported. Wait until it is done.")
 
 
 def _temporary() -> Path:
@@ -126,8 +128,8 @@ def _temporary() -> Path:
         return Path(stream.name)
 
 
-def _ask(folder: Path, action: str, file: Path) -> str:
-    """Have another process do it: which kernels fit this machine is torch's to say. HTTPException with its words."""
+def _run_doctor(folder: Path, action: str, file: Path) -> str:
+    """Export or import in another process, since only torch knows which kernels fit. HTTPException with its error."""
     command = [sys.executable, "-m", "backend.doctor.cache", "--cache-dir", str(folder), action, str(file)]
     try:
         done = subprocess.run(
@@ -141,14 +143,17 @@ def _ask(folder: Path, action: str, file: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise HTTPException(504, f"It took longer than {_SECONDS // 60} minutes.") from None
+        raise HTTPException(
+            504, f"It took longer than {_SECONDS // 60} minutes and was ended. Try a smaller cache or a faster disk."
+        ) from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise HTTPException(422, messages.sentence((said[-1] if said else "it failed").replace(str(file), "the file")))
+        errors = done.stderr.strip().splitlines()
+        text = errors[-1] if errors else f"the {action} failed without a message"
+        raise HTTPException(422, messages.sentence(text.replace(str(file), "the file")))
     return done.stdout.strip().replace(str(file), "the file")
 
 
-def _payback(router: APIRouter, places: Places, form: Callable[[], Config | None]) -> None:
+def _payback(router: APIRouter, store: RunStore, form: Callable[[], Config | None]) -> None:
     @router.get("/payback")
     def paid(run: Annotated[str | None, Query(max_length=300)] = None) -> Response:
         """After how many steps a compile has paid for itself: for a run, or for the form as it stands."""
@@ -156,14 +161,14 @@ def _payback(router: APIRouter, places: Places, form: Callable[[], Config | None
             config = form()
             if config is None or not config.compile.compile:
                 return answer({"text": "", "steps": None})
-            known = payback(config, resolve(config.saving.output_dir))
-            return answer({"text": known.sentence(), "steps": known.steps})
+            result = payback(config, resolve(config.saving.output_dir))
+            return answer({"text": result.sentence(), "steps": result.steps})
         try:
-            found = places.run(run)
+            chosen_run = store.run(run)
         except RunError as wrong:
             raise HTTPException(404, messages.words(wrong)) from None
-        config = load(found.config_path).config
+        config = load(chosen_run.config_path).config
         if config is None or not config.compile.compile:
             return answer({"text": "", "steps": None})
-        known = payback(config, found.path.parent, found)
-        return answer({"text": known.sentence(), "steps": known.steps})
+        result = payback(config, chosen_run.path.parent, chosen_run)
+        return answer({"text": result.sentence(), "steps": result.steps})

@@ -1,4 +1,4 @@
-"""A look at the images: the scan in a subprocess, then the shape plan, made ready for the Dataset and Compile tabs."""
+"""Scans the dataset in a subprocess, then plans shapes, for the Dataset and Compile tabs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gui.jobs import Job
 from gui.thumbnails import Thumbnails
 
 PAGE = 48
-# Settings outside these sections change neither what is found nor the plan.
+# Settings outside these sections change neither the scan nor the plan.
 _SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
-# What the scan itself reads; of all else the plan alone is made anew.
+# What the scan itself reads. After a change of anything else, only the plan is made again.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
-_OTHER_PICTURES = "The form names other pictures since this look: look again."
-_OTHER_CAPTIONS = "Captions were written since this look: look again to have them counted."
-_MISTAKES = "The form has mistakes; this is the plan from before them."
-# Without a picture to train on there is nothing to plan.
+_OTHER_IMAGES = "The dataset settings have changed since this scan. Scan again."
+_OTHER_CAPTIONS = "Captions were edited since this scan. Scan again to count them."
+_ERRORS = "Some settings have errors. This is the plan from before them."
+# Without an image to train on there is nothing to plan.
 _NO_PLAN: dict[str, Any] = {
     "headline": "", "steps": "", "modes": [], "recommended": "", "lines": [], "lists": [], "histogram": ""
 }  # fmt: skip
 
 
-class Look:
-    """The newest look, and the one being taken."""
+class PageScan:
+    """The newest scan of the page, and the one that is running."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,8 +42,8 @@ class Look:
         self.problems: list[dict[str, Any]] = []
         self.items: list[Item] = []
         self.result: dict[str, Any] | None = None
-        self._written: dict[Path, Item] = {}  # pictures whose captions were written since
-        self._trained = 0  # so many of the items are trained on; those behind them are for validation
+        self._written: dict[Path, Item] = {}  # images whose captions were edited since
+        self._trained = 0  # the first so many items are trained on; the rest are for validation
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
         self._scan: DatasetScan | None = None
@@ -51,44 +51,44 @@ class Look:
         self._lock = threading.Lock()
 
     def start(self, config: Config) -> bool:
-        """Begin a look at what this config trains on; False when one is being taken."""
+        """Start a scan of what this config trains on; False when one is running."""
         if self.job.state == "running":
             return False
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "look.toml"
+        path = self.folder / "scan.toml"
         toml_io.dump(config, path, whole=True)
         self.done = self.total = 0
         self.problems = []
-        found: dict[str, Any] = {}
+        output: dict[str, Any] = {}
 
         def line(document: dict[str, Any]) -> None:
             kind = document.get("kind")
             if kind == "progress":
                 self.done, self.total = document["done"], document["total"]
             elif kind in ("result", "problems"):
-                found.update(document)
+                output.update(document)
 
         def end(code: int, errors: str) -> bool:
-            if "dataset" not in found:
-                self.problems = found.get("problems") or [
+            if "dataset" not in output:
+                self.problems = output.get("problems") or [
                     {
                         "severity": "error",
-                        "text": f"The images could not be looked at (exit code {code}).",
+                        "text": f"The dataset could not be scanned (exit code {code}).",
                         "remedy": errors.splitlines()[-1] if errors else "",
                     }
                 ]
                 return False
             self._written = {}
-            self._take(config, DatasetScan.from_dict(found["dataset"]))
+            self._take(config, DatasetScan.from_dict(output["dataset"]))
             return True
 
         arguments = ["--config", str(path), "--json", "--progress"]
         return self.job.start("backend.dataset", arguments, line, end)
 
     def facts(self, now: Config | None) -> dict[str, Any]:
-        """State, progress, and the result, its plan that of ``now``; ``stale`` says why it is an older one.
+        """State, progress, and the result, its plan that of ``now``; ``stale`` says why it is out of date.
 
-        now: the form as a config; None while it has mistakes.
+        now: the form as a config; None while it has errors.
         """
         state = self.job.state
         if state in ("idle", "cancelled"):
@@ -98,9 +98,9 @@ class Look:
         if result is not None:
             other = now is not None and not self._seen(now)
             written = _OTHER_CAPTIONS if self._written else ""
-            result = result | {"stale": _OTHER_PICTURES if other else _MISTAKES if now is None else written}
+            result = result | {"stale": _OTHER_IMAGES if other else _ERRORS if now is None else written}
         return {
-            "look": self.job.number,
+            "scan": self.job.number,
             "state": state,
             "done": self.done,
             "total": self.total,
@@ -110,20 +110,20 @@ class Look:
 
     @property
     def caption_extension(self) -> str:
-        """How caption files of the pictures that were looked at end."""
+        """File extension of the caption files of the scanned images."""
         return self._config.dataset.caption_extension if self._config else ".txt"
 
     @property
     def trigger_word(self) -> str | None:
-        """What stands in front of each of their captions."""
+        """The word at the start of each of their captions."""
         return self._config.dataset.trigger_word if self._config else None
 
     def edited(self, index: int, item: Item) -> None:
-        """A picture's caption was written."""
+        """Take over an image whose caption was edited."""
         self.items[index] = self._written[item.path] = item
 
     def work(self, now: Config) -> RunWork | None:
-        """What the plan of the pictures lists; None before a look, and when the form names other pictures since."""
+        """What the plan lists; None before a scan, and when the form has another dataset since."""
         if self._scan is None or self.result is None or not self._seen(now) or not self._scan.train.items:
             return None
         self._follow(now)
@@ -132,11 +132,11 @@ class Look:
         return self._work
 
     def _seen(self, now: Config) -> bool:
-        """Whether these settings name the pictures that were looked at."""
+        """Whether these settings name the images that were scanned."""
         return self._config is not None and _scanned(now) == _scanned(self._config)
 
     def _follow(self, now: Config | None) -> None:
-        """Make the plan anew where settings have changed that the scan does not read."""
+        """Make the plan again where settings have changed that the scan does not read."""
         if now is None or self._scan is None or self.job.state == "running":
             return
         with self._lock:
@@ -144,12 +144,12 @@ class Look:
                 self._take(now, self._scan)
 
     def page(self, number: int) -> dict[str, Any]:
-        """One page of pictures with their captions."""
+        """One page of images with their captions."""
         pages = max(1, -(-len(self.items) // PAGE))
         number = min(max(0, number), pages - 1)
         first = number * PAGE
         return {
-            "look": self.job.number,
+            "scan": self.job.number,
             "pages": pages,
             "items": [
                 {
@@ -166,26 +166,26 @@ class Look:
         }
 
     def thumb(self, index: int) -> bytes | None:
-        """A small JPEG of one picture of this look, or None. The browser names a number, never a path."""
+        """A small JPEG of one image of this scan, or None. The browser gives a number, never a path."""
         if not 0 <= index < len(self.items):
             return None
         return self._thumbnails.of(self.items[index])
 
     def _take(self, config: Config, scan: DatasetScan) -> None:
-        held = [item for found in scan.validation.values() for item in found.items]
-        every = [*scan.train.items, *held]
+        held_out = [item for folder in scan.validation.values() for item in folder.items]
+        every = [*scan.train.items, *held_out]
         self.items, self._trained = [self._written.get(item.path, item) for item in every], len(scan.train.items)
         self._config, self._scan, self._work = config, scan, None
-        found = [messages.finding_facts(finding) for finding in scan.findings]
+        problems = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
             "images": len(scan.train.items),
             "with_caption": sum(1 for item in scan.train.items if item.caption_path is not None),
-            "validation": len(held),
+            "validation": len(held_out),
             "sizes": len({(item.width, item.height) for item in scan.train.items}),
             "ignored": sum(scan.train.ignored.values()),
         }
         self._buckets = {}
-        self.result = {"counts": counts, "problems": found} | _NO_PLAN
+        self.result = {"counts": counts, "problems": problems} | _NO_PLAN
         if not scan.train.items:
             return
         planned = plans.for_page(config, scan)
@@ -193,8 +193,8 @@ class Look:
         bars = planned.pop("bars")
         advice = planned.pop("findings")
         self.result |= {
-            "problems": [*found, *advice],
-            "histogram": plots.histogram(bars, "Pictures in each bucket"),
+            "problems": [*problems, *advice],
+            "histogram": plots.histogram(bars, "Images in each bucket"),
             **planned,
         }
 
@@ -207,5 +207,5 @@ def _scanned(config: Config) -> list[Any]:
     dataset = config.dataset.model_dump()
     measured = config.validation.model_dump()["validation_folders"]
     paired = any(row["control_path"] for row in [*dataset["folders"], *measured])
-    # of control pictures the scan takes as many as the family
+    # The scan reads as many control images as the family takes.
     return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config)]

@@ -1,7 +1,7 @@
-"""What lies on the desk: the form as it was last seen, kept on the server.
+"""Keeps the draft on the server: the form as it was last seen, with undo of loads.
 
 A browser tab may be refreshed, closed or opened twice, and the server may be restarted; the draft is a file, so none of
-that loses a keystroke. It also holds the way back from a load, and the presets put in the bin.
+that loses a keystroke. It also holds what undo and redo go to.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _TABS_KEPT = 100
 
 @dataclass
 class Snapshot:
-    """A form and where it came from. base: the form as the preset had it, to tell what was changed since."""
+    """A form and where it came from."""
 
     values: form.Values
     preset: str | None = None
     base: form.Values = field(default_factory=form.defaults)
+    """The form as the preset had it, to know what has changed since."""
 
 
-class Desk:
+class Draft:
     """The draft, with undo and redo of loads. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,9 +47,9 @@ class Desk:
         self.now = Snapshot(form.defaults())
         self.past: list[Snapshot] = []
         self.future: list[Snapshot] = []
-        self._seen: dict[str | None, form.Values] = {}  # the form as each tab was last known to show it
-        self._typed: set[str] = set()  # names of other machines' folders that a person typed
-        self.is_new = not self.path.exists()  # nobody has been here yet
+        self._seen: dict[str | None, form.Values] = {}  # the form that each browser tab shows, as far as known
+        self._typed: set[str] = set()  # folders of other machines that a person typed
+        self.is_new = not self.path.exists()  # nobody has used this page yet
         self._restore()
 
     @property
@@ -56,7 +57,7 @@ class Desk:
         return self.folder / "draft.json"
 
     def keep(self, values: Mapping[str, Any], tab: str | None = None) -> bool:
-        """Take the form as a tab shows it, and write it down.
+        """Take the form as a browser tab shows it, and save it.
 
         Where another tab has changed the form since, only what was changed in this one is taken, and the answer is
         True: it shows an old form, and has to be given the new one.
@@ -89,7 +90,7 @@ class Desk:
             return [name for name in _on_network(self.now.values) if name not in self._typed]
 
     def load(self, values: form.Values, preset: str | None, kept: Mapping[str, Any] | None = None) -> None:
-        """Put another form on the desk; the one before can be had back with ``undo``. kept: values beside it."""
+        """Replace the form; ``undo`` brings the one before back. kept: values that stay."""
         with self.lock:
             self.past = [*self.past, self.now][-_STEPS_BACK:]
             self.future = []
@@ -97,7 +98,7 @@ class Desk:
             self._write()
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Change some values of the form, still as that of the same preset; ``undo`` goes back before it."""
+        """Change some values of the form, which stays that of the same preset; ``undo`` takes them back."""
         with self.lock:
             self.past = [*self.past, self.now][-_STEPS_BACK:]
             self.future = []
@@ -105,13 +106,13 @@ class Desk:
             self._write()
 
     def saved_as(self, preset: str) -> None:
-        """The form on the desk is now what this preset holds."""
+        """The form is now what this preset holds."""
         with self.lock:
             self.now.preset, self.now.base = preset, dict(self.now.values)
             self._write()
 
     def renamed(self, old: str, new: str | None) -> None:
-        """A preset got another name, or none any more."""
+        """A preset was renamed, or deleted (None)."""
         with self.lock:
             for shot in (self.now, *self.past, *self.future):
                 if shot.preset == old:
@@ -160,8 +161,8 @@ class Desk:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path, json.dumps(content, ensure_ascii=False))
         except OSError as wrong:
-            # The page works on without a kept draft; a full disk must not take the form away.
-            log.warning("The draft could not be kept in %s: %s", self.path, wrong)
+            # The page works without a saved draft; a full disk must not take the form away.
+            log.warning("The draft could not be saved in %s: %s", self.path, wrong)
 
     def _restore(self) -> None:
         try:
@@ -169,12 +170,12 @@ class Desk:
             if content.get("version") == _DRAFT_VERSION:
                 self.now = _snapshot(content["now"])
                 self.past = [_snapshot(shot) for shot in content.get("past", [])]
-                # A draft of a version that did not tell: what it names was opened then.
+                # A draft of an older version, without this list: its folders were opened then.
                 self._typed.update(map(str, content.get("typed", _on_network(self.now.values))))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
-            log.warning("The draft in %s can't be read and is left aside: %s", self.path, wrong)
+            log.warning("The draft in %s can't be read and is not used: %s", self.path, wrong)
 
 
 def _of_family(name: str) -> dict[str, Any]:
@@ -182,16 +183,16 @@ def _of_family(name: str) -> dict[str, Any]:
 
     parts: what a person gives for a part that the base model lacks, by path of its setting.
     """
-    gone = lacking(name)
+    lacks = lacking(name)
     facts = FAMILIES.get(name)
     parts = {f"model.{part.setting}": part.where for part in facts.parts if part.setting} if facts else {}
     others = fields.part_settings() - parts.keys() if facts else frozenset()
-    columns = [column.name for setting in settings() for column in setting.columns if column.name in gone]
+    columns = [column.name for setting in settings() for column in setting.columns if column.name in lacks]
     if facts:
         taken = 0 if facts.controls is None else facts.controls.most
         columns += [*(() if taken else ("control_path",)), *CONTROL_IMAGES[taken:]]
     return {
-        "lacking": [s.path for s in settings() if s.name in gone or s.path in others],
+        "lacking": [s.path for s in settings() if s.name in lacks or s.path in others],
         "lackingColumns": columns,
         "parts": parts,
     }

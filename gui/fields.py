@@ -1,8 +1,8 @@
-"""One widget a setting, drawn from the schema.
+"""Draws one widget for each setting, from the schema.
 
 Where a setting sits and what it looks like follows from its section and its kind. What differs from that is in one
-table, ``EXCEPTIONS``; a test holds it against the schema, so that a new setting can't be forgotten and a removed one
-can't linger.
+table, ``EXCEPTIONS``; a test compares it with the schema, so that a new setting can't be forgotten and a removed one
+can't stay.
 """
 
 from __future__ import annotations
@@ -24,30 +24,35 @@ from gui import theme
 
 @dataclass(frozen=True)
 class Group:
-    """A panel of settings. tab: the tab's id. note: one line under the title. open: unfolded at first."""
+    """A panel of settings."""
 
     key: str
     tab: str
+    """The tab's id."""
     title: str
     note: str = ""
+    """One line under the title."""
     open: bool = True
+    """Whether it is unfolded at first."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What one setting does unlike others of its kind.
-
-    group: another panel. first: before the others. wide: a whole row. lines: height. names: choices by another name.
-    titles: what choices are called in the list, where the value stays as it is.
-    """
+    """How one setting differs from others of its kind."""
 
     group: str | None = None
+    """Another panel than that of its section."""
     first: bool = False
+    """Before the others."""
     wide: bool = False
+    """On a row of its own."""
     lines: int | None = None
+    """Height of the text box."""
     placeholder: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    """Choices that the widget holds by another name."""
     titles: Mapping[str, str] = field(default_factory=dict)
+    """What choices are called in the list, where the value stays as it is."""
 
 
 TABS = {
@@ -62,24 +67,40 @@ TABS = {
 }
 
 _GROUPS = (
-    Group("model", "model", "Base model", "The checkpoint that the LoRA is trained on. It is read, never changed."),
-    Group("parts", "model", "Parts in files of their own", "For a base model in a single file, or another VAE.", False),
-    Group("network", "model", "LoRA network", "How much the LoRA can learn."),
-    Group("layers", "model", "Choice of layers", "Which layers are trained, where not the family's usual ones.", False),
-    Group("restraint", "model", "Dropout and limits", "Against learning a small data set by heart.", False),
-    Group("earlier", "model", "Earlier LoRAs", "To go on from one, or to train on top of some.", False),
-    Group("dataset", "dataset", "Images and captions", "Folders of pictures, each with a caption file beside it."),
-    Group("training", "training", "Course of the run", "How long it is, and what a step is made of."),
+    Group("model", "model", "Base model", "The model that the LoRA is trained on. It is only read, never changed."),
+    Group(
+        "parts",
+        "model",
+        "Separate model files",
+        "VAE and text encoders, when the base model is one file or you use others.",
+        False,
+    ),
+    Group("network", "model", "LoRA network", "Type and size of the LoRA: how much it can learn."),
+    Group("layers", "model", "Trained layers", "To train other layers than the usual ones of the model family.", False),
+    Group("restraint", "model", "Dropout and weight norms", "Against overfitting on a small dataset.", False),
+    Group("earlier", "model", "Existing LoRAs", "To continue training one, or to train on top of others.", False),
+    Group(
+        "dataset",
+        "dataset",
+        "Images and captions",
+        "Folders of images. Each image has a caption in a text file of the same name.",
+    ),
+    Group("training", "training", "Training steps", "Length of the training, seed and gradient accumulation."),
     Group("optimizer", "training", "Optimizer and learning rate"),
-    Group("timesteps", "training", "Timesteps", "Which noise levels are practised, and how often."),
-    Group("loss", "training", "Loss", "How far off a prediction was.", open=False),
+    Group("timesteps", "training", "Timesteps", "Which noise levels are trained, and how often."),
+    Group("loss", "training", "Loss", "How the error of a prediction is measured.", open=False),
     Group("saving", "training", "Saving"),
-    Group("metadata", "training", "Written into the file", "Shown by tools that list LoRA files.", open=False),
+    Group("metadata", "training", "Metadata of the LoRA file", "Shown by tools that list LoRA files.", open=False),
     Group("logging", "training", "Logging", open=False),
-    Group("compile", "compile", "Torch Compile Settings", "One compile at the start, none after it."),
-    Group("memory", "memory", "Precision and checkpointing", "What trades memory for time."),
-    Group("sampling", "sampling", "Sample pictures", "Drawn during training, from the prompts below."),
-    Group("validation", "sampling", "Validation loss", "Measured on pictures that are not trained on."),
+    Group(
+        "compile",
+        "compile",
+        "Torch Compile Settings",
+        "Compiles the model once, at the start of a run.",
+    ),
+    Group("memory", "memory", "Precision and memory saving", "Settings that need less memory, and often more time."),
+    Group("sampling", "sampling", "Sample images", "Made during training, from the prompts below."),
+    Group("validation", "sampling", "Validation loss", "Measured on images that are not trained on."),
 )
 GROUPS = {group.key: group for group in _GROUPS}
 
@@ -97,10 +118,10 @@ EXCEPTIONS: dict[str, Placed] = {
     "network.network_weights": Placed(group="earlier", first=True),
     "network.base_weights": Placed(group="earlier", wide=True, lines=2),
     "network.base_weights_multiplier": Placed(group="earlier"),
-    "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one a line, for example  momentum = 0.9"),
+    "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one per line, for example  momentum = 0.9"),
     "training.mixed_precision": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
-    # Gradio takes a value "blocks" for the key of a translation, and complains.
+    # Gradio reads a value "blocks" as the key of a translation, and fails.
     "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),
     "saving.metadata_title": Placed(group="metadata"),
     "saving.metadata_author": Placed(group="metadata"),
@@ -114,7 +135,7 @@ Widgets = dict[str, gr.components.Component]
 _PLAIN = Placed()
 _WIDE = ("tables", "text", "path")
 _NUMBERS = {"int": "numeric", "float": "decimal"}
-_ONE_A_LINE = {"table": "one a line, name = value", "str_list": "one a line"}
+_ONE_A_LINE = {"table": "one per line: name = value", "str_list": "one per line"}
 
 
 def elem_id(path: str) -> str:
@@ -123,15 +144,15 @@ def elem_id(path: str) -> str:
 
 
 def group_of(setting: Setting) -> Group:
-    """The panel that a setting belongs to. KeyError names a section that no panel takes."""
-    own = "parts" if setting.path in part_settings() else setting.section
-    return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or own]
+    """The panel that a setting belongs to. KeyError names a section without a panel."""
+    key = "parts" if setting.path in part_settings() else setting.section
+    return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or key]
 
 
 def full_label(setting: Setting) -> str:
-    """What a setting is called where its panel is not seen: some are called alike in two of them."""
-    alike = sum(other.label == setting.label for other in settings())
-    return setting.label if alike == 1 else f"{setting.label} ({group_of(setting).title.lower()})"
+    """What a setting is called where its panel is not shown: two panels may have a setting of the same label."""
+    same_label = sum(other.label == setting.label for other in settings())
+    return setting.label if same_label == 1 else f"{setting.label} ({group_of(setting).title.lower()})"
 
 
 @cache
@@ -141,7 +162,7 @@ def part_settings() -> frozenset[str]:
 
 
 def members(key: str) -> list[Setting]:
-    """The settings of one panel, everyday ones first, in the schema's order."""
+    """The settings of one panel, basic ones first, in the schema's order."""
     inside = [setting for setting in settings() if group_of(setting).key == key]
     return sorted(inside, key=lambda s: (s.advanced, not EXCEPTIONS.get(s.path, _PLAIN).first))
 
@@ -188,17 +209,17 @@ def _folds(setting: Setting) -> list[str]:
 def draw_group(key: str, widgets: Widgets, slots: Iterable[str] = ()) -> None:
     """Draw one panel with all its settings into the current Gradio context, and add the widgets by path.
 
-    slots: ids of drawings that stand between the everyday settings and the rest.
+    slots: ids of plots between the basic settings and the rest.
     """
     group = GROUPS[key]
-    everyday = [setting for setting in members(key) if not setting.advanced]
+    basic = [setting for setting in members(key) if not setting.advanced]
     advanced = [setting for setting in members(key) if setting.advanced]
-    if not everyday:
-        everyday, advanced = advanced, []
+    if not basic:
+        basic, advanced = advanced, []
     with gr.Accordion(group.title, open=group.open, elem_id=f"g-{key}", elem_classes="panel"):
         if group.note:
             gr.HTML(f'<p class="note">{group.note}</p>', apply_default_css=False)
-        _draw_grid(everyday, widgets)
+        _draw_grid(basic, widgets)
         for slot_id in slots:
             slot(slot_id, "drawing")
         if advanced:
@@ -219,9 +240,9 @@ def slot(slot_id: str, css: str = "") -> None:
     gr.HTML(html_template=f'<div id="{slot_id}" class="own {css}"></div>', js_on_load=None, apply_default_css=False)
 
 
-def _draw_grid(chosen: Iterable[Setting], widgets: Widgets) -> None:
+def _draw_grid(shown: Iterable[Setting], widgets: Widgets) -> None:
     with gr.Row(elem_classes="grid"):
-        for setting in chosen:
+        for setting in shown:
             widgets[setting.path] = widget(setting)
 
 
@@ -240,11 +261,11 @@ def widget(setting: Setting) -> gr.components.Component:
         return _rows(setting, value, elem_id=shared["elem_id"], elem_classes=classes)
     if setting.kind == "bool":
         return gr.Checkbox(value=value, interactive=True, **shared)
-    offered = list(setting.choices or setting.suggestions)
-    if offered:
-        # Free text is taken here and refused by the schema, beside the field: a refusal by Gradio's own check would
-        # block every button that reads the form.
-        choices = [(how.titles.get(name, how.names.get(name, name)), how.names.get(name, name)) for name in offered]
+    options = list(setting.choices or setting.suggestions)
+    if options:
+        # Free text is accepted here and refused by the schema, next to the field: Gradio's own check would block
+        # every button that reads the form.
+        choices = [(how.titles.get(name, how.names.get(name, name)), how.names.get(name, name)) for name in options]
         if setting.nullable:
             choices = [("not set", ""), *choices]
         return gr.Dropdown(choices, value=value, allow_custom_value=True, interactive=True, **shared)
@@ -297,7 +318,7 @@ def to_widget(setting: Setting, value: Any) -> Any:
 
 
 def choice_of(setting: Setting, shown: str) -> str:
-    """The choice behind the name that the widget shows; what is no choice stays as it is, for the schema to refuse."""
+    """The choice behind the name that the widget shows; anything else stays as it is, for the schema to refuse."""
     names = EXCEPTIONS.get(setting.path, _PLAIN).names
     return next((choice for choice, name in names.items() if name == shown), shown)
 

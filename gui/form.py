@@ -1,4 +1,4 @@
-"""The form's values and the Config: one way there, one way back, and what is wrong in between.
+"""Converts the form's values to a Config and back, with every problem on the way.
 
 Values travel as the widgets hold them (text, bool, lists of rows), by setting path. Numbers stay text until the schema
 reads them, so that a mistyped one keeps its place on the page and gets the schema's own sentence.
@@ -28,7 +28,7 @@ def defaults() -> Values:
 
 
 def to_values(config: Config) -> Values:
-    """A Config as the widgets show it. Every setting is in it, so what was on screen before leaves no trace."""
+    """A Config as the widgets show it. Every setting is in it, so nothing stays of what was on screen before."""
     sections = config.model_dump()
     return {s.path: fields.to_widget(s, sections[s.section][s.name]) for s in settings()}
 
@@ -72,7 +72,7 @@ def to_data(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def from_widget(setting: Setting, raw: Any) -> Any:
-    """What a widget holds, as a file would say it; ``_UNSET`` where the file would say nothing.
+    """What a widget holds, as a file has it; ``_UNSET`` where the file has nothing.
 
     Raises ValueError with a sentence where the text has no meaning at all.
     """
@@ -135,9 +135,9 @@ def _row(setting: Setting, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _remedy(setting: Setting) -> str:
     if setting.kind == "table":
-        return "Write one NAME = VALUE a line, with texts in double quotes."
+        return "Write one NAME = VALUE per line, with text in double quotes."
     shown = fields.to_widget(setting, setting.default)
-    return f"Give a value; the default is {shown}." if shown else "Give a value."
+    return f"Enter a value. The default is {shown}." if shown else "Enter a value."
 
 
 def changed(values: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
@@ -146,7 +146,7 @@ def changed(values: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What would change from one form to another, in words, one row a setting."""
+    """What would change from one form to another, as text, one row for each setting."""
     rows = []
     for path in changed(after, before):
         setting = by_path()[path]

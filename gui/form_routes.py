@@ -1,4 +1,4 @@
-"""Routes about the form as it stands on the desk: the base model, the look at the images, drawings, this machine."""
+"""Answers about the form on the page: the base model, the dataset scan, plots, the memory estimate, this machine."""
 
 from __future__ import annotations
 
@@ -25,41 +25,43 @@ from backend.plan.memory.machine import cards
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
 from gui import base_model, captions, fields, form, messages, plots
-from gui.dataset_scan import Look
-from gui.draft import Desk
+from gui.dataset_scan import PageScan
+from gui.draft import Draft
 from gui.jobs import Job
 from gui.run_routes import answer
-from gui.run_store import Places
+from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
+_NO_DOCTOR = "Run  launcher.py doctor  in a terminal to see why."
 
-class Checks:
-    """Holds what is slow to find out: the last look at the images, the doctor's findings."""
 
-    def __init__(self, desk: Desk, places: Places, shelf: presets.Shelf = presets.SHELF) -> None:
-        self.desk = desk
-        self.places = places
+class FormRoutes:
+    """The routes, with what is slow to find out: the newest dataset scan and the doctor's checks."""
+
+    def __init__(self, draft: Draft, store: RunStore, shelf: presets.Shelf = presets.SHELF) -> None:
+        self.draft = draft
+        self.store = store
         self.shelf = shelf
-        self.look = Look(desk.folder)
+        self.scan = PageScan(draft.folder)
         self.doctor = Job()
-        self.doctor_said: dict[str, Any] = {}
+        self.doctor_report: dict[str, Any] = {}
 
     def config(self) -> Config | None:
         """The form as a config, with defaults where a field can't be read; None when nothing can.
 
-        None also while it names a folder of another machine that nobody typed: what asks this opens such folders.
+        None also while it names a folder of another machine that nobody typed: callers open such folders.
         """
-        if self.desk.untyped():
+        if self.draft.untyped():
             return None
-        return form.read(self.desk.now.values).partial
+        return form.read(self.draft.now.values).partial
 
     def routes(self) -> APIRouter:
         """The routes of this module."""
         router = APIRouter()
         self._form_routes(router)
-        self._look_routes(router)
-        router.include_router(captions.routes(self.look))
+        self._scan_routes(router)
+        router.include_router(captions.routes(self.scan))
         self._doctor_routes(router)
         self._profile_route(router)
         return router
@@ -67,25 +69,25 @@ class Checks:
     def _form_routes(self, router: APIRouter) -> None:
         @router.get("/model")
         def model() -> Response:
-            """What is in the base model's folder."""
-            if strange := self.desk.untyped():
-                text = f"The loaded settings name a folder on another machine: {strange[0]}. It is not opened yet."
-                remedy = "If you know that machine, type the path again; else clear it."
-                said = [messages.problem_facts(Problem("model.base_model", None, text, remedy))]
-                return answer(base_model.facts(None) | {"path": strange[0], "problems": said})
+            """What the base model contains."""
+            if untyped := self.draft.untyped():
+                text = f"The loaded settings use a folder on another machine: {untyped[0]}. It is not opened yet."
+                remedy = "If you trust that machine, type the path again. Otherwise clear it."
+                problems = [messages.problem_facts(Problem("model.base_model", None, text, remedy))]
+                return answer(base_model.facts(None) | {"path": untyped[0], "problems": problems})
             return answer(base_model.facts(self.config()))
 
         @router.get("/machine")
         def machine() -> Response:
-            """Memory of this machine, and what the model weighs."""
+            """Memory of this machine, and the size of the model."""
             return answer(machine_facts(self.config()))
 
         @router.get("/memory")
         def memory(vram: Annotated[float | None, Query(gt=0, le=4096)] = None) -> Response:
-            """Whether the run will fit; ``vram`` is a card's size in GB, where it is in another machine."""
-            return answer(estimate_facts(self.config(), self.look, vram))
+            """Whether the run will fit; ``vram`` is the GPU's size in GB, to plan for another machine."""
+            return answer(estimate_facts(self.config(), self.scan, vram))
 
-        @router.get("/picture/timesteps")
+        @router.get("/plot/timesteps")
         def timesteps() -> Response:
             """How often each timestep is trained."""
             config = self.config() or Config()
@@ -94,7 +96,7 @@ class Checks:
                 return answer({"svg": plots.diffusion_timesteps(config)})
             return answer({"svg": plots.timesteps(config, tokens)})
 
-        @router.get("/picture/lr")
+        @router.get("/plot/lr")
         def learning_rate() -> Response:
             """The learning rate over the run; a run in epochs is drawn over a thousand steps."""
             config = self.config() or Config()
@@ -103,91 +105,91 @@ class Checks:
 
         @router.get("/preset")
         def preset(name: Annotated[str, Query(max_length=200)]) -> Response:
-            """A preset's TOML, to keep."""
+            """A preset's TOML, to download."""
             try:
-                found = presets.find(name, self.shelf)
-                content = found.path.read_bytes()
+                match = presets.find(name, self.shelf)
+                content = match.path.read_bytes()
             except (Refused, OSError) as wrong:
                 raise HTTPException(404, messages.words(wrong)) from None
-            disposition = f"attachment; filename*=UTF-8''{quote(found.name)}.toml"
+            disposition = f"attachment; filename*=UTF-8''{quote(match.name)}.toml"
             return Response(content, media_type="application/toml", headers={"Content-Disposition": disposition})
 
-    def _look_routes(self, router: APIRouter) -> None:
-        @router.post("/look")
-        def start_look() -> Response:
-            """Begin a look at the images."""
-            loaded = form.read(self.desk.now.values)
+    def _scan_routes(self, router: APIRouter) -> None:
+        @router.post("/scan")
+        def start_scan() -> Response:
+            """Start a scan of the dataset."""
+            loaded = form.read(self.draft.now.values)
             config = loaded.config
             if config is None:
-                raise HTTPException(422, "Some settings can't be used yet; they are listed above.")
+                raise HTTPException(422, "Some settings have errors. Fix those listed at the top first.")
             if not config.dataset.folders:
-                raise HTTPException(422, "No image folder is given. Add one above.")
-            if not self.look.start(config):
-                raise HTTPException(409, "The images are being looked at already.")
+                raise HTTPException(422, "There is no image folder yet. Add one on the Dataset tab.")
+            if not self.scan.start(config):
+                raise HTTPException(409, "The dataset is already being scanned. Wait, or press Cancel.")
             return answer({"started": True})
 
-        @router.get("/look")
-        def look() -> Response:
-            """How far the look is, and what it found."""
-            return answer(self.look.facts(form.read(self.desk.now.values).config))
+        @router.get("/scan")
+        def scan() -> Response:
+            """Progress and result of the scan."""
+            return answer(self.scan.facts(form.read(self.draft.now.values).config))
 
-        @router.post("/look/stop")
-        def stop_look() -> Response:
-            """End the look."""
-            self.look.job.cancel()
+        @router.post("/scan/stop")
+        def stop_scan() -> Response:
+            """Stop the scan."""
+            self.scan.job.cancel()
             return answer({"stopped": True})
 
-        @router.get("/look/items")
+        @router.get("/scan/items")
         def items(page: Annotated[int, Query(ge=0)] = 0) -> Response:
-            """One page of pictures."""
-            return answer(self.look.page(page))
+            """One page of images."""
+            return answer(self.scan.page(page))
 
         @router.get("/thumb")
-        def thumb(item: Annotated[int, Query(ge=0)], look: int) -> Response:
-            """A small picture of the newest look."""
-            picture = self.look.thumb(item) if look == self.look.job.number else None
-            if picture is None:
-                raise HTTPException(404, "There is no such picture.")
+        def thumb(item: Annotated[int, Query(ge=0)], scan: int) -> Response:
+            """A thumbnail of the newest scan."""
+            thumbnail = self.scan.thumb(item) if scan == self.scan.job.number else None
+            if thumbnail is None:
+                raise HTTPException(404, "There is no such image.")
             headers = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
-            return Response(picture, media_type="image/jpeg", headers=headers)
+            return Response(thumbnail, media_type="image/jpeg", headers=headers)
 
     def _profile_route(self, router: APIRouter) -> None:
         @router.get("/profile")
         def profile() -> Response:
-            """What the chosen profile sets, in words; empty for custom."""
+            """What the chosen profile sets, as text; empty for custom."""
             config = self.config() or Config()
             return answer({"text": profile_words(config)})
 
     def _doctor_routes(self, router: APIRouter) -> None:
         @router.post("/doctor")
         def start_doctor() -> Response:
-            """Begin to check this machine."""
+            """Start checking this machine."""
             if self.doctor.state == "running":
-                raise HTTPException(409, "The machine is being checked already.")
-            said: dict[str, Any] = {"checks": []}
-            self.doctor_said = said
+                raise HTTPException(409, "This machine is already being checked. Wait until it is done.")
+            report: dict[str, Any] = {"checks": []}
+            self.doctor_report = report
 
             def line(document: dict[str, Any]) -> None:
                 if "state" in document:
-                    said["checks"] = [*said["checks"], document]
+                    report["checks"] = [*report["checks"], document]
 
             def end(code: int, errors: str) -> bool:
-                if not said["checks"]:
-                    said["text"] = (
-                        f"The check ended early (exit code {code}). {errors.splitlines()[-1] if errors else ''}"
+                if not report["checks"]:
+                    report["text"] = (
+                        f"The check ended early (exit code {code}). {errors.splitlines()[-1] if errors else _NO_DOCTOR}"
                     )
-                return bool(said["checks"])
+                return bool(report["checks"])
 
             config = self.config()
-            chosen = config.compile.compile_cache_dir if config else None
-            arguments = ["--json", *(["--cache-dir", str(resolve(chosen))] if chosen else [])]
+            folder = config.compile.compile_cache_dir if config else None
+            arguments = ["--json", *(["--cache-dir", str(resolve(folder))] if folder else [])]
             self.doctor.start("backend.doctor", arguments, line, end)
             return answer({"started": True})
 
         @router.get("/doctor")
         def doctor() -> Response:
             """What the doctor found."""
-            return answer({"state": self.doctor.state, **self.doctor_said})
+            return answer({"state": self.doctor.state, **self.doctor_report})
 
 
 def profile_words(config: Config) -> str:
@@ -196,26 +198,26 @@ def profile_words(config: Config) -> str:
     values = PROFILES.get(name)
     if values is None or not config.compile.compile:
         return ""
-    declared = {option: by_path()[f"compile.{option}"] for option in values}
+    declarations = {option: by_path()[f"compile.{option}"] for option in values}
     shown = [
-        f"{declared[option].label} {fields.to_widget(declared[option], value) or 'from the plan'}"
+        f"{declarations[option].label} {fields.to_widget(declarations[option], value) or 'from the plan'}"
         for option, value in values.items()
         if not isinstance(value, bool)
     ]
-    return f"The profile {name} rules over the fields below it: {', '.join(shown)}."
+    return f"The profile {name} sets these fields, whatever they show: {', '.join(shown)}."
 
 
 def machine_facts(config: Config | None) -> dict[str, Any]:
-    """Memory and disk of this machine beside what the model and the run need of them."""
+    """Memory and disk of this machine, and what the model and the run need of them."""
     memory = psutil.virtual_memory()
     tiles = [
         {"value": gigabytes(memory.total), "label": "RAM"},
         {"value": gigabytes(memory.available), "label": "RAM free now"},
     ]
-    found = cards()
-    for card in found:
-        tiles.append({"value": gigabytes(card.total), "label": f"VRAM of {card.name}"})
-        tiles.append({"value": gigabytes(card.free), "label": "VRAM free now"})
+    gpus = cards()
+    for gpu in gpus:
+        tiles.append({"value": gigabytes(gpu.total), "label": f"VRAM of {gpu.name}"})
+        tiles.append({"value": gigabytes(gpu.free), "label": "VRAM free now"})
     rows: list[list[str]] = []
     if config is not None:
         sizes = base_model.sizes(config)
@@ -224,28 +226,28 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
             rows.append(["Base model weights on disk", human_bytes(sizes[denoiser])])
         others = sum(size for name, size in sizes.items() if name != denoiser)
         if others:
-            rows.append(["Encoders and VAE on disk, freed before training", human_bytes(others)])
+            rows.append(["Text encoders and VAE on disk (freed before training)", human_bytes(others)])
         root = _existing(resolve(config.saving.output_dir))
         free = free_bytes(root)
         if free is not None:
-            rows.append([f"Disk free for runs ({root})", human_bytes(free)])
+            rows.append([f"Free disk space for runs ({root})", human_bytes(free)])
     notes = (
         []
-        if found
-        else ["No NVIDIA card answers on this machine: training runs on the CPU, and the Run tab shows RAM."]
+        if gpus
+        else ["No NVIDIA GPU was found on this machine: training runs on the CPU, and the Run tab shows RAM."]
     )
     return {"tiles": tiles, "rows": rows, "notes": notes, "system": platform.system()}
 
 
-def estimate_facts(config: Config | None, look: Look, vram_gb: float | None = None) -> dict[str, Any]:
-    """The estimate of the form's run, with the nearest change that fits; ``said`` alone where there is none."""
+def estimate_facts(config: Config | None, scan: PageScan, vram_gb: float | None = None) -> dict[str, Any]:
+    """The estimate of the form's run, with the nearest change that fits; ``reason`` alone where there is none."""
     if config is None or config.model.base_model is None or config.model.family not in FAMILIES:
-        return {"said": "Give the base model on the Model tab, and what a run of it needs is worked out here."}
-    work = look.work(config)
+        return {"reason": "Choose a base model on the Model tab to see the memory that a run needs."}
+    work = scan.work(config)
     planned = memory_plan(config, work, vram_gb)
     if planned is None:
-        return {"said": "The base model can't be read yet; the Model tab says why."}
-    sizes = "your pictures" if work is not None else f"pictures of {config.dataset.resolution} px"
+        return {"reason": "The base model can't be read yet. The Model tab says why."}
+    sizes = "your images" if work is not None else f"images of {config.dataset.resolution} px"
     return memory_dict(*planned) | {"sizes": sizes, "vram": vram_gb}
 
 

@@ -1,4 +1,4 @@
-"""Brings settings of other trainers over for the page: what would change, and what became of each name."""
+"""Reads settings of other trainers for the page: what would change, and what becomes of each name."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from gui import form
 
 
 @dataclass(frozen=True)
-class Brought:
-    """A file that was brought over and not taken yet. of_data: it describes pictures and nothing else."""
+class ForeignSettings:
+    """A file of another trainer that was read and not loaded yet."""
 
     name: str
     converted: Converted
     with_dataset: bool
+    """Whether its dataset file was read with it."""
     of_data: bool
+    """Whether it describes a dataset and nothing else."""
 
     @property
     def loaded(self) -> Loaded:
         """Our settings."""
         return self.converted.loaded
 
-    def given(self, now: form.Values) -> form.Values:
-        """Values of the form, `now`, that stay: of a data set file, all that it says nothing about."""
+    def kept_values(self, now: form.Values) -> form.Values:
+        """Values of the form, `now`, that stay: for a dataset file, all that it does not set."""
         if not self.of_data or self.loaded.config is None:
             return {}
-        brought, defaults = form.to_values(self.loaded.config), form.defaults()
-        silent = (p for p in brought if not p.startswith("dataset.") and brought[p] == defaults[p])
+        converted, defaults = form.to_values(self.loaded.config), form.defaults()
+        silent = (p for p in converted if not p.startswith("dataset.") and converted[p] == defaults[p])
         return {path: now[path] for path in silent}
 
     def facts(self) -> dict[str, Any]:
-        """What the page shows beside the difference."""
+        """What the page shows with the difference."""
         groups = []
         for heading, fates in HEADINGS:
             notes = self.converted.with_fate(*fates)
@@ -48,20 +50,24 @@ class Brought:
         wants = not self.with_dataset and any(
             note.key.removeprefix("--") in NAMES_OF_DATA_SETS for note in self.converted.with_fate("not offered")
         )
-        rest = "All other settings stay as they are." if self.of_data else "What it does not name gets its default."
+        rest = (
+            "All other settings stay as they are."
+            if self.of_data
+            else "Settings that it does not have are set to their defaults."
+        )
         kind = self.converted.title
         return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants}
 
 
 def is_foreign(content: bytes) -> bool:
-    """Whether a file is another program's. One of ours with mistakes is not, so that its own lines are told."""
+    """Whether a file is another program's. One of ours with mistakes is not, so that its errors are shown by line."""
     document = decode(content)
     return document.form != "toml" or is_of_another(document)
 
 
-def bring(name: str, content: bytes, dataset: bytes | None = None, family: str = "") -> Brought:
-    """Both files, as sent by the page. family: the one that is chosen there, for a data set that tells none."""
+def read(name: str, content: bytes, dataset: bytes | None = None, family: str = "") -> ForeignSettings:
+    """Convert both files, as sent by the page. family: the one chosen there, for a dataset that has none."""
     source = read_raw(content)
     of_data = source.kind in DATA_SETS
     converted = convert(source, None if dataset is None else read_raw(dataset), family if of_data else "")
-    return Brought(name, converted, dataset is not None, of_data)
+    return ForeignSettings(name, converted, dataset is not None, of_data)

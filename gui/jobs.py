@@ -1,4 +1,4 @@
-"""Long work outside the page's process: each job is a subprocess whose lines of JSON are read by a thread."""
+"""Runs long work outside the page's process: each job is a subprocess whose JSON lines a thread reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = str  # "idle", "running", "done", "failed", "cancelled"
 
 
 class Job:
-    """One kind of work, at most once at a time. Its state is read from any thread."""
+    """One kind of work, at most once at a time. Any thread may read its state."""
 
     def __init__(self) -> None:
         self.state: State = "idle"
@@ -61,7 +61,7 @@ class Job:
             return True
 
     def cancel(self) -> None:
-        """End the work, if there is any."""
+        """Stop the work, if there is any."""
         with self._lock:
             if self._process is not None and self.state == "running":
                 self.state = "cancelled"
@@ -76,10 +76,10 @@ class Job:
         errors: list[str] = []
         assert process.stdout is not None and process.stderr is not None
         stderr = process.stderr
-        # Read beside the output: a full error pipe would stop the process.
+        # Read together with the output: a full error pipe would stop the process.
         reader = threading.Thread(target=lambda: errors.extend(stderr.readlines()), daemon=True)
         reader.start()
-        good = False
+        succeeded = False
         try:
             for text in process.stdout:
                 try:
@@ -90,10 +90,10 @@ class Job:
                     line(document)
             code = process.wait()
             reader.join(timeout=5)
-            good = end(code, "".join(errors[-20:]).strip())
+            succeeded = end(code, "".join(errors[-20:]).strip())
         except Exception:
-            # Whatever the parser of the result stumbles over must not leave the job "running" for ever.
+            # An error while reading the result must not leave the job "running" for ever.
             log.exception("A background job could not be followed to its end")
         with self._lock:
             if self.state == "running":
-                self.state = "done" if good else "failed"
+                self.state = "done" if succeeded else "failed"

@@ -1,4 +1,4 @@
-"""What a preset for a card need not take away: the model, pictures and prompts that a person has given already."""
+"""Keeps what a person has set when a preset for a GPU is loaded: the model, images and prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from backend.families.table import FAMILIES
 from gui import fields, form
 from gui.draft import Snapshot
 
-_OWN = (
+_KEPT_SETTINGS = (
     "model.base_model",
     *sorted(fields.part_settings()),
     "dataset.folders",
@@ -19,16 +19,16 @@ _OWN = (
 )
 
 
-def given(now: Snapshot, built_in: bool, after: form.Values) -> form.Values:
-    """Values of the form that ``after``, a preset's, leaves at their defaults, so that loading it would empty them.
+def kept_values(now: Snapshot, built_in: bool, after: form.Values) -> form.Values:
+    """Values of the form that ``after``, a preset's, has at their defaults, so that loading it would empty them.
 
-    built_in: the preset that the form came from is one of ours, and what it named itself (the demo's pictures) is not a
-    person's. A base model goes only with its family.
+    built_in: the preset that the form came from is built in, and what it set itself (the demo's images) is not a
+    person's. A base model stays only with its family.
     """
     defaults = form.defaults()
     kept = {
         path: now.values[path]
-        for path in _OWN
+        for path in _KEPT_SETTINGS
         if now.values[path] != defaults[path]
         and after[path] == defaults[path]
         and not (built_in and now.values[path] == now.base[path])

@@ -1,4 +1,4 @@
-"""The words between server and page: problems with their places, notices, and what the bar shows."""
+"""Builds the messages from server to page: problems with their fields, and notices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FILES = 500
 
 
 def sentence(text: str) -> str:
-    """A capital at the start and a stop at the end; problems come as they stand behind a line number."""
+    """A capital at the start and a full stop at the end; problems are written to follow a line number."""
     text = text.strip()
     if not text:
         return ""
@@ -29,7 +29,7 @@ def sentence(text: str) -> str:
 
 
 def problem_facts(problem: Problem) -> Facts:
-    """One problem as the page needs it: where the field is, what is wrong, how to mend it."""
+    """One problem as the page needs it: where the field is, what is wrong, how to fix it."""
     return {
         "path": problem.path,
         **_place(problem),
@@ -64,13 +64,13 @@ def finding_facts(finding: Finding) -> Facts:
         "remedy": sentence(finding.remedy),
         **_place(Problem(finding.setting, None, "", "")),
         "count": len(finding.files),
-        # The sentence names a few; all can be unfolded.
+        # The sentence names a few; the page can show all.
         "files": [Path(file).name for file in finding.files[:_MOST_FILES]] if len(finding.files) > NAMED_FILES else [],
     }
 
 
 def notice(text: str, kind: str = "info", action: str = "", request: Facts | None = None) -> Facts:
-    """A short message at the edge of the page. action: the word on its button, which sends ``request``."""
+    """A short message in a corner of the page. action: the label of its button, which sends ``request``."""
     return {"text": text, "kind": kind, "action": action or None, "request": request}
 
 

@@ -1,4 +1,4 @@
-"""Asks for the page's password on a remote bind, and slows down whoever guesses it."""
+"""Asks for the page's password on a remote bind, and slows down guessing."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def password_fault(password: str) -> str:
 
 @dataclass
 class _Guesses:
-    """What one address has tried. seen: digests of its wrong passwords, so that repeating one is no new guess."""
+    """What one address has tried; times are seconds of the clock."""
 
     count: int = 0
     last: float = 0.0
     until: float = 0.0
     seen: set[bytes] = field(default_factory=set)
+    """Digests of its wrong passwords, so that repeating one is not a new guess."""
 
 
 class Brake:
@@ -112,24 +113,24 @@ class Password:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        given, address = _given(Headers(scope=scope).get("authorization")), address_of(scope)
+        guess, address = _password_of(Headers(scope=scope).get("authorization")), address_of(scope)
         # While it waits, an address learns nothing, not even that a guess was right.
-        wait = self._brake.wait_s(address) if given is not None else 0.0
+        wait = self._brake.wait_s(address) if guess is not None else 0.0
         if wait > 0:
             after = {"Retry-After": str(math.ceil(wait))}
             text = f"Too many wrong passwords from this address. Try again in {math.ceil(wait)} s."
             await refuse(scope, receive, send, 429, text, after)
-        elif given is not None and hmac.compare_digest(given, self._password):
+        elif guess is not None and hmac.compare_digest(guess, self._password):
             self._brake.passed(address)
             await self.app(scope, receive, send)
         else:
-            if given is not None:
-                self._brake.failed(address, given)
+            if guess is not None:
+                self._brake.failed(address, guess)
             challenge = {"WWW-Authenticate": 'Basic realm="Monotile", charset="UTF-8"'}
             await refuse(scope, receive, send, 401, "This page needs its password.", challenge)
 
 
-def _given(header: str | None) -> bytes | None:
+def _password_of(header: str | None) -> bytes | None:
     """The password in an Authorization header; None where it carries none."""
     scheme, _, encoded = (header or "").partition(" ")
     if scheme.lower() != "basic":

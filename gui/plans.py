@@ -1,4 +1,4 @@
-"""The shape plan as the page shows it: a headline, the shape modes side by side, and what happens to which picture."""
+"""Prepares the shape plan for the page: a headline, the shape modes side by side, and what happens to which image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend.plan.make_plan import plan_for
 from backend.plan.plan import ModePlan, Plan
 from gui import messages
 
-# Findings that are lists of pictures rather than advice; their files unfold on the page.
+# Findings that are lists of images rather than advice; the page shows their files in folds.
 _LISTS = {
     "never_trained": "Never trained",
     "enlarged": "Enlarged",
@@ -20,12 +20,12 @@ _LISTS = {
     "cropped": "Cropped by the bucket",
 }
 _MOST_FILES = 500
-# A bucket with fewer pictures than this beside much fuller ones is worth a second look.
+# A bucket with a smaller share than this of the fullest one is marked.
 _SMALL_SHARE = 0.1
 
 
 def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
-    """Headline, table of shape modes, lists of pictures, the plan in words; bars and buckets for the Dataset tab."""
+    """Headline, table of shape modes, lists of images, the plan as text; bars and buckets for the Dataset tab."""
     plan = plan_for(config, scan)
     return {
         "headline": headline(plan),
@@ -45,7 +45,7 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
 
 
 def _advice(finding: Finding) -> dict[str, Any]:
-    """One finding of the plan; pictures that have a list of their own are not listed with it again."""
+    """One finding of the plan; images with a list of their own are not listed with it again."""
     facts = messages.finding_facts(finding)
     return facts | {"files": []} if finding.kind in _LISTS else facts
 
@@ -55,23 +55,24 @@ def headline(plan: Plan) -> str:
     if plan.chosen.impossible is not None:
         return messages.sentence(plan.chosen.impossible)
     if not plan.compile:
-        return "Compile is off: no graphs are made."
+        return "Compile is off: no graphs are compiled."
     return _typeset(plan.graphs.words())
 
 
 def _legend(plan: Plan) -> str:
-    """What the columns of the table count, for whoever meets the words for the first time."""
+    """What the columns of the table count, for people who see the words for the first time."""
     classes = plan.graphs.classes
-    times = f", for each of the {classes} block classes" if classes > 1 else ""
+    per_class = f", for each of the {classes} block classes" if classes > 1 else ""
     return (
         "A graph is one shape of the model's blocks, compiled once at its first use: training graphs for the steps, "
-        f"other graphs for validation and samples{times}. Fewer graphs start sooner. Left out: turns of pictures that "
-        "an epoch has no batch for. Padding and cropping: share of the tokens, and of the pictures' area."
+        f"other graphs for validation and samples{per_class}. With fewer graphs, training starts sooner. "
+        "Images left out: those that an epoch has no full batch for. Padding: share of the tokens. "
+        "Cropping: share of the image area."
     )
 
 
 def _typeset(line: str) -> str:
-    """A line made for a terminal, with the signs that a page can show."""
+    """A line made for a terminal, with the characters that a page can show."""
     return line.replace("->", "→").replace(" x ", " × ")
 
 
@@ -97,7 +98,7 @@ def _mode(plan: Plan, mode: ModePlan) -> dict[str, Any]:
 
 
 def _lists(plan: Plan) -> list[dict[str, Any]]:
-    found = [_file_list(_LISTS[finding.kind], finding) for finding in plan.findings if finding.kind in _LISTS]
+    lists = [_file_list(_LISTS[finding.kind], finding) for finding in plan.findings if finding.kind in _LISTS]
     static = plan.chosen.static_token_count
     if static is not None:
         padded = [
@@ -105,8 +106,8 @@ def _lists(plan: Plan) -> list[dict[str, Any]]:
             for item, fit in zip(plan.items, plan.fits, strict=False)
             if fit.bucket.tokens < static
         ]
-        found.append({"title": "Padded", "items": padded[:_MOST_FILES]})
-    return found
+        lists.append({"title": "Padded", "items": padded[:_MOST_FILES]})
+    return lists
 
 
 def _file_list(title: str, finding: Finding) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def _file_list(title: str, finding: Finding) -> dict[str, Any]:
 
 
 def _bars(plan: Plan) -> list[tuple[str, int, bool]]:
-    """Pictures a bucket, the narrowest first; marked where a bucket is much emptier than the fullest."""
+    """Images per bucket, the narrowest first; marked where a bucket has far fewer than the fullest."""
     counts: dict[tuple[int, int], int] = {}
     for item, fit in zip(plan.items, plan.fits, strict=False):
         size = (fit.bucket.width, fit.bucket.height)

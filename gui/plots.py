@@ -1,4 +1,4 @@
-"""Drawings of what settings mean, as SVG computed in plain Python; colours come from the page's style sheet."""
+"""Draws what settings mean as SVG, in plain Python; colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -114,25 +114,25 @@ def _density_curve(density: Sequence[float]) -> str:
         "How often each timestep is trained",
         ticks_x,
         [(0, "0"), (0.48, ""), (0.96, "most")],
-        "timestep: 0 is the clean picture, 1000 is noise",
+        "timestep (0: clean image, 1000: noise)",
     )
 
 
 def timestep_density(cfg: TimestepsSection, own_shift: float, bins: int) -> list[float]:
     """Share of training that falls in each of ``bins`` equal parts of the timesteps, weighting included; sums to 1.
 
-    own_shift: the model's for pictures of this size, which flux_shift draws by.
+    own_shift: the model's for images of this size, which flux_shift uses.
     """
     draw = _sigma_of(cfg, own_shift)
     low, high = cfg.min_timestep / 1000, cfg.max_timestep / 1000
-    found = [0.0] * bins
-    # A whole number a bin, so that an even distribution is drawn as an even line.
+    shares = [0.0] * bins
+    # A whole number for each bin, so that an even distribution is drawn as an even line.
     samples = bins * _SAMPLES_A_BIN
     for index in range(samples):
         sigma = low + draw((index + 0.5) / samples) * (high - low)
-        found[min(bins - 1, int(sigma * bins))] += _weight(cfg.weighting_scheme, sigma)
-    total = sum(found) or 1.0
-    return [value / total for value in found]
+        shares[min(bins - 1, int(sigma * bins))] += _weight(cfg.weighting_scheme, sigma)
+    total = sum(shares) or 1.0
+    return [value / total for value in shares]
 
 
 def _sigma_of(cfg: TimestepsSection, own_shift: float) -> Callable[[float], float]:
@@ -181,11 +181,13 @@ def _normal_quantile(share: float) -> float:
 
 
 def learning_rate(cfg: OptimizerSection, steps: int) -> str:
-    """The learning rate over a run of ``steps`` optimizer steps; a note instead for a scheduler class of one's own."""
+    """The learning rate over a run of ``steps`` optimizer steps; a note instead for a custom scheduler class."""
     factors = rate_factors(cfg, steps)
     if factors is None:
         return _frame(
-            "Learning rate", [f'<text x="{_LEFT}" y="24">{escape(cfg.lr_scheduler)} draws its own curve.</text>'], 40
+            "Learning rate",
+            [f'<text x="{_LEFT}" y="24">{escape(cfg.lr_scheduler)} is a custom scheduler: no curve.</text>'],
+            40,
         )
     ticks_x = [(share, f"{round(steps * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
     rate = f"{cfg.learning_rate:.2g}"
@@ -216,7 +218,7 @@ def _restarts(share: float, cfg: OptimizerSection) -> float:
     return 0.5 * (1 + math.cos(math.pi * ((share * cfg.lr_scheduler_num_cycles) % 1.0)))
 
 
-# The curves of backend.optimizers.schedules, which names their sources; a test holds the two against each other.
+# The curves of backend.optimizers.schedules, which names their sources; a test compares the two.
 _SHAPES: dict[str, Callable[[float, OptimizerSection], float]] = {
     "constant": lambda share, cfg: 1.0,
     "linear": lambda share, cfg: 1 - share,

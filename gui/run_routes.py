@@ -27,7 +27,7 @@ from backend.runs.folder import Run
 from backend.runs.logs import read_log
 from backend.runs.start_lock import one_start
 from gui import messages
-from gui.run_store import PICTURES, Places, list_paths
+from gui.run_store import PICTURES, RunStore, list_paths
 from gui.run_view import RunView
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ Name = Annotated[str, Query(max_length=300)]
 class RunViews:
     """The runs that pages look at, each followed once; the least recently seen is forgotten."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: RunStore) -> None:
         self._places = places
         self._lock = threading.Lock()
         self._held: dict[Path, RunView] = {}
@@ -63,7 +63,7 @@ class RunViews:
             return view
 
 
-def routes(places: Places) -> APIRouter:
+def routes(places: RunStore) -> APIRouter:
     """The routes about runs, files and folders; those about the form are in `gui.form_routes`."""
     router = APIRouter()
     _reading(router, places, RunViews(places))
@@ -72,7 +72,7 @@ def routes(places: Places) -> APIRouter:
     return router
 
 
-def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
+def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
     @router.get("/runs")
     def runs() -> Response:
         """Every run with its state, those at work first, then the newest."""
@@ -117,7 +117,7 @@ def _reading(router: APIRouter, places: Places, views: RunViews) -> None:
         return answer({"runs": [_shelf(views.on(run)) for run in places.runs()]})
 
 
-def _files(router: APIRouter, places: Places) -> None:
+def _files(router: APIRouter, places: RunStore) -> None:
     @router.get("/image")
     def image(run: Name, file: Name) -> Response:
         """A sample picture of a run."""
@@ -149,7 +149,7 @@ def _files(router: APIRouter, places: Places) -> None:
         return answer({"entries": list_paths(prefix, kind, typed=typed)})
 
 
-def _acting(router: APIRouter, places: Places) -> None:
+def _acting(router: APIRouter, places: RunStore) -> None:
     @router.post("/control")
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
@@ -240,7 +240,7 @@ def _shelf(view: RunView) -> dict[str, Any]:
     }
 
 
-def _lora(places: Places, run: str, file: str) -> Path:
+def _lora(places: RunStore, run: str, file: str) -> Path:
     path = places.lora(_or_refusal(lambda: places.run(run)), file)
     if path is None:
         raise HTTPException(404, "There is no such LoRA file.")

@@ -1,4 +1,4 @@
-"""Where the page finds runs, and how it turns names that a browser sends into files, without ever leaving a run."""
+"""Finds runs, and turns names that a browser sends into files, without ever leaving a run."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ PICTURES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".
 _ROOTS_KEPT = 20
 
 
-class Places:
+class RunStore:
     """The folders that hold runs: the one that the form names now, the default one, and those that were started in.
 
-    The last are kept in a file: a run goes on, and must be seen and stopped, whatever the form names meanwhile.
+    The last are kept in a file: a run continues, and must be seen and stopped, whatever the form names meanwhile.
     """
 
-    def __init__(self, chosen: Callable[[], str], kept: Path) -> None:
-        """chosen: gives the form's runs folder, as typed. kept: the file of the folders that were started in."""
-        self._chosen = chosen
-        self._kept = kept
-        self._started = _read_kept(kept)
+    def __init__(self, form_folder: Callable[[], str], record: Path) -> None:
+        """form_folder: gives the form's runs folder, as typed. record: the file of the folders that were started in."""
+        self._form_folder = form_folder
+        self._record = record
+        self._started = _read_record(record)
 
     def roots(self) -> list[Path]:
         """Folders that may hold runs, each once."""
-        names = [self._chosen(), by_path()["saving.output_dir"].default, *self._started]
+        names = [self._form_folder(), by_path()["saving.output_dir"].default, *self._started]
         return list(dict.fromkeys(resolve(name) for name in names if str(name).strip()))
 
     def started_in(self, root: Path) -> None:
         """Keep in mind that a run was started in this folder, also beyond a restart of the page."""
         self._started = list(dict.fromkeys([str(root), *self._started]))[:_ROOTS_KEPT]
         try:
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._kept, json.dumps(self._started, ensure_ascii=False))
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._record, json.dumps(self._started, ensure_ascii=False))
         except OSError as wrong:
-            log.warning("The folders of earlier runs could not be kept in %s: %s", self._kept, wrong)
+            log.warning("The list of run folders could not be saved in %s: %s", self._record, wrong)
 
     def runs(self) -> list[Run]:
         """All runs of all roots, newest first within a root; of two with one name the first root's counts."""
-        found: dict[str, Run] = {}
+        by_name: dict[str, Run] = {}
         for root in self.roots():
             try:
                 for run in list_runs(root):
-                    found.setdefault(run.name, run)
+                    by_name.setdefault(run.name, run)
             except OSError as wrong:
                 log.warning("The runs in %s can't be listed: %s", root, wrong)
-        return list(found.values())
+        return list(by_name.values())
 
     def run(self, name: str) -> Run:
         """The run of exactly this name. RunNotFound otherwise; a name is never taken as a path."""
@@ -64,11 +64,13 @@ class Places:
             for path in _entries(root):
                 if path.name == name and os.path.isdir(path) and is_run(path):
                     return Run(path)
-        raise RunNotFound(f"There is no run named {name!r}.", "It may have been deleted or renamed.")
+        raise RunNotFound(
+            f"There is no run named {name!r}.", "It may have been deleted or renamed. Choose another one."
+        )
 
     @staticmethod
     def sample(run: Run, name: str) -> Path | None:
-        """A sample picture of a run by its file name, or None: no other kind of file, and none outside."""
+        """A sample image of a run by its file name, or None: no other kind of file, and none outside."""
         return _inside(run.samples_dir, name, PICTURES)
 
     @staticmethod
@@ -77,31 +79,33 @@ class Places:
         return _inside(run.checkpoints_dir, name, {".safetensors"})
 
     def delete(self, name: str) -> str:
-        """Put a run into its root's bin; the token brings it back. RunError when it is at work or can't be moved."""
+        """Move a run to its root's bin; the token restores it. RunError when it is at work or can't be moved."""
         run = self.run(name)
         self.empty_bins()
         return run_bin.put(run)
 
     def restore(self, token: str) -> str:
-        """Take a run out of the bin again; its name. RunError when it is no longer there."""
+        """Restore a run from the bin; its name. RunError when it is no longer there."""
         for root in self.roots():
             name = run_bin.take_back(root, token)
             if name is not None:
                 return name
-        raise RunError("That run is no longer in the bin.")
+        raise RunError(
+            "This run is no longer in the bin.", "Runs stay there for a week; it can't be restored any more."
+        )
 
     def empty_bins(self) -> None:
-        """Remove for good what has lain in a bin for a week."""
+        """Delete for good what has been in a bin for a week."""
         run_bin.empty(self.roots())
 
 
-def _read_kept(path: Path) -> list[str]:
+def _read_record(path: Path) -> list[str]:
     try:
         return [str(root) for root in json.loads(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as wrong:
-        log.warning("The folders of earlier runs in %s can't be read: %s", path, wrong)
+        log.warning("The list of run folders in %s can't be read: %s", path, wrong)
         return []
 
 
@@ -115,7 +119,7 @@ def _entries(folder: Path) -> list[Path]:
 def _inside(folder: Path, name: str, endings: object) -> Path | None:
     """A plain file right inside ``folder``, or None.
 
-    The name is compared with what the folder lists, never joined to a path: there is nothing to climb out with. A link
+    The name is compared with what the folder lists, never joined to a path: so no path can lead outside. A link
     that leads out of the folder is refused as well.
     """
     for path in _entries(folder):
@@ -143,7 +147,7 @@ def list_paths(prefix: str, kind: str, most: int = 100, typed: bool = True) -> l
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name.lower())
     except (OSError, ValueError):
         return []
-    found: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
     for entry in entries:
         if entry.name.startswith(".") or not entry.name.lower().startswith(start.lower()):
             continue
@@ -155,7 +159,7 @@ def list_paths(prefix: str, kind: str, most: int = 100, typed: bool = True) -> l
             continue
         indexes = (os.path.join(entry.path, name) for name in ("model_index.json", "modular_model_index.json"))
         note = "base model" if is_folder and any(map(os.path.isfile, indexes)) else ""
-        found.append(
+        listed.append(
             {
                 "name": entry.name,
                 "path": str(folder / entry.name),
@@ -164,6 +168,6 @@ def list_paths(prefix: str, kind: str, most: int = 100, typed: bool = True) -> l
                 "note": note,
             }
         )
-        if len(found) >= most:
+        if len(listed) >= most:
             break
-    return found
+    return listed

@@ -1,4 +1,4 @@
-"""What stands between the page and other web sites.
+"""Protects the page from other web sites.
 
 A page on 127.0.0.1 is reachable by every site that the person's browser has open: by a form post, by an embedded
 picture, and, through DNS rebinding, under a name that the attacker owns. Gradio checks none of this, so small ASGI
@@ -65,7 +65,7 @@ def _is_address(name: str) -> bool:
 
 
 class TrustedHosts:
-    """Refuses requests whose Host header is a name that this server was not told to answer to.
+    """Refuses requests whose Host header is a name that this server does not answer to.
 
     A local bind answers to loopback names and addresses. A remote bind also answers to any literal address and to the
     machine's own name: DNS rebinding needs a name, so an address in the Host header was typed by a person.
@@ -89,7 +89,13 @@ class TrustedHosts:
         if scope["type"] in ("http", "websocket"):
             headers = Headers(scope=scope)
             if len(headers.getlist("host")) != 1 or not self.allows(headers["host"]):
-                await refuse(scope, receive, send, 400, "This address is not one the page answers to.")
+                await refuse(
+                    scope,
+                    receive,
+                    send,
+                    400,
+                    "The page does not answer to this address. Start it with --allow-host NAME to allow it.",
+                )
                 return
         await self.app(scope, receive, send)
 
@@ -133,7 +139,7 @@ class SameOrigin:
         if scope["type"] in ("http", "websocket"):
             method = scope["method"] if scope["type"] == "http" else "POST"
             if not self.allows(method, own_path(scope), Headers(scope=scope)):
-                await refuse(scope, receive, send, 403, "A page of another site may not use this one.")
+                await refuse(scope, receive, send, 403, "A page of another web site may not use this one.")
                 return
         await self.app(scope, receive, send)
 
@@ -156,7 +162,7 @@ class BodyLimit:
             return
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdecimal() or int(length) > self.LARGEST_BYTES:
-            await refuse(scope, receive, send, 413, "That is too large for this page (over 16 MB).")
+            await refuse(scope, receive, send, 413, "This is too large for the page (over 16 MB).")
             return
         received = 0
 
@@ -178,7 +184,7 @@ class NoUploads:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _UPLOADS.search(scope["path"]):
-            await refuse(scope, receive, send, 403, "This page takes no files this way.")
+            await refuse(scope, receive, send, 403, "The page takes no file uploads.")
             return
         await self.app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""The page's own server: which address and port, who may reach it, and what is said about it."""
+"""Starts the page's server: address and port, who may reach it, and the messages in the terminal."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="launcher.py gui", description="Open the page that sets up and shows runs."
     )
-    arguments.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     arguments.add_argument(
-        "--port", type=int, default=None, help=f"port to listen on ({DEFAULT_PORT}, or the next free)"
+        "--host", default="127.0.0.1", help="address to listen on (127.0.0.1: only this machine can reach the page)"
+    )
+    arguments.add_argument(
+        "--port", type=int, default=None, help=f"port to listen on (default: {DEFAULT_PORT}, or the next free one)"
     )
     arguments.add_argument("--no-browser", action="store_true", help="do not open a browser")
     arguments.add_argument(
         "--password",
-        help="ask for this password; needed for any host but this machine. "
-        f"{PASSWORD_VARIABLE} in the environment does the same, and is not seen in the list of processes",
+        help="password of the page; needed when other machines can reach it. "
+        f"{PASSWORD_VARIABLE} in the environment does the same, and does not show in the list of processes",
     )
     arguments.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a further host name that the page answers to"
+        "--allow-host", action="append", default=[], metavar="NAME", help="another host name that the page answers to"
     )
     arguments.add_argument(
         "--root-path",
@@ -57,37 +59,38 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
-    """Serve the page until it is interrupted; 0 when it ended well, 2 when it could not begin."""
-    given = parser().parse_args(argv)
+    """Serve the page until it is interrupted; returns 0 when it ended well, 2 when it could not start."""
+    options = parser().parse_args(argv)
     say = write or _to_terminal
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # Taken out of the environment in any case: what the page starts must not inherit it.
     from_environment = os.environ.pop(PASSWORD_VARIABLE, None)
-    password = given.password or from_environment
-    remote = not is_loopback(given.host)
+    password = options.password or from_environment
+    remote = not is_loopback(options.host)
     if remote and not password:
         say(
-            f"{given.host} can be reached by other machines, and whoever reaches the page can start programs here. "
+            f"{options.host} can be reached by other machines, and whoever reaches the page can start programs here. "
             f"Give a password: --password WORD, or the environment variable {PASSWORD_VARIABLE}. "
-            "To use the page from afar without one, keep 127.0.0.1 and tunnel: ssh -L 7860:127.0.0.1:7860 THIS-MACHINE."
+            "To use the page from another machine without one, keep 127.0.0.1 and use a tunnel: "
+            "ssh -L 7860:127.0.0.1:7860 THIS-MACHINE."
         )
         return 2
     if remote and password and (fault := password_fault(password)):
-        say(f"{given.host} can be reached by other machines. {fault}")
+        say(f"{options.host} can be reached by other machines. {fault}")
         return 2
     try:
-        given.root_path = given.root_path or os.environ.get(ROOT_VARIABLE)
-        read_root(given.root_path)
-        listener, note = listen(given.host, given.port)
+        options.root_path = options.root_path or os.environ.get(ROOT_VARIABLE)
+        read_root(options.root_path)
+        listener, note = listen(options.host, options.port)
     except (OSError, ValueError) as wrong:
         say(str(wrong))
         return 2
     if note:
         say(note)
     with contextlib.closing(listener):
-        return _serve(given, listener, remote, password, say)
+        return _serve(options, listener, remote, password, say)
 
 
 def listen(host: str, port: int | None) -> tuple[socket.socket, str]:
@@ -97,7 +100,7 @@ def listen(host: str, port: int | None) -> tuple[socket.socket, str]:
     """
     first = DEFAULT_PORT if port is None else port
     if not 0 <= first <= 65535:
-        raise OSError(f"{first} is not a port. Choose one from 1024 to 65535.")
+        raise OSError(f"{first} is not a valid port. Choose one from 1024 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(first, min(first + _PORTS_TRIED, 65536)) if first else (0,):
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -109,7 +112,7 @@ def listen(host: str, port: int | None) -> tuple[socket.socket, str]:
             listener.listen(128)
         except PermissionError:
             listener.close()
-            raise OSError(f"Port {candidate} needs an administrator. Choose one above 1023: --port 7860.") from None
+            raise OSError(f"Port {candidate} needs administrator rights. Choose one above 1023: --port 7860.") from None
         except OSError as wrong:
             listener.close()
             if not _in_use(wrong):
@@ -119,7 +122,7 @@ def listen(host: str, port: int | None) -> tuple[socket.socket, str]:
             continue
         note = ""
         if candidate != first:
-            note = f"Port {first} is in use, perhaps by another Monotile; the page is on {candidate} instead."
+            note = f"Port {first} is in use, maybe by another Monotile. The page uses port {candidate} instead."
         return listener, note
     raise OSError(f"Ports {first} to {first + _PORTS_TRIED - 1} are all in use. Choose another with --port.")
 
@@ -130,36 +133,36 @@ def _in_use(error: OSError) -> bool:
     return error.errno == errno.EADDRINUSE or getattr(error, "winerror", None) in (10013, 10048)
 
 
-def _serve(given: argparse.Namespace, listener: socket.socket, remote: bool, password: str | None, say: Write) -> int:
+def _serve(options: argparse.Namespace, listener: socket.socket, remote: bool, password: str | None, say: Write) -> int:
     # Imported late: the checks above answer at once, Gradio takes seconds.
     say("Opening the page…")
     import uvicorn
 
-    # Nobody is told that the page was opened, or that there is one.
+    # Sends nothing to anybody about the page.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
     with _no_proxies():
         from gui.app import Home, make_app
 
-        home = Home.at(given.data.absolute()) if given.data else Home()
-        app = make_app(home, remote=remote, names=given.allow_host, password=password, root_path=given.root_path)
-    # An open page holds a connection for ever; without a limit it would also hold the server at Ctrl+C.
+        home = Home.at(options.data.absolute()) if options.data else Home()
+        app = make_app(home, remote=remote, names=options.allow_host, password=password, root_path=options.root_path)
+    # An open page keeps a connection; without a limit it would keep the server from ending at Ctrl+C.
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     server = uvicorn.Server(config)
-    address = page_address(given.host, listener.getsockname()[1])
+    address = page_address(options.host, listener.getsockname()[1])
 
     def announce() -> None:
         while not server.started and not server.should_exit:
             time.sleep(0.05)
         if not server.started:
             return
-        say(f"Monotile is at {address}   (Ctrl+C ends the page; runs go on)")
+        say(f"Monotile is at {address}   (Ctrl+C stops the page; runs continue)")
         if remote:
             say(
                 "Other machines can reach it with the password. "
-                "The connection is not encrypted: use it in a network you trust."
+                "The connection is not encrypted: use it only in a network that you trust."
             )
-        if not given.no_browser:
+        if not options.no_browser:
             # Without a display there is no browser to open, and nothing to complain about.
             with contextlib.suppress(webbrowser.Error):
                 webbrowser.open(address)

@@ -1,4 +1,4 @@
-"""Builds the look: one Gradio theme with system fonts, and the files that go into the page's head."""
+"""Builds the Gradio theme, with system fonts, and the lines of the page's head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a process of bounded memory for small pictures, one at a time, and keeps them."""
+"""Makes thumbnails in a process of bounded memory, one at a time, and keeps them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from backend.dataset.items import Item
 log = logging.getLogger(__name__)
 
 _PX = 300
-# A picture that takes longer is given up; the process leaves when nobody has asked for so long.
+# An image that takes longer is given up; the process ends when it was idle for so long.
 _PATIENCE_S = 30.0
 _IDLE_S = 60.0
 _MODULE = "backend.dataset.thumbnails"
 
 
 class Thumbnails:
-    """Small JPEGs below `folder`, by the pictures' content. Safe to use from several threads."""
+    """Small JPEGs in `folder`, by the images' content. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._leave: threading.Timer | None = None
-        self._without: set[Path] = set()  # what no small picture can be made of is asked for once
+        self._without: set[Path] = set()  # images without a thumbnail are tried once
 
     def of(self, item: Item) -> bytes | None:
-        """A small JPEG of a picture, or None when there can be none."""
+        """A small JPEG of an image, or None when it can't be made."""
         name = hashlib.sha256(f"{item.key} {LOADER}".encode()).hexdigest()[:32]
         kept = self.folder / f"{name}.jpg"
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ class Thumbnails:
                 return None
             fault = None if kept.exists() else self._ask(item.path, kept)
             if fault is not None:
-                log.info("No small picture of %s: %s", item.path, fault)
+                log.info("No thumbnail of %s: %s", item.path, fault)
                 self._without.add(kept)
                 return None
         try:
@@ -59,7 +59,7 @@ class Thumbnails:
             self._end()
 
     def _ask(self, path: Path, kept: Path) -> str | None:
-        """What is wrong with a picture; None when its small one was made."""
+        """What is wrong with an image; None when its thumbnail was made."""
         if self._leave is not None:
             self._leave.cancel()
         process = self._process
@@ -82,7 +82,7 @@ class Thumbnails:
             return json.loads(process.stdout.readline())["fault"]
         except (OSError, ValueError):
             self._end()
-            return "the process that makes it ended, or took too long"
+            return "the process for it ended or took too long"
         finally:
             patience.cancel()
             self._leave = threading.Timer(_IDLE_S, self.end)

@@ -1,4 +1,4 @@
-// Builds the bar on top: presets, search, undo, theme, Start; and keeps it up to date.
+// Builds the bar at the top (presets, search, undo, theme, Start training) and keeps it up to date.
 
 import { sendRequest } from "./bridge.js";
 import { themeButton } from "./color_theme.js";
@@ -14,7 +14,7 @@ import { startButton } from "./start_button.js";
 import { on, pageState } from "./state.js";
 import { suggest } from "./suggestions.js";
 import { openTab } from "./tabs.js";
-/** @import { Desk } from "./server" */
+/** @import { Draft } from "./server" */
 
 let parts = null;
 const build = (root) => {
@@ -31,7 +31,12 @@ const build = (root) => {
       { class: "preset-button", id: "preset-button", "aria-haspopup": "dialog", onclick: openPresets },
       "Presets",
     ),
-    save: el("button", { id: "save-preset", onclick: savePreset, title: "Save the form to its preset" }, "Save"),
+    save: el(
+      "button",
+      { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
+      "Save",
+      el("span", { class: "wide-only" }, " preset"),
+    ),
     undo: el(
       "button",
       {
@@ -49,8 +54,8 @@ const build = (root) => {
       {
         class: "icon",
         id: "redo",
-        "aria-label": "Redo the load",
-        title: "Redo the load",
+        "aria-label": "Redo the last load",
+        title: "Redo the last load",
         disabled: true,
         onclick: () => sendRequest("redo"),
       },
@@ -80,13 +85,13 @@ const build = (root) => {
         { class: "preset-group" },
         parts.preset,
         parts.save,
-        el("button", { id: "save-as", onclick: savePresetAs, title: "Save the form under a new name" }, "Save as…"),
+        el("button", { id: "save-as", onclick: savePresetAs, title: "Save as a new preset" }, "Save as…"),
         el(
           "button",
           {
             id: "import",
             onclick: importSettings,
-            title: "Add a preset from a TOML file, or bring over settings of sd-scripts, musubi-tuner or kohya_ss",
+            title: "Import a preset (TOML), or settings of sd-scripts, musubi-tuner or kohya_ss",
           },
           "Import…",
         ),
@@ -109,28 +114,28 @@ const build = (root) => {
     },
     { minimum: 1, name: "Settings" },
   );
-  drawDesk(pageState.desk);
+  drawDraft(pageState.draft);
 };
 whenPresent("#bar-root", build);
 
 /**
- * @param {Partial<Desk>} desk
+ * @param {Partial<Draft>} draft
  */
-const drawDesk = (desk) => {
+const drawDraft = (draft) => {
   if (!parts) return;
-  const changed = (desk.changed || []).length;
+  const changed = (draft.changed || []).length;
   fill(
     parts.preset,
-    el("span", { class: "preset-name" }, desk.preset || "Presets"),
-    desk.preset && changed ? el("span", { class: "preset-changed" }, `${changed} changed`) : null,
+    el("span", { class: "preset-name" }, draft.preset || "Presets"),
+    draft.preset && changed ? el("span", { class: "preset-changed" }, `${changed} changed`) : null,
     drawIcon("down_small"),
   );
-  const known = pageState.presets.find((p) => p.name === desk.preset);
+  const known = pageState.presets.find((p) => p.name === draft.preset);
   parts.save.disabled = Boolean(known && !known.builtin && !changed);
-  parts.undo.disabled = !desk.canUndo;
-  parts.redo.disabled = !desk.canRedo;
+  parts.undo.disabled = !draft.canUndo;
+  parts.redo.disabled = !draft.canRedo;
 };
-on("desk", drawDesk);
+on("draft", drawDraft);
 
 on("active", (active) => {
   if (!parts) return;

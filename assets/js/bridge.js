@@ -8,9 +8,9 @@ import { removeToast, toast } from "./toasts.js";
 let send = null;
 const waiting = [];
 export const connectMessages = (props, watch) => {
-  const take = () => props.value && receive(props.value);
-  watch("value", take);
-  take();
+  const receiveValue = () => props.value && receive(props.value);
+  watch("value", receiveValue);
+  receiveValue();
 };
 export const connectRequests = (props, trigger) => {
   send = (request) => {
@@ -20,7 +20,7 @@ export const connectRequests = (props, trigger) => {
   waiting.splice(0).forEach(send);
 };
 export const sendRequest = (what, details = {}) => {
-  // Gone back once: the message that offered it would go back further.
+  // After one undo, the message that offered it would undo one more.
   if (what === "undo") removeToast("undo");
   return send ? send({ what, ...details }) : waiting.push({ what, ...details });
 };
@@ -28,20 +28,20 @@ export const sendRequest = (what, details = {}) => {
  * @param {Message} message
  */
 export const receive = (message) => {
-  for (const key of ["desk", "problems", "presets", "settings"]) if (message[key]) pageState[key] = message[key];
-  if (message.desk) emit("desk", message.desk);
+  for (const key of ["draft", "problems", "presets", "settings"]) if (message[key]) pageState[key] = message[key];
+  if (message.draft) emit("draft", message.draft);
   if (message.presets) emit("presets", message.presets);
   if (message.settings) emit("settings", message.settings);
   if (message.problems) emit("problems", message.problems);
   if (message.notice) {
     const { text, kind, action, request } = message.notice;
-    // The way back is always that of the newest change: an older message must not offer it as its own.
+    // Undo always undoes the newest change: an older message must not offer it.
     const only = request?.what === "undo" ? "undo" : undefined;
     toast(text, { kind, action, only, onaction: request && (() => sendRequest(request.what, request)) });
   }
   if (message.behind) sendRequest("refresh");
   if (message.difference) emit("difference", message.difference);
-  if (message.brought) emit("brought", message.brought);
+  if (message.foreign) emit("foreign", message.foreign);
   if (message.importFailed) emit("importFailed", message.importFailed);
   if (message.started) emit("started", message.started);
   if (message.refused) emit("refused", message.problems || []);

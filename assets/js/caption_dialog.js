@@ -1,4 +1,4 @@
-// Shows a picture of the data set, large, with its caption to read and write; what was there before can be had back.
+// Shows one image of the dataset at full size, with its caption to edit; a saved caption can be undone.
 
 import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
@@ -6,71 +6,74 @@ import { el, fill, setText } from "./dom.js";
 import { address, getJson, postJson } from "./http.js";
 import { showError, toast } from "./toasts.js";
 
-// look: its number. index: of the picture. written(index, caption): called when a caption is another now.
-export const openCaption = (look, index, written) => {
+// scan: its number. index: of the image. onsaved(index, caption): called after a caption was saved or undone.
+export const openCaption = (scan, index, onsaved) => {
   let at = index;
   let shown = null;
   const image = el("img", { alt: "" });
-  const words = el("textarea", {
+  const textarea = el("textarea", {
     id: "caption-text",
     rows: 5,
     spellcheck: "true",
     "aria-describedby": "caption-note",
-    oninput: () => said(),
+    oninput: () => showNote(),
   });
   const note = el("p", { class: "note", id: "caption-note", "aria-live": "polite" });
   const place = el("div");
-  const save = el("button", { class: "primary", id: "caption-save", onclick: () => keep() }, "Save");
-  const before = el("button", { onclick: () => go(at - 1) }, "← Before");
-  const next = el("button", { id: "caption-next", onclick: () => go(at + 1) }, "Next →");
+  const save = el("button", { class: "primary", id: "caption-save", onclick: () => saveCaption() }, "Save caption");
+  const previous = el("button", { onclick: () => goTo(at - 1) }, "← Previous");
+  const next = el("button", { id: "caption-next", onclick: () => goTo(at + 1) }, "Next →");
 
-  const changed = () => shown !== null && words.value.trim() !== shown.text;
-  const said = (now) => {
+  const changed = () => shown !== null && textarea.value.trim() !== shown.text;
+  const showNote = (message) => {
     save.disabled = !changed();
-    setText(before, changed() ? "← Save and before" : "← Before");
+    setText(previous, changed() ? "← Save and previous" : "← Previous");
     setText(next, changed() ? "Save and next →" : "Next →");
-    setText(note, now || (changed() ? "Not saved yet." : shown.said));
+    setText(note, message || (changed() ? "Not saved yet." : shown.note));
   };
-  const open = async (to) => {
-    let found;
+  const show = async (to) => {
+    let caption;
     try {
-      found = await getJson("/look/caption", { look, item: to });
+      caption = await getJson("/scan/caption", { scan, item: to });
     } catch (error) {
       return setText(note, error.message);
     }
-    // Both at once: what is written meanwhile, or after an answer that failed, is still the caption of before.
-    [at, shown] = [to, found];
-    image.src = address("/thumb", { look, item: at });
+    // Both at once: what is typed meanwhile, or after a failed answer, still belongs to the caption before.
+    [at, shown] = [to, caption];
+    image.src = address("/thumb", { scan, item: at });
     setText(
       box.querySelector("h2"),
       `${shown.name} (${(at + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`,
     );
-    words.value = shown.text;
-    before.disabled = at === 0;
+    textarea.value = shown.text;
+    previous.disabled = at === 0;
     next.disabled = at >= shown.of - 1;
     fill(place, pathLine(shown.file));
-    said();
+    showNote();
   };
-  const go = async (to) => (!changed() || (await keep())) && to >= 0 && to < (shown?.of ?? 0) && open(to);
-  const keep = async () => {
+  const goTo = async (to) => (!changed() || (await saveCaption())) && to >= 0 && to < (shown?.of ?? 0) && show(to);
+  const saveCaption = async () => {
     if (!changed()) return true;
-    const [here, was, value] = [at, shown, words.value];
+    const [here, edited, value] = [at, shown, textarea.value];
     try {
-      const { token, caption } = await postJson("/look/caption", { look, item: here, text: value });
-      Object.assign(was, { text: value.trim(), said: "" });
-      written(here, caption);
-      toast(`The caption of ${was.name} is saved.`, { action: "Undo", onaction: () => undo(token, here, was.name) });
-      said("Saved.");
+      const { token, caption } = await postJson("/scan/caption", { scan, item: here, text: value });
+      Object.assign(edited, { text: value.trim(), note: "" });
+      onsaved(here, caption);
+      toast(`The caption of ${edited.name} is saved.`, {
+        action: "Undo",
+        onaction: () => undo(token, here, edited.name),
+      });
+      showNote("Saved.");
       return true;
     } catch (error) {
       setText(note, error.message);
       return false;
     }
   };
-  const undo = async (token, here, called) => {
+  const undo = async (token, here, name) => {
     try {
-      written(here, (await postJson("/look/caption/undo", { token })).caption);
-      toast(`The caption of ${called} is as it was.`);
+      onsaved(here, (await postJson("/scan/caption/undo", { token })).caption);
+      toast(`The caption of ${name} is restored.`);
     } catch (error) {
       showError(error);
     }
@@ -82,22 +85,24 @@ export const openCaption = (look, index, written) => {
       "div",
       { class: "caption-box" },
       image,
-      el("div", {}, el("label", { for: "caption-text" }, "Caption"), words, note, place),
+      el("div", {}, el("label", { for: "caption-text" }, "Caption"), textarea, note, place),
     ),
-    el("div", { class: "buttons" }, save, before, next),
+    el("div", { class: "buttons" }, save, previous, next),
   );
   box.classList.add("wide-dialog");
   box.addEventListener("keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey)) return;
-    if (event.key === "s") keep();
+    if (event.key === "s") saveCaption();
     if (event.key !== "Enter") return;
     event.preventDefault();
-    go(Math.min(at + 1, (shown?.of ?? 1) - 1));
+    goTo(Math.min(at + 1, (shown?.of ?? 1) - 1));
   });
-  // Closing writes nothing that was not asked for, and loses nothing either.
+  // Closing saves nothing that nobody asked to save, and loses nothing either.
   box.addEventListener(
     "close",
-    () => changed() && toast(`The caption of ${shown.name} was not saved.`, { action: "Save it", onaction: keep }),
+    () =>
+      changed() &&
+      toast(`The caption of ${shown.name} was not saved.`, { action: "Save caption", onaction: saveCaption }),
   );
-  open(at).then(() => words.focus());
+  show(at).then(() => textarea.focus());
 };

@@ -7,7 +7,7 @@ export const copyText = async (text) => {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Without https (a page on another machine) browsers hide the clipboard: the old way still works.
+    // Without https (a page on another machine) browsers hide the clipboard; the old way still works.
     const area = document.body.appendChild(el("textarea", { class: "offscreen", value: text }));
     area.select();
     document.execCommand("copy");

@@ -4,6 +4,7 @@ import { el, whenPresent } from "./dom.js";
 import { drawIcon } from "./icons.js";
 import { emit } from "./state.js";
 
+const TITLE = "Switch between light and dark theme";
 const setTheme = (theme) => {
   document.body.classList.toggle("dark", theme === "dark");
   document.documentElement.style.colorScheme = theme;
@@ -28,9 +29,9 @@ whenPresent("#bar-root", () => {
   setTheme(kept || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 });
 
-// The button that stands in the bar.
+// The button in the bar.
 export const themeButton = el(
   "button",
-  { class: "icon", id: "theme", "aria-label": "Light or dark", title: "Light or dark", onclick: switchTheme },
+  { class: "icon", id: "theme", "aria-label": TITLE, title: TITLE, onclick: switchTheme },
   drawIcon("theme"),
 );

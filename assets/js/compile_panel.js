@@ -16,22 +16,22 @@ import { LIVE } from "./run_states.js";
  */
 export const drawCompile = (ui, last, status, facts) => {
   const c = facts.compile || {};
-  // Once the process has said what it compiles, that counts: with linear layers left out nothing is planned.
+  // Once the process reports what it compiles, that counts: with linear layers left out nothing is planned.
   const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
-  // What an earlier process of a resumed run has counted says nothing of this one.
+  // The counts of an earlier process of a resumed run say nothing about this one.
   const row = (last.generation ?? 0) < (status.generation ?? 0) ? {} : last;
-  // A row tells the count of its step; before the first one, and between two, events do.
+  // A row has the count of its step; before the first one, and between two, events have it.
   const counts = [row.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
   const graphs = counts.length ? Math.max(...counts) : null;
   const made = c.made || [];
-  const counted = (value, told) => value ?? (made.length ? told : null);
+  const counted = (value, fromEvents) => value ?? (made.length ? fromEvents : null);
   const recompiles = counted(row.recompiles, (facts.recompiles || []).length);
   const breaks = counted(row.breaks, (facts.breaks || []).length);
   const seconds = counted(
     row.compile_seconds,
     made.reduce((sum, graph) => sum + (graph.seconds || 0), 0),
   );
-  const known = (value) => (value === null || value === undefined ? "–" : String(value));
+  const countText = (value) => (value === null || value === undefined ? "–" : String(value));
   setStat(
     "graphs",
     graphs === null && !planned ? "–" : planned ? `${graphs ?? 0} / ${planned}` : String(graphs),
@@ -40,24 +40,24 @@ export const drawCompile = (ui, last, status, facts) => {
   setText(document.querySelector("#stat-graphs .stat-label"), planned ? "graphs of planned" : "graphs");
   setStat(
     "recompiles",
-    known(recompiles),
+    countText(recompiles),
     recompiles === null || graphs === 0 ? "" : recompiles === 0 ? "good" : "bad",
   );
-  setStat("breaks", known(breaks), breaks ? "warn" : "");
+  setStat("breaks", countText(breaks), breaks ? "warn" : "");
   setStat("compile", seconds === null ? "–" : formatDuration(seconds));
-  setStat("hits", known(counted(row.cache_hits, made.filter((graph) => graph.cached).length)));
-  setStat("misses", known(counted(row.cache_misses, made.filter((graph) => !graph.cached).length)));
-  setStat("limits", known(row.limit_hits), row.limit_hits ? "warn" : "");
-  setStat("syncs", known(row.syncs));
-  const [tone, words] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
+  setStat("hits", countText(counted(row.cache_hits, made.filter((graph) => graph.cached).length)));
+  setStat("misses", countText(counted(row.cache_misses, made.filter((graph) => !graph.cached).length)));
+  setStat("limits", countText(row.limit_hits), row.limit_hits ? "warn" : "");
+  setStat("syncs", countText(row.syncs));
+  const [tone, sentence] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
   ui.compile.className = `verdict ${tone}`;
   const share =
     c.share === null || c.share === undefined
       ? ""
       : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
-  setText(ui.compile, words + share + recorded(facts.recorded));
+  setText(ui.compile, sentence + share + recorded(facts.recorded));
   drawPayback(ui, status);
-  const list = together([
+  const list = grouped([
     ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
     ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
   ]);
@@ -86,7 +86,7 @@ export const drawCompile = (ui, last, status, facts) => {
                 ),
                 el("span", {}, r.reason || "no reason given"),
                 r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
-                r.setting ? el("span", { class: "remedy" }, `Ends it: ${r.setting}`) : null,
+                r.setting ? el("span", { class: "remedy" }, `Fix: ${r.setting}`) : null,
               ),
             ),
         )
@@ -94,16 +94,16 @@ export const drawCompile = (ui, last, status, facts) => {
     (c.made || []).length ? graphTable(c.made) : null,
   );
 };
-// Each thing that happened once, with how often: ten layers that are called in one line break at one place.
-const together = (list) => {
-  const found = new Map();
+// Equal reasons once, with their count: ten layers that are called in one line break at one place.
+const grouped = (list) => {
+  const groups = new Map();
   for (const each of list) {
     const key = JSON.stringify([each.what, each.block, each.reason, each.file, each.line, each.setting]);
-    found.set(key, { ...each, times: (found.get(key)?.times || 0) + 1 });
+    groups.set(key, { ...each, times: (groups.get(key)?.times || 0) + 1 });
   }
-  return [...found.values()];
+  return [...groups.values()];
 };
-// Asked when a run comes up and now and then while it goes: the answer reads other runs' records.
+// Asked when a run is shown, and every 20 s while it is at work: the answer reads other runs' records.
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {RunStatus} status
@@ -176,53 +176,58 @@ const graphTable = (made) =>
  * @param {number | null} breaks
  */
 const verdict = (c, facts, status, graphs, recompiles, planned, breaks) => {
-  const going = LIVE.has(status.state);
+  const live = LIVE.has(status.state);
   const last = (facts.recompiles || []).slice(-1)[0];
-  if (c.state === "off" || facts.plan?.compile === false) return ["calm", "Compile is off: this run trains eagerly."];
-  if (c.state === "fallback") return ["warn", `Asked for, but fell back to eager. ${c.reason || ""}`];
+  if (c.state === "off" || facts.plan?.compile === false)
+    return ["calm", "Compile is off: this run trains without torch.compile."];
+  if (c.state === "fallback")
+    return ["warn", `Compile is on, but this run fell back to eager (not compiled). ${c.reason || ""}`];
   if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
-  if (going && c.compiling) return ["busy", `Compiling ${c.compiling}`];
-  if (going && status.phase === "compile")
+  if (live && c.compiling) return ["busy", `Compiling ${c.compiling}`];
+  if (live && status.phase === "compile")
     return [
       "busy",
       c.graphs
         ? `Compiling: ${formatCount(c.graphs, "graph")} so far.`
-        : "Compiling the first graphs. Steps begin when they are made.",
+        : "Compiling the first graphs. Training steps begin when they are ready.",
     ];
   if (recompiles > 0)
     return [
       "bad",
       `${formatCount(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`,
     ];
-  if (going && graphs > 0 && graphs < planned && !status.step)
-    return ["busy", `${graphs} of ${planned} planned graphs are made; each of the others is when it is first needed.`];
+  if (live && graphs > 0 && graphs < planned && !status.step)
+    return [
+      "busy",
+      `${graphs} of ${planned} planned graphs are compiled. The others are compiled when they are first needed.`,
+    ];
   const missing =
-    going && graphs < planned
-      ? ` ${formatCount(planned - graphs, "planned graph")} still to come, with validation and samples.`
+    live && graphs < planned
+      ? ` ${formatCount(planned - graphs, "planned graph")} still to come, for validation and samples.`
       : "";
-  // Where linear layers are left out on purpose, breaks are what was asked for.
+  // Where linear layers are left out on purpose, breaks are expected.
   if (graphs > 0 && breaks > 0 && planned)
     return [
       "warn",
       `Compiled, with ${formatCount(breaks, "graph break")}: ` +
-        `at each, a block falls into parts, and what is fused ends.${missing}`,
+        `each one splits a block into parts, which costs speed.${missing}`,
     ];
-  if (graphs > 0) return ["good", `Compiled once, no recompile since.${missing}`];
-  if (graphs === 0 && !going) return ["warn", "Compile was asked for and made no graph."];
-  return ["calm", going ? "Nothing is compiled yet." : "This run kept no compile records."];
+  if (graphs > 0) return ["good", `Compiled once, no recompile after that.${missing}`];
+  if (graphs === 0 && !live) return ["warn", "Compile is on, but no graph was compiled. The log of the run says why."];
+  return ["calm", live ? "Nothing is compiled yet." : "This run has no compile records."];
 };
 
-// Passes that are replayed as CUDA graphs: how many shapes, or why none.
+// Says how many shapes are replayed as CUDA graphs, or why none.
 /**
- * @param {RunFacts["recorded"]} told
+ * @param {RunFacts["recorded"]} recordings
  */
-const recorded = (told) => {
-  if (!told) return "";
-  const others = told.reason ? ` Others run as they are: ${told.reason}.` : "";
-  if (told.state === "recorded")
+const recorded = (recordings) => {
+  if (!recordings) return "";
+  const others = recordings.reason ? ` The others run without CUDA graphs: ${recordings.reason}.` : "";
+  if (recordings.state === "recorded")
     return (
-      ` CUDA graphs: the passes of ${formatCount(told.shapes, "shape")} are replayed, ` +
-      `which keeps ${formatMemory(told.kept)}.${others}`
+      ` CUDA graphs: the passes of ${formatCount(recordings.shapes, "shape")} are replayed, ` +
+      `which uses ${formatMemory(recordings.kept)} of memory.${others}`
     );
-  return ` CUDA graphs are left out: ${told.reason}.`;
+  return ` CUDA graphs are left out: ${recordings.reason}.`;
 };

@@ -1,4 +1,4 @@
-// Looks at the images on the Dataset tab and makes the shape plan on the Compile tab: one job on the server feeds both.
+// Scans the dataset on the Dataset tab and plans shapes on the Compile tab: one job on the server does both.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { formatCount } from "./format.js";
@@ -14,23 +14,23 @@ let timer = null;
 let result = null;
 let drawn = null;
 
-const look = async () => {
+const startScan = async () => {
   try {
-    await postJson("/look");
+    await postJson("/scan");
     showFirstPage();
     watch();
   } catch (error) {
     showError(error);
   }
 };
-const stop = async () => postJson("/look/stop").catch(showError);
+const stop = async () => postJson("/scan/stop").catch(showError);
 
 const watch = async () => {
   clearTimeout(timer);
   /** @type {ScanState} */
   let state;
   try {
-    state = await getJson("/look");
+    state = await getJson("/scan");
   } catch {
     timer = setTimeout(watch, 2000);
     return;
@@ -38,54 +38,54 @@ const watch = async () => {
   drawState(state);
   if (state.state === "running") timer = setTimeout(watch, 400);
   else if (state.state === "done") {
-    // Another look is drawn again even if it found the same: its pictures are asked for by its number.
-    const key = JSON.stringify([state.look, state.result]);
+    // Another scan is drawn again even if its result is the same: its images are asked for by its number.
+    const key = JSON.stringify([state.scan, state.result]);
     result = state.result;
     drawResult(key !== drawn);
     drawn = key;
   }
 };
-// The plan follows the form without another look.
+// The plan follows the form without another scan.
 let pause = null;
-on("desk", () => {
+on("draft", () => {
   if (!result) return;
   clearTimeout(pause);
   pause = setTimeout(watch, 300);
 });
 
-const roots = { look: null, plan: null };
+const roots = { scan: null, plan: null };
 const frame = (node, kind) => {
   roots[kind] = node;
   fill(
     node,
     el(
       "div",
-      { class: "look-head" },
+      { class: "panel-head" },
       el(
         "button",
-        { class: kind === "look" ? "primary" : "", "data-look": kind, onclick: look },
-        kind === "look" ? "Look at the images" : "Make the shape plan",
+        { class: kind === "scan" ? "primary" : "", "data-scan": kind, onclick: startScan },
+        kind === "scan" ? "Scan dataset" : "Plan shapes",
       ),
       el(
         "div",
-        { class: "look-progress", hidden: true },
+        { class: "scan-progress", hidden: true },
         el("div", { class: "progress busy" }, el("div")),
         el("span", { class: "note" }),
         el("button", { class: "small", onclick: stop }, "Cancel"),
       ),
       el(
         "p",
-        { class: "note look-note" },
-        kind === "look"
-          ? "Reads sizes and captions, decodes every picture once, and lists what is odd. Nothing is changed."
-          : "Counts tokens and graphs from the images and these settings, before anything is loaded.",
+        { class: "note scan-note" },
+        kind === "scan"
+          ? "Reads sizes and captions, opens every image once, and lists problems. Nothing is changed."
+          : "Counts tokens and graphs from the image sizes and these settings. No model is loaded.",
       ),
     ),
-    el("div", { class: "look-result", id: `${kind}-result` }),
+    el("div", { class: "scan-result", id: `${kind}-result` }),
   );
   watch();
 };
-whenPresent("#look-root", (node) => frame(node, "look"));
+whenPresent("#scan-root", (node) => frame(node, "scan"));
 whenPresent("#plan-root", (node) => frame(node, "plan"));
 
 /**
@@ -95,30 +95,30 @@ const drawState = (state) => {
   for (const node of Object.values(roots)) {
     if (!node) continue;
     const running = state.state === "running";
-    const progress = node.querySelector(".look-progress");
+    const progress = node.querySelector(".scan-progress");
     progress.hidden = !running;
-    node.querySelector(".look-note").hidden = running;
-    node.querySelector("[data-look]").disabled = running;
+    node.querySelector(".scan-note").hidden = running;
+    node.querySelector("[data-scan]").disabled = running;
     const share = state.total ? state.done / state.total : 0.03;
     progress.querySelector(".progress > div").style.width = `${100 * share}%`;
     setText(
       progress.querySelector("span"),
       state.total
-        ? `${state.done.toLocaleString("en")} of ${formatCount(state.total, "picture")}`
-        : "Finding pictures…",
+        ? `${state.done.toLocaleString("en")} of ${formatCount(state.total, "image")}`
+        : "Finding images…",
     );
     if (state.state === "failed") {
-      fill(node.querySelector(".look-result"), problemList(state.problems));
+      fill(node.querySelector(".scan-result"), problemList(state.problems));
     }
   }
 };
 
-// changed: the result is another than what is drawn; a panel that was never drawn is drawn in any case.
+// changed: the result differs from what is drawn. A panel that was never drawn is drawn in any case.
 const drawResult = (changed) => {
-  const due = (root) => root && (changed || !root.querySelector(".look-result").childElementCount);
-  if (due(roots.look)) {
-    drawScan(roots.look.querySelector(".look-result"), result);
+  const due = (root) => root && (changed || !root.querySelector(".scan-result").childElementCount);
+  if (due(roots.scan)) {
+    drawScan(roots.scan.querySelector(".scan-result"), result);
     drawThumbnails(watch);
   }
-  if (due(roots.plan)) drawPlan(roots.plan.querySelector(".look-result"), result);
+  if (due(roots.plan)) drawPlan(roots.plan.querySelector(".scan-result"), result);
 };

@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 import { drawIcon } from "./icons.js";
 
-// A box over the page; closed by Escape, by its button and by a click beside it.
+// A box over the page. Escape, its button and a click outside close it.
 export const openDialog = (title, ...content) => {
   const box = el(
     "dialog",

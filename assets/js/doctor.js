@@ -11,10 +11,10 @@ whenPresent("#doctor-root", (node) => {
   const note = el(
     "span",
     { class: "note" },
-    "Compiles a small function forward and backward, and looks for what torch.compile needs. About half a minute.",
+    "Compiles a small function, forward and backward, and checks what torch.compile needs. Takes about 30 seconds.",
   );
   const result = el("div", { id: "doctor-result" });
-  fill(node, el("div", { class: "look-head" }, button, note), result);
+  fill(node, el("div", { class: "panel-head" }, button, note), result);
   const start = async () => {
     try {
       await postJson("/doctor");
@@ -56,7 +56,7 @@ whenPresent("#doctor-root", (node) => {
           ),
         ),
         answer.state === "running"
-          ? el("p", { class: "note" }, "Compiling a small function is the last and longest check…")
+          ? el("p", { class: "note" }, "The last check compiles a small function and takes longest…")
           : null,
       );
     }

@@ -42,7 +42,7 @@ export const fillSvg = (node, source) => {
 /** @type {(selector: string, callback: (node: HTMLElement) => void) => void} */
 export const whenPresent = (selector, callback) => {
   const done = new WeakSet();
-  const look = () => {
+  const visit = () => {
     for (const node of document.querySelectorAll(/** @type {any} */ (selector))) {
       if (done.has(node)) continue;
       done.add(node);
@@ -50,6 +50,6 @@ export const whenPresent = (selector, callback) => {
     }
   };
   // What is there already, as when the scripts come late, waits until all of them have run.
-  queueMicrotask(look);
-  new MutationObserver(look).observe(document.documentElement, { childList: true, subtree: true });
+  queueMicrotask(visit);
+  new MutationObserver(visit).observe(document.documentElement, { childList: true, subtree: true });
 };

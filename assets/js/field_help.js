@@ -5,7 +5,7 @@ import { fieldInput } from "./field_marks.js";
 import { pathInput } from "./path_input.js";
 import { on, pageState } from "./state.js";
 
-// The help stands under the input. Long ones are cut to two lines, and shown whole while the field is used.
+// The help is under the input. Long texts are cut to two lines, and shown whole while the field is used.
 const addHelp = (field) => {
   const setting = pageState.settings.find((s) => s.id === field.id);
   if (!setting || setting.kind === "tables" || field.querySelector(".mt-help")) return;

@@ -1,17 +1,17 @@
-// Goes to a setting's field, whatever hides it.
+// Shows a setting's field and puts the cursor in it, whatever hides it.
 
 import { fieldInput } from "./field_marks.js";
 import { pageState } from "./state.js";
 import { openTab } from "./tabs.js";
 
 // Tabs and folded panels are drawn only when they are opened, in Gradio's own time, and one that has just been drawn
-// may fold itself again: so look, open the outermost thing that is still shut, and look again.
+// may fold itself again: so the outermost thing that is still shut is opened, until none is.
 let jump = 0;
 export const goToField = async (id, tab) => {
-  const mine = ++jump;
+  const number = ++jump;
   const setting = pageState.settings.find((s) => s.id === id);
   const title = tab || setting?.tab;
-  for (const end = performance.now() + 20000; performance.now() < end && mine === jump; ) {
+  for (const end = performance.now() + 20000; performance.now() < end && number === jump; ) {
     if (title) openTab(title);
     const shut = (setting?.folds || [])
       .map((fold) => /** @type {HTMLElement} */ (document.getElementById(fold)?.querySelector(".label-wrap")))
@@ -29,7 +29,7 @@ const targetIn = (field) =>
 const arrive = (field) => {
   field.scrollIntoView({ block: "center", behavior: calm() ? "auto" : "smooth" });
   targetIn(field).focus({ preventScroll: true });
-  field.classList.add("found");
-  setTimeout(() => field.classList.remove("found"), 1600);
+  field.classList.add("reached");
+  setTimeout(() => field.classList.remove("reached"), 1600);
 };
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -41,23 +41,23 @@ const fieldsHere = () => [...document.querySelectorAll("[id^='f-'].block, .k-tab
 on("problems", (problems) => {
   fieldsHere().forEach((field) => mark(field, problems));
   // A dot on the tab says where to look.
-  const bad = new Set(problems.filter((p) => p.severity === "error").map((p) => p.tab));
+  const tabsInError = new Set(problems.filter((p) => p.severity === "error").map((p) => p.tab));
   document.querySelectorAll("#tabs button[role=tab]").forEach((tab) => {
-    tab.classList.toggle("tab-problem", bad.has(tab.textContent.trim()));
+    tab.classList.toggle("tab-problem", tabsInError.has(tab.textContent.trim()));
   });
 });
 
 const idOf = (path) => `f-${path.replaceAll(".", "-")}`;
 const markChanged = (field) => {
-  const changed = pageState.desk.changedFromDefault || [];
+  const changed = pageState.draft.changedFromDefault || [];
   field.classList.toggle(
     "is-changed",
     changed.some((path) => idOf(path) === field.id),
   );
 };
-// What the chosen family lacks is not shown, unless somebody set it or looked for it.
+// What the chosen family lacks is hidden, unless somebody set it or searched for it.
 const markLacking = (field) => {
-  const lacking = pageState.desk.lacking || [];
+  const lacking = pageState.draft.lacking || [];
   field.classList.toggle(
     "is-lacking",
     lacking.some((path) => idOf(path) === field.id),
@@ -65,10 +65,10 @@ const markLacking = (field) => {
 };
 // What a part is called differs by family: clip_l.safetensors for FLUX, another file for Qwen-Image.
 const hint = (field) => {
-  const [, where] = Object.entries(pageState.desk.parts || {}).find(([path]) => idOf(path) === field.id) || [];
+  const [, where] = Object.entries(pageState.draft.parts || {}).find(([path]) => idOf(path) === field.id) || [];
   if (where && fieldInput(field)) fieldInput(field).placeholder = where;
 };
-on("desk", () => fieldsHere().forEach((field) => (markChanged(field), markLacking(field), hint(field))));
+on("draft", () => fieldsHere().forEach((field) => (markChanged(field), markLacking(field), hint(field))));
 whenPresent("[id^='f-'].block, .k-tables[id^='f-']", (field) => {
   mark(field, pageState.problems);
   markChanged(field);

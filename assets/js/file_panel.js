@@ -18,7 +18,7 @@ export const drawFiles = (ui, facts, status) => {
     return fillEmpty(
       ui.files,
       status,
-      "No file saved yet. The end of the run and a stop always save one; Save now does it at once.",
+      "No LoRA file yet. One is saved at the end and when you press Stop. Save now saves one at once.",
       "No LoRA file was saved.",
     );
   fill(

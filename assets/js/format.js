@@ -1,4 +1,4 @@
-// Writes durations, sizes and numbers as people read them.
+// Formats durations, sizes, numbers and counts.
 
 export const formatDuration = (seconds) => {
   if (seconds === null || seconds === undefined || !isFinite(seconds)) return "–";
@@ -15,7 +15,7 @@ const sized = (count, step) => {
   while (count >= step && unit < units.length - 1) ((count /= step), unit++);
   return `${count >= 100 || unit === 0 ? Math.round(count) : count.toFixed(1)} ${units[unit]}`;
 };
-// Disks are sold by thousands; memory comes in powers of two, and a card "of 24 GB" has 24 of these.
+// Disks are counted in thousands. Memory is counted in powers of two: a GPU "of 24 GB" has 24 of these.
 export const formatBytes = (count) => sized(count, 1000);
 export const formatMemory = (count) => sized(count, 1024);
 export const formatNumber = (value, digits = 4) =>

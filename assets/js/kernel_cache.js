@@ -1,4 +1,4 @@
-// Shows the cache of compiled kernels: its size, export, import, clearing.
+// Shows the compile cache: its size, export, import, clearing.
 
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText, whenPresent } from "./dom.js";
@@ -10,25 +10,26 @@ import { showError, toast } from "./toasts.js";
 whenPresent("#cache-root", (node) => {
   const size = el("span", { class: "note" });
   const place = el("div");
-  const clear = el("button", { onclick: () => empty() }, "Clear the cache");
-  const export_ = el("button", { id: "cache-export", onclick: () => take() }, "Export");
+  const clearButton = el("button", { onclick: () => clearCache() }, "Clear cache");
+  const exportButton = el("button", { id: "cache-export", onclick: () => exportCache() }, "Export");
   const file = el("input", {
     type: "file",
     accept: ".zip",
     hidden: true,
-    "aria-label": "Archive of compiled kernels",
-    onchange: () => bring(),
+    "aria-label": "Compile cache file (.zip)",
+    onchange: () => importCache(),
   });
-  const import_ = el("button", { id: "cache-import", onclick: () => file.click() }, "Import…");
+  const importButton = el("button", { id: "cache-import", onclick: () => file.click() }, "Import…");
   const trust = el(
     "p",
     { class: "note" },
-    "Kernels are code that will run: import archives only from people you trust. They fit the same GPU and torch only.",
+    "A compile cache contains code that will run on this machine: import one only from people you trust. " +
+      "It works only with the same GPU model and torch version.",
   );
-  fill(node, el("div", { class: "look-head" }, export_, import_, clear, size, file), place, trust);
-  const take = async () => {
-    export_.disabled = true;
-    setText(export_, "Exporting…");
+  fill(node, el("div", { class: "panel-head" }, exportButton, importButton, clearButton, size, file), place, trust);
+  const exportCache = async () => {
+    exportButton.disabled = true;
+    setText(exportButton, "Exporting…");
     try {
       const response = await fetch(address("/cache/export"), { cache: "no-store" });
       if (!response.ok) await readAnswer(response);
@@ -38,44 +39,44 @@ whenPresent("#cache-root", (node) => {
     } catch (error) {
       showError(error);
     }
-    export_.disabled = false;
-    setText(export_, "Export");
+    exportButton.disabled = false;
+    setText(exportButton, "Export");
     show();
   };
-  const bring = async () => {
-    const chosen = file.files[0];
+  const importCache = async () => {
+    const archive = file.files[0];
     file.value = "";
-    if (!chosen) return;
-    import_.disabled = true;
-    setText(import_, "Importing…");
+    if (!archive) return;
+    importButton.disabled = true;
+    setText(importButton, "Importing…");
     try {
       const response = await fetch(address("/cache/import"), {
         method: "POST",
         headers: { "Content-Type": "application/zip" },
-        body: chosen,
+        body: archive,
       });
       toast((await readAnswer(response)).text);
     } catch (error) {
       showError(error);
     }
-    import_.disabled = false;
-    setText(import_, "Import…");
+    importButton.disabled = false;
+    setText(importButton, "Import…");
     show();
   };
   const show = async () => {
     try {
       const answer = await getJson("/cache");
       setText(size, answer.files ? `${formatBytes(answer.bytes)} in ${formatCount(answer.files, "file")}` : "Empty");
-      clear.disabled = export_.disabled = !answer.files;
+      clearButton.disabled = exportButton.disabled = !answer.files;
       fill(place, pathLine(answer.path));
     } catch (error) {
       setText(size, error.message);
     }
   };
-  const empty = async () => {
+  const clearCache = async () => {
     try {
-      const gone = await postJson("/cache/clear");
-      toast(`${formatBytes(gone.bytes)} of compiled kernels deleted. The next run compiles anew.`);
+      const deleted = await postJson("/cache/clear");
+      toast(`Compile cache cleared (${formatBytes(deleted.bytes)}). The next run compiles again.`);
       show();
     } catch (error) {
       showError(error);

@@ -1,4 +1,4 @@
-// Listens to the keyboard.
+// Handles the page's keyboard shortcuts.
 
 import { openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
@@ -7,10 +7,10 @@ import { commandKey, startTraining } from "./start_button.js";
 
 const KEYS = [
   [`${commandKey} Enter`, "Start training"],
-  [`${commandKey} S`, "Save the preset"],
+  [`${commandKey} S`, "Save preset"],
   ["/", "Search settings"],
-  ["Esc", "Leave a field, close a dialog"],
-  ["?", "Show these keys"],
+  ["Esc", "Leave a field or close a dialog"],
+  ["?", "Show keyboard shortcuts"],
 ];
 document.addEventListener("keydown", (event) => {
   const target = event.target instanceof HTMLElement ? event.target : document.body;
@@ -23,7 +23,7 @@ document.addEventListener("keydown", (event) => {
     if (!document.querySelector("dialog[open]")) savePreset();
   } else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) {
     openDialog(
-      "Keys",
+      "Keyboard shortcuts",
       el(
         "table",
         { class: "facts" },

@@ -1,4 +1,4 @@
-// Draws the Library tab: what earlier runs left, with the way back for what was deleted.
+// Draws the Library tab: earlier runs with their samples and LoRA files; a deleted run can be restored.
 
 import { sendRequest } from "./bridge.js";
 import { pathLine } from "./clipboard.js";
@@ -24,7 +24,7 @@ const WORDS = {
   done: "finished",
   stopped: "stopped",
   failed: "failed",
-  dead: "ended without a word",
+  dead: "ended unexpectedly",
 };
 
 const refresh = async () => {
@@ -60,7 +60,7 @@ const metadata = async (run, file) => {
               ),
             ),
           )
-        : el("p", { class: "note" }, "The file carries no metadata."),
+        : el("p", { class: "note" }, "This file has no metadata."),
     );
     box.classList.add("wide-dialog");
   } catch (error) {
@@ -74,7 +74,7 @@ const remove = async (run) => {
     shown = "";
     refresh();
     pollRuns();
-    toast(`${run} is in the bin.`, {
+    toast(`${run} was moved to the bin.`, {
       action: "Undo",
       onaction: async () => {
         try {
@@ -111,10 +111,10 @@ const fileRow = (run, f) =>
         },
         "Download",
       ),
-      el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Details"),
+      el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
     ]),
   );
-// The finished file, or else the newest; what was saved on the way unfolds.
+// The final file, or else the newest; earlier ones are in a fold.
 /**
  * @param {LibraryRun} run
  */
@@ -122,7 +122,7 @@ const files = (run) => {
   const first = run.files.find((f) => f.final) || run.files[run.files.length - 1];
   const rest = run.files.filter((f) => f !== first).reverse();
   return [
-    first ? fileRow(run, first) : el("p", { class: "note" }, "No LoRA file was saved."),
+    first ? fileRow(run, first) : el("p", { class: "note" }, "This run saved no LoRA file."),
     rest.length
       ? el(
           "details",
@@ -144,8 +144,8 @@ const draw = (runs) => {
       el(
         "div",
         { class: "empty" },
-        el("h2", {}, "Nothing here yet"),
-        el("p", {}, "Finished runs, their samples and their LoRA files are kept here."),
+        el("h2", {}, "No runs yet"),
+        el("p", {}, "Earlier runs are listed here, with their samples and LoRA files."),
       ),
     );
   }
@@ -193,11 +193,11 @@ const draw = (runs) => {
           el(
             "div",
             { class: "buttons" },
-            el("button", { onclick: () => (chooseRun(run.name), openTab("Run")) }, "Show"),
+            el("button", { onclick: () => (chooseRun(run.name), openTab("Run")) }, "Show run"),
             el(
               "button",
               {
-                title: "Put this run's settings into the form",
+                title: "Load this run's settings into the form",
                 onclick: () => sendRequest("load-run", { name: run.name }),
               },
               "Load settings",

@@ -68,13 +68,13 @@ export const lineChart = (
     });
   const bands = () => {
     /** @type {uPlot.Band[]} */
-    const found = [];
+    const filled = [];
     let at = 1;
     for (const s of series) {
-      if (s.band) found.push({ series: [at + 2, at + 1], fill: colour(s.colour) + "2e" });
+      if (s.band) filled.push({ series: [at + 2, at + 1], fill: colour(s.colour) + "2e" });
       at += s.band ? 3 : 1;
     }
-    return found;
+    return filled;
   };
   const table = () => [
     steps,
@@ -84,7 +84,7 @@ export const lineChart = (
     }),
   ];
 
-  // Without a cursor the legend tells the newest values.
+  // Without a cursor the legend shows the newest values.
   const atRest = (u) => {
     const newest = u.data[0].length - 1;
     if (newest >= 0 && (u.cursor.left ?? -1) < 0) u.setLegend({ idx: newest }, false);
@@ -160,14 +160,14 @@ export const lineChart = (
     );
     root.querySelector(".u-over").addEventListener("dblclick", () => api.reset());
   };
-  const nothing = el("p", { class: "plot-empty note" }, empty || "Nothing to draw yet.");
+  const placeholder = el("p", { class: "plot-empty note" }, empty || "No data yet.");
   const redraw = () => {
     if (!steps.length) {
       plot?.destroy();
       plot = null;
-      return root.replaceChildren(nothing);
+      return root.replaceChildren(placeholder);
     }
-    nothing.remove();
+    placeholder.remove();
     if (!plot) return build();
     plot.setData(table(), false);
     // After the frame in which uPlot draws, and empties its legend.

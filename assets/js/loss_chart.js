@@ -1,4 +1,4 @@
-// Draws a run's loss, as it was measured and smoothed.
+// Draws a run's loss, measured and smoothed.
 
 import { formatNumber } from "./format.js";
 import { lineChart } from "./line_chart.js";
@@ -24,7 +24,7 @@ const smoothed = (values, share) => {
 export const lossChart = (ui, onzoom) => {
   const chart = lineChart(ui.loss, {
     label: "Training loss over steps",
-    empty: "The line begins with the first step.",
+    empty: "The chart starts with the first step.",
     height: 330,
     format: (v) => formatNumber(v, 4),
     series: [

@@ -1,4 +1,4 @@
-// Draws a run's memory over its steps, and who holds it now.
+// Draws a run's memory over its steps, and which programs use it now.
 
 import { el, fill } from "./dom.js";
 import { formatMemory } from "./format.js";
@@ -11,9 +11,9 @@ const LINES = {
     { label: "Reserved", key: "vram_reserved", colour: "--mt-blue", width: 1.6 },
     { label: "Peak", key: "vram_peak", colour: "--mt-amber", width: 1.4, dash: [4, 4] },
   ],
-  ram: [{ label: "RAM of the trainer", key: "ram", colour: "--mt-accent", width: 2, band: true }],
+  ram: [{ label: "RAM of this run", key: "ram", colour: "--mt-accent", width: 2, band: true }],
 };
-// A chart of the card's memory, or of RAM where a run has no card.
+// Charts the GPU's memory, or RAM where a run has no GPU.
 export const memoryChart = (root) => {
   let kind = null;
   let chart = null;
@@ -25,13 +25,13 @@ export const memoryChart = (root) => {
     },
     /** @param {Series} series */
     draw(series) {
-      const found = series.vram_allocated?.mean.some((v) => v !== null) ? "vram" : "ram";
-      if (found !== kind) {
-        kind = found;
+      const measured = series.vram_allocated?.mean.some((v) => v !== null) ? "vram" : "ram";
+      if (measured !== kind) {
+        kind = measured;
         fill(root);
         chart = lineChart(root, {
-          label: kind === "vram" ? "Video memory over steps" : "Memory over steps",
-          empty: "Measured from the first step on.",
+          label: kind === "vram" ? "VRAM over steps" : "RAM over steps",
+          empty: "The chart starts with the first step.",
           format: formatMemory,
           zeroBased: true,
           powers: true,
@@ -47,23 +47,23 @@ export const memoryChart = (root) => {
  * @param {MetricsRow | null} row
  */
 export const drawMemoryNow = (place, row) => {
-  const onCard = Boolean(row?.vram_total);
-  const total = onCard ? row.vram_total : row?.ram_total;
+  const onGpu = Boolean(row?.vram_total);
+  const total = onGpu ? row.vram_total : row?.ram_total;
   if (!total) return fill(place);
-  const others = onCard ? row.vram_others : null;
-  const ours = onCard
+  const others = onGpu ? row.vram_others : null;
+  const ours = onGpu
     ? others === null || others === undefined
       ? row.vram_reserved
       : total - row.vram_free - others
     : row.ram;
-  const free = onCard ? row.vram_free : row.ram_available;
+  const free = onGpu ? row.vram_free : row.ram_available;
   const rest = Math.max(0, total - free - ours);
   /** @type {[string, string, number][]} */
   const parts = [
-    ["ours", onCard ? "this run" : "the trainer", ours],
+    ["ours", "this run", ours],
     [
       "others",
-      onCard && (others === null || others === undefined) ? "other programs and CUDA" : "other programs",
+      onGpu && (others === null || others === undefined) ? "other programs and CUDA" : "other programs",
       rest,
     ],
     ["free", "free", free],
@@ -101,9 +101,9 @@ export const drawMemoryNow = (place, row) => {
 /**
  * @param {RunFacts["memory"]} facts
  */
-export const memoryWords = (facts) => {
+export const memorySentence = (facts) => {
   if (!facts) return "";
-  if (facts.words) return `${onceMore(facts.words)}.`;
+  if (facts.words) return `${capitalized(facts.words)}.`;
   if (facts.ram_peak)
     return `RAM: estimated ${formatMemory(facts.ram_estimated)}, peak ${formatMemory(facts.ram_peak)}.`;
   return facts.headline || "";
@@ -112,16 +112,16 @@ export const memoryWords = (facts) => {
  * @param {RunFacts["swap"]} swap
  * @param {MetricsRow | null} last
  */
-export const swapWords = (swap, last) => {
+export const swapSentence = (swap, last) => {
   if (!swap) return "";
   const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
-  const waited =
+  const wait =
     last?.swap_wait === null || last?.swap_wait === undefined
       ? ""
-      : ` The last step waited ${ms(last.swap_wait)} for them.`;
+      : ` The last step waited ${ms(last.swap_wait)} for transfers.`;
   return (
     `Block swap: ${swap.blocks} of ${swap.of} blocks, ${formatMemory(swap.host)} in RAM. ` +
-    `Transfers alone take ${ms(swap.step_limit_seconds)} a step.${waited}`
+    `Transfers alone take ${ms(swap.step_limit_seconds)} a step.${wait}`
   );
 };
-const onceMore = (words) => words[0].toUpperCase() + words.slice(1);
+const capitalized = (text) => text[0].toUpperCase() + text.slice(1);

@@ -8,7 +8,7 @@ import { on } from "./state.js";
 /** @import { Answers, MemoryStage } from "./server" */
 
 const KEY = "monotile-card-gb";
-// What one part is called and coloured is the same in every bar.
+// A part has the same name and colour in every bar.
 const PARTS = [
   "weights",
   "swap_ring",
@@ -31,7 +31,7 @@ const TONES = { fits: "good", tight: "warn", does_not_fit: "bad", unknown: "calm
 const segments = (stage) =>
   [
     ...stage.parts,
-    stage.outside ? { name: "outside", title: "CUDA itself, slack", bytes: stage.outside } : null,
+    stage.outside ? { name: "outside", title: "CUDA context and reserve", bytes: stage.outside } : null,
   ].filter(Boolean);
 
 /**
@@ -43,7 +43,7 @@ const bars = (facts) => {
   const row = (stage) => {
     const size = facts.on_card ? stage.total : stage.allocated;
     const over = room !== null && size > room;
-    const said = segments(facts.on_card ? stage : { ...stage, outside: 0 })
+    const partList = segments(facts.on_card ? stage : { ...stage, outside: 0 })
       .map((p) => `${p.title} ${formatMemory(p.bytes)}`)
       .join(", ");
     return el(
@@ -55,8 +55,8 @@ const bars = (facts) => {
         {
           class: "fit-track",
           role: "img",
-          "aria-label": `${stage.title}: ${formatMemory(size)}: ${said}`,
-          title: said,
+          "aria-label": `${stage.title}: ${formatMemory(size)}: ${partList}`,
+          title: partList,
         },
         segments(facts.on_card ? stage : { ...stage, outside: 0 }).map((p) =>
           el("span", { class: `fit-part p-${p.name}`, style: `width:${(100 * p.bytes) / most}%` }),
@@ -69,7 +69,7 @@ const bars = (facts) => {
   return el("div", { class: "fit-bars" }, facts.stages.map(row));
 };
 
-// Every part that has a colour in the bars; the sizes are those of the stage that needs most.
+// Every part that has a colour in the bars, with its size in the stage that needs most.
 /**
  * @param {Answers["/memory"]} facts
  */
@@ -136,14 +136,14 @@ const table = (facts) => {
             ? el(
                 "tr",
                 {},
-                el("th", {}, "CUDA itself, slack"),
+                el("th", {}, "CUDA context and reserve"),
                 facts.stages.map((s) => el("td", {}, formatMemory(s.outside))),
               )
             : null,
           el(
             "tr",
             {},
-            el("th", {}, "in all"),
+            el("th", {}, "Total"),
             facts.stages.map((s) =>
               el("td", {}, el("strong", {}, formatMemory(facts.on_card ? s.total : s.allocated))),
             ),
@@ -164,9 +164,9 @@ const advice = (nearest) =>
     el(
       "div",
       {},
-      el("strong", {}, nearest.fits ? "The nearest change that fits" : "The nearest there is"),
+      el("strong", {}, nearest.fits ? "Smallest change that fits" : "Closest possible, but it does not fit"),
       el("p", {}, nearest.words),
-      el("p", { class: "note" }, `It costs ${nearest.costs.join("; ")}.`),
+      el("p", { class: "note" }, `Cost: ${nearest.costs.join("; ")}.`),
     ),
     el(
       "button",
@@ -177,28 +177,28 @@ const advice = (nearest) =>
 
 let node = null;
 let last = null;
-let turn = 0;
+let requests = 0;
 const result = el("div", { id: "estimate" });
-const card = el("input", {
-  id: "fit-card",
+const gpu = el("input", {
+  id: "fit-gpu",
   type: "text",
   inputmode: "decimal",
-  placeholder: "this machine's",
+  placeholder: "this machine",
   autocomplete: "off",
   value: localStorage.getItem(KEY) || "",
 });
 const size = () => {
-  const number = Number(card.value.replace(",", "."));
-  return number > 0 && number <= 4096 ? number : null;
+  const gigabytes = Number(gpu.value.replace(",", "."));
+  return gigabytes > 0 && gigabytes <= 4096 ? gigabytes : null;
 };
 const update = async () => {
   if (!node) return;
-  const mine = ++turn;
-  if (!last) fill(result, el("p", { class: "note" }, "Working it out …"));
+  const number = ++requests;
+  if (!last) fill(result, el("p", { class: "note" }, "Estimating…"));
   try {
     const answer = await getJson("/memory", { vram: size() });
     const key = JSON.stringify(answer);
-    if (mine !== turn || key === last) return;
+    if (number !== requests || key === last) return;
     last = key;
     draw(answer);
   } catch (error) {
@@ -210,7 +210,7 @@ const update = async () => {
  * @param {Answers["/memory"]} facts
  */
 const draw = (facts) => {
-  if (facts.said) return fill(result, el("p", { class: "note" }, facts.said));
+  if (facts.reason) return fill(result, el("p", { class: "note" }, facts.reason));
   fill(
     result,
     el(
@@ -219,38 +219,38 @@ const draw = (facts) => {
       facts.headline,
     ),
     facts.nearest ? advice(facts.nearest) : null,
-    facts.problems.map((said) => el("p", { class: "note bad" }, said)),
+    facts.problems.map((text) => el("p", { class: "note bad" }, text)),
     bars(facts),
     legend(facts),
     el("p", { class: `note ${facts.ram_verdict === "does_not_fit" ? "bad" : ""}`, id: "fit-ram" }, facts.ram_words),
     el(
       "p",
       { class: "note" },
-      `Worked out from ${facts.sizes}; nothing is loaded for it.`,
-      facts.rough ? " A rough figure: this family's activations are not measured yet." : null,
+      `Estimated for ${facts.sizes}. No model is loaded for this.`,
+      facts.rough ? " A rough estimate: this family's activations are not measured yet." : null,
     ),
     table(facts),
   );
 };
 let typing = null;
-card.addEventListener("input", () => {
-  localStorage.setItem(KEY, card.value);
+gpu.addEventListener("input", () => {
+  localStorage.setItem(KEY, gpu.value);
   clearTimeout(typing);
   typing = setTimeout(update, 300);
 });
-whenPresent("#estimate-root", (found) => {
-  node = found;
+whenPresent("#estimate-root", (root) => {
+  node = root;
   last = null;
   fill(
     node,
     el(
       "div",
-      { class: "look-head" },
-      el("label", { class: "fit-ask" }, el("span", {}, "Card memory (GB)"), card),
-      el("span", { class: "note look-note" }, "Empty: the card of this machine. A number plans for another."),
+      { class: "panel-head" },
+      el("label", { class: "fit-ask" }, el("span", {}, "GPU memory (GB)"), gpu),
+      el("span", { class: "note scan-note" }, "Leave empty for this machine's GPU, or give the size of another one."),
     ),
     result,
   );
   update();
 });
-on("desk", update);
+on("draft", update);

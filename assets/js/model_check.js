@@ -1,4 +1,4 @@
-// Checks the base model as soon as it is named.
+// Shows the check of the base model, as soon as one is given.
 
 import { sendRequest } from "./bridge.js";
 import { el, fill } from "./dom.js";
@@ -26,7 +26,7 @@ followRoute("#model-root", "/model", (node, answer) => {
   if (!answer.path)
     return fill(
       node,
-      el("p", { class: "note" }, "Give the base model's folder or file, and what is in it is checked at once."),
+      el("p", { class: "note" }, "Enter the base model's folder or file above. It is checked at once."),
     );
   const good = !answer.problems.some((p) => p.severity === "error");
   const { fits } = answer;
@@ -38,8 +38,8 @@ followRoute("#model-root", "/model", (node, answer) => {
       good
         ? `${answer.title} found, ${formatBytes(answer.total)} on disk.`
         : fits
-          ? `This is ${fits.title}, and the family is set to ${answer.title}.`
-          : "This base model can't be trained on yet.",
+          ? `This is ${fits.title}, but the model family is set to ${answer.title}.`
+          : "This base model can't be used yet.",
     ),
     fits
       ? el(
@@ -48,7 +48,7 @@ followRoute("#model-root", "/model", (node, answer) => {
           el(
             "button",
             { class: "primary", id: "take-family", onclick: () => sendRequest("apply", { change: fits.change }) },
-            `Set the family to ${fits.title}`,
+            `Set the model family to ${fits.title}`,
           ),
         )
       : answer.problems.length

@@ -16,7 +16,7 @@ export const pathInput = (box, kind = "any") => {
   // Another machine is asked only where a person typed its name: not for what a file put here.
   let typed = "";
   box.addEventListener("input", (event) => event.isTrusted && (typed = host(box.value)));
-  const offered = suggest(
+  const suggestions = suggest(
     box,
     async (text) =>
       (await getJson("/fs", { prefix: text, kind, typed: host(text) === typed })).entries.map((entry) => ({
@@ -27,7 +27,7 @@ export const pathInput = (box, kind = "any") => {
       })),
     (item) => {
       setInput(box, item.value);
-      if (item.folder) offered.update();
+      if (item.folder) suggestions.update();
     },
     { name: "Folders and files" },
   );

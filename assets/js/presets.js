@@ -1,4 +1,4 @@
-// Lists presets with what loading one would change; saves, renames and deletes them.
+// Lists presets, shows what loading one would change, and loads, saves, renames and deletes them.
 
 import { sendRequest } from "./bridge.js";
 import { openDialog } from "./dialogs.js";
@@ -11,12 +11,12 @@ import { askName } from "./name_dialog.js";
 import { on, pageState } from "./state.js";
 /** @import { DifferenceRow, Preset } from "./server" */
 
-const DEFAULTS = { name: "", builtin: true, description: "Every setting as it comes." };
+const DEFAULTS = { name: "", builtin: true, description: "Every setting at its default." };
 let presetBox = null;
-let chosen = null;
+let selected = null;
 let keep = true;
 export const openPresets = () => {
-  chosen = pageState.desk.preset || null;
+  selected = pageState.draft.preset || null;
   keep = true;
   presetBox = openDialog(
     "Presets",
@@ -29,28 +29,28 @@ export const openPresets = () => {
   );
   presetBox.classList.add("wide-dialog");
   drawPresets();
-  if (chosen !== null) pick(chosen);
+  if (selected !== null) pick(selected);
 };
 const drawPresets = () => {
   if (!presetBox?.isConnected) return;
   const list = presetBox.querySelector(".preset-list");
-  // By number, so that 8 GB come before 12.
+  // By number, so that 8 GB comes before 12 GB.
   const sorted = (builtin) =>
     pageState.presets
       .filter((p) => p.builtin === builtin)
       .sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-  // The chosen family's first, since a preset is mostly sought by card.
-  const own = pageState.desk.family;
+  // Those of the chosen family first, since people mostly look for a preset of their GPU.
+  const family = pageState.draft.family;
   const builtin = sorted(true);
   const families = [...new Set(builtin.map((p) => p.family))]
     .filter(Boolean)
-    .sort((a, b) => Number(b === own) - Number(a === own));
+    .sort((a, b) => Number(b === family) - Number(a === family));
   /** @type {(family: string) => [string, Preset[]]} */
-  const ofFamily = (family) => [pageState.desk.families[family], builtin.filter((p) => p.family === family)];
+  const ofFamily = (family) => [pageState.draft.families[family], builtin.filter((p) => p.family === family)];
   /** @type {[string, Preset[]][]} */
   const groups = [
-    ["Yours", sorted(false)],
-    ["To begin with", [...builtin.filter((p) => !p.family), DEFAULTS]],
+    ["My presets", sorted(false)],
+    ["General", [...builtin.filter((p) => !p.family), DEFAULTS]],
     ...families.map(ofFamily),
   ];
   fill(
@@ -64,7 +64,7 @@ const drawPresets = () => {
             role: "option",
             class: "preset",
             "data-preset": p.name,
-            "aria-selected": p.name === chosen ? "true" : "false",
+            "aria-selected": p.name === selected ? "true" : "false",
             onclick: () => pick(p.name),
             ondblclick: () => load(p.name),
           },
@@ -72,22 +72,22 @@ const drawPresets = () => {
             "strong",
             {},
             p.name || "Defaults",
-            p.name && p.name === pageState.desk.preset ? el("span", { class: "tag" }, "loaded") : null,
+            p.name && p.name === pageState.draft.preset ? el("span", { class: "tag" }, "loaded") : null,
           ),
           p.description ? el("span", {}, p.description) : null,
         ),
       ),
     ]),
   );
-  if (chosen === null)
+  if (selected === null)
     fill(
       presetBox.querySelector(".preset-side"),
       el("p", { class: "note" }, "Choose a preset to see what loading it would change."),
     );
 };
-// What is on the right belongs to what is chosen on the left, or is empty: its Load button must never load another.
+// The right side shows the preset selected on the left, or nothing: its Load button must never load another.
 const pick = (name) => {
-  chosen = name;
+  selected = name;
   drawPresets();
   fill(presetBox.querySelector(".preset-side"), el("p", { class: "note" }, "Comparing…"));
   sendRequest("compare", { name, keep });
@@ -96,15 +96,15 @@ const load = (name) => {
   presetBox?.close();
   sendRequest("load", { name, keep });
 };
-// A preset for a card names no model and no pictures: those that were given already need not be given again.
-const keepOwn = (name, own) => {
-  const box = el("input", { type: "checkbox", id: "keep-own", onchange: () => ((keep = box.checked), pick(name)) });
+// A preset for a GPU names no model and no images: those on the page can be kept.
+const keepBox = (name, kept) => {
+  const box = el("input", { type: "checkbox", id: "keep-on-load", onchange: () => ((keep = box.checked), pick(name)) });
   box.checked = keep;
   return el(
     "label",
-    { class: "keep-own" },
+    { class: "keep-on-load" },
     box,
-    el("span", {}, `Keep what the preset does not name: ${own.join(", ")}`),
+    el("span", {}, `Keep my settings that the preset does not have: ${kept.join(", ")}`),
   );
 };
 
@@ -116,32 +116,34 @@ const keepOwn = (name, own) => {
 const loadingNote = (name, rows, kept) => {
   const changes = `Loading changes ${formatCount(rows.length, "setting")}, listed below.`;
   if (!name) return changes;
-  return `${changes} ${kept ? "Other settings" : "Settings"} that the preset does not name get their defaults.`;
+  return `${changes} ${kept ? "Other settings" : "Settings"} that the preset does not have are set to their defaults.`;
 };
 on("presets", drawPresets);
-on("difference", ({ name, builtin, rows, own, problems }) => {
-  if (!presetBox?.isConnected || name !== chosen) return;
-  const bad = (problems || []).filter((p) => p.severity === "error");
+on("difference", ({ name, builtin, rows, kept, problems }) => {
+  if (!presetBox?.isConnected || name !== selected) return;
+  const errors = (problems || []).filter((p) => p.severity === "error");
   fill(
     presetBox.querySelector(".preset-side"),
     el("h3", {}, name || "Defaults"),
-    own.length ? keepOwn(name, own) : null,
-    bad.length
+    kept.length ? keepBox(name, kept) : null,
+    errors.length
       ? [
           el("p", { class: "note" }, "This preset can't be loaded:"),
           el(
             "ul",
             { class: "bad-list" },
-            bad.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + problemSentence(p))),
+            errors.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + problemSentence(p))),
           ),
         ]
       : rows.length
-        ? [el("p", { class: "note" }, loadingNote(name, rows, own.length && keep)), differenceTable(rows)]
-        : el("p", { class: "note" }, "The form already shows exactly this preset."),
+        ? [el("p", { class: "note" }, loadingNote(name, rows, kept.length && keep)), differenceTable(rows)]
+        : el("p", { class: "note" }, "The page already has exactly these settings."),
     el(
       "div",
       { class: "buttons" },
-      bad.length ? null : el("button", { class: "primary", "data-do": "load", onclick: () => load(name) }, "Load"),
+      errors.length
+        ? null
+        : el("button", { class: "primary", "data-do": "load", onclick: () => load(name) }, "Load preset"),
       name ? el("a", { class: "button", href: address("/preset", { name }), download: "" }, "Export") : null,
       builtin
         ? null
@@ -167,22 +169,22 @@ on("difference", ({ name, builtin, rows, own, problems }) => {
 });
 
 export const savePreset = () => {
-  const { preset } = pageState.desk;
+  const { preset } = pageState.draft;
   const known = pageState.presets.find((p) => p.name === preset);
   if (known && !known.builtin) sendRequest("save", { name: preset });
   else savePresetAs();
 };
 export const savePresetAs = () => {
-  const { preset } = pageState.desk;
+  const { preset } = pageState.draft;
   askName(
-    "Save as a preset",
-    "Name",
+    "Save as preset",
+    "Preset name",
     preset ? `${preset} 2` : "",
-    "Save",
+    "Save preset",
     (name) => sendRequest("save-as", { name }),
-    "Kept in presets/user on this machine, as TOML.",
+    "Saved in presets/user on this machine, as a TOML file.",
   );
 };
 
-// Closes the list, as before a dialog that takes its place.
+// Closes the list, before another dialog takes its place.
 export const closePresets = () => presetBox?.close();

@@ -1,29 +1,29 @@
-// Lists under the bar what stops a start.
+// Lists the errors that stop a start, below the bar.
 
 import { el, fill } from "./dom.js";
 import { goToField } from "./field_jump.js";
 import { problemSentence } from "./field_marks.js";
 import { on } from "./state.js";
 
-// Which row of a list is meant: counted from one, as the rows are.
+// Number of the list's row, counted from one as the rows are.
 const row = (problem) => {
   const at = /\[(\d+)\]/.exec(problem.path || "");
   return at ? ` ${Number(at[1]) + 1}` : "";
 };
 
-// The list, which stands under the bar.
+// The list below the bar.
 export const problemSummary = el("div", { class: "summary", id: "problem-summary", role: "alert", hidden: true });
 const drawSummary = (problems) => {
-  const bad = problems.filter((p) => p.severity === "error");
-  problemSummary.hidden = !bad.length;
-  if (!bad.length) return fill(problemSummary);
+  const errors = problems.filter((p) => p.severity === "error");
+  problemSummary.hidden = !errors.length;
+  if (!errors.length) return fill(problemSummary);
   fill(
     problemSummary,
-    el("strong", {}, bad.length === 1 ? "One thing needs your attention" : `${bad.length} things need your attention`),
+    el("strong", {}, errors.length === 1 ? "1 problem to fix" : `${errors.length} problems to fix`),
     el(
       "ul",
       {},
-      bad.map((p) =>
+      errors.map((p) =>
         el(
           "li",
           {},

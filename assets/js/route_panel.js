@@ -29,11 +29,11 @@ export const followRoute = (selector, path, draw) => {
       fill(node, el("p", { class: "note" }, error.message));
     }
   };
-  whenPresent(selector, (found) => {
-    node = found;
+  whenPresent(selector, (root) => {
+    node = root;
     last = null;
     update();
   });
-  on("desk", update);
+  on("draft", update);
   return update;
 };

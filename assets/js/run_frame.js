@@ -3,7 +3,7 @@
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
 
-const card = (id, title, ...content) => {
+const section = (id, title, ...content) => {
   const head = el("div", { class: "card-head" }, el("h2", {}, title));
   return el("section", { class: "card", id }, head, content);
 };
@@ -43,7 +43,7 @@ export const runFrame = (root, actions) => {
       el(
         "p",
         {},
-        "Set up the model and the dataset, then press Start training. Runs started in a terminal appear here too.",
+        "Choose a base model and a dataset, then press Start training. Runs started in a terminal appear here too.",
       ),
     ),
     body: el("div", { id: "run-body", hidden: true }),
@@ -68,7 +68,7 @@ export const runFrame = (root, actions) => {
     memoryNow: el("div", { class: "fit-now", id: "memory-now" }),
     memoryNote: el("p", { class: "note", id: "memory-note" }),
     smoothValue: el("output", {}, "90 %"),
-    resetZoom: el("button", { class: "small", hidden: true, onclick: () => actions.wholeRun() }, "Whole run"),
+    resetZoom: el("button", { class: "small", hidden: true, onclick: () => actions.wholeRun() }, "Reset zoom"),
     compile: el("div", { class: "verdict", id: "compile-verdict" }),
     payback: el("p", { class: "note", id: "compile-payback" }),
     reasons: el("div", { id: "compile-reasons" }),
@@ -78,11 +78,11 @@ export const runFrame = (root, actions) => {
     log: el("pre", { class: "log", id: "run-log", tabindex: 0, "aria-label": "Log of the run" }),
     follow: el("input", { type: "checkbox", id: "follow" }),
     folder: el("div", { id: "run-folder" }),
-    norms: card("card-norms", "Weight norms"),
+    norms: section("card-norms", "Weight norms"),
     smoothing: smooth,
   };
   ui.follow.checked = true;
-  const lossCard = card("card-loss", "Loss", ui.loss);
+  const lossCard = section("card-loss", "Loss", ui.loss);
   const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => actions.logScale(log.checked) });
   lossCard.firstElementChild.append(
     el(
@@ -93,9 +93,9 @@ export const runFrame = (root, actions) => {
       el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue),
     ),
   );
-  const memoryCard = card("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
+  const memoryCard = section("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
 
-  const compileCard = card(
+  const compileCard = section(
     "card-compile",
     "Compile",
     ui.compile,
@@ -105,17 +105,17 @@ export const runFrame = (root, actions) => {
       stat("graphs", "graphs"),
       stat("recompiles", "recompiles"),
       stat("breaks", "graph breaks"),
-      stat("compile", "spent compiling"),
+      stat("compile", "compile time"),
       stat("hits", "cache hits"),
       stat("misses", "cache misses"),
-      stat("limits", "limit hits"),
-      stat("syncs", "device waits a step"),
+      stat("limits", "recompile limit hits"),
+      stat("syncs", "GPU waits per step"),
     ),
     ui.payback,
     ui.reasons,
   );
-  const logCard = card("card-log", "Log", ui.log);
-  logCard.firstElementChild.append(el("label", { class: "smooth" }, ui.follow, "Follow"));
+  const logCard = section("card-log", "Log", ui.log);
+  logCard.firstElementChild.append(el("label", { class: "smooth" }, ui.follow, "Scroll with the log"));
   fill(
     ui.body,
     el(
@@ -134,9 +134,9 @@ export const runFrame = (root, actions) => {
         "div",
         { class: "stats now" },
         stat("step", "step"),
-        stat("loss", "loss, last ~50 steps"),
+        stat("loss", "loss (last ~50 steps)"),
         stat("lr", "learning rate"),
-        stat("speed", "a step"),
+        stat("speed", "per step"),
         stat("epoch", "epoch"),
         stat("memory", "memory"),
       ),
@@ -150,10 +150,10 @@ export const runFrame = (root, actions) => {
     el(
       "div",
       { class: "columns" },
-      card("card-validation", "Validation loss", ui.validation),
-      card("card-files", "LoRA files", ui.files),
+      section("card-validation", "Validation loss", ui.validation),
+      section("card-files", "LoRA files", ui.files),
     ),
-    card("card-samples", "Samples", ui.samples),
+    section("card-samples", "Samples", ui.samples),
     logCard,
   );
   fill(root, ui.empty, ui.body);

@@ -1,4 +1,4 @@
-// Asks the server for the list of runs, and says when it is out of reach.
+// Asks the server for the list of runs, and shows when the server can't be reached.
 
 import { el, whenPresent } from "./dom.js";
 import { getJson } from "./http.js";
@@ -13,7 +13,7 @@ const showOffline = (lost) => {
       el(
         "div",
         { class: "offline", role: "status" },
-        "The page has lost its server. Runs continue without it; it reconnects by itself.",
+        "The page has lost its server. Runs continue without it. The page reconnects by itself.",
       ),
     );
   else {

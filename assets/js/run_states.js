@@ -9,23 +9,23 @@ export const STATES = {
   done: ["Finished", "good"],
   stopped: ["Stopped", "calm"],
   failed: ["Failed", "bad"],
-  dead: ["Ended without a word", "bad"],
+  dead: ["Ended unexpectedly", "bad"],
 };
 export const PHASES = {
-  scan: "Looking at the images",
-  cache_latents: "Encoding the images",
-  cache_text: "Encoding the captions",
+  scan: "Scanning the dataset",
+  cache_latents: "Caching latents",
+  cache_text: "Caching text encoder outputs",
   load: "Loading the model",
   compile: "Compiling",
   train: "Training",
   validate: "Measuring validation loss",
-  sample: "Drawing samples",
+  sample: "Making samples",
   save: "Saving",
   done: "Finished",
 };
 // The states of a run at work.
 export const LIVE = new Set(["starting", "running", "stopping"]);
 
-// Says in an empty panel that something is still to come, or that it never came.
+// Fills an empty panel: yet, while more may come; ended, once the run is over.
 export const fillEmpty = (node, status, yet, ended) =>
   fill(node, el("p", { class: "note" }, LIVE.has(status.state) ? yet : ended));

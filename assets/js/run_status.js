@@ -1,4 +1,4 @@
-// Draws how a run stands: state, progress, numbers, and why it failed.
+// Draws a run's state, progress and numbers, and why it failed.
 
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText } from "./dom.js";
@@ -23,20 +23,20 @@ const left = (s) => {
  * @param {RunFacts | null} facts
  */
 export const drawStatus = (ui, s, last, facts) => {
-  const [word, tone] = STATES[s.state] || [s.state, "calm"];
-  setText(ui.state, word);
+  const [state, tone] = STATES[s.state] || [s.state, "calm"];
+  setText(ui.state, state);
   ui.state.className = `state ${tone}`;
   const live = LIVE.has(s.state);
   ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
   ui.stop.disabled = s.state === "stopping";
   setText(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
   ui.resume.hidden = live || !s.resumable;
-  // Compiling has no count of its own: what stands there are the steps.
+  // Compiling has no count of its own, so the steps are shown.
   const training = s.phase === "train" || s.phase === "compile" || !s.phase || !live;
   const done = training ? s.step : s.done;
   const total = training ? s.total_steps : s.total;
   const share = total ? Math.min(1, (done || 0) / total) : null;
-  const phase = live ? PHASES[s.phase] || "Starting" : word;
+  const phase = live ? PHASES[s.phase] || "Starting" : state;
   const amount = total
     ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}`
     : "";
@@ -61,7 +61,7 @@ export const drawStatus = (ui, s, last, facts) => {
   );
   setStat("loss", formatNumber(last.loss_smooth ?? last.loss, 4));
   setStat("lr", last.lr === null || last.lr === undefined ? "–" : Number(last.lr).toExponential(2));
-  // The median that the time left is reckoned with; a single step may have waited for a save.
+  // The median that the time left is computed from; a single step may have waited for a save.
   const speed = s.s_per_step ?? last.s_per_step;
   setStat("speed", speed ? (speed < 1 ? `${Math.round(speed * 1000)} ms` : `${speed.toFixed(2)} s`) : "–");
   const epochs = facts?.plan?.steps?.epochs;
@@ -88,7 +88,7 @@ export const drawStatus = (ui, s, last, facts) => {
       error.cause ? el("p", {}, error.cause) : null,
       error.remedy ? el("p", { class: "remedy" }, error.remedy) : null,
       error.exception
-        ? el("details", {}, el("summary", {}, "The exception itself"), el("pre", {}, error.exception))
+        ? el("details", {}, el("summary", {}, "Technical details"), el("pre", {}, error.exception))
         : null,
     );
   }

@@ -1,11 +1,11 @@
-// Fills the Run tab: everything in it comes from the run's own folder, once a second, whoever started the run.
+// Fills the Run tab from the run's own folder, once a second, whoever started the run.
 
 import { drawCompile } from "./compile_panel.js";
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { drawFiles } from "./file_panel.js";
 import { getJson, postJson } from "./http.js";
 import { lossChart } from "./loss_chart.js";
-import { drawMemoryNow, memoryChart, memoryWords, swapWords } from "./memory_chart.js";
+import { drawMemoryNow, memoryChart, memorySentence, swapSentence } from "./memory_chart.js";
 import { normChart } from "./norm_chart.js";
 import { runFrame } from "./run_frame.js";
 import { pollRuns } from "./run_list.js";
@@ -96,7 +96,7 @@ const drawPicker = () => {
   ui.picker.value = view.run;
 };
 
-// Once the page is opened: back to the tab of before, or to the run at work.
+// When the page is opened: back to the last open tab, or to the run at work.
 let tabChosen = false;
 let lastActive = null;
 on("active", (active) => {
@@ -104,7 +104,7 @@ on("active", (active) => {
   tabChosen ||= !wanted || openTab(wanted);
   const { runs } = pageState;
   if (!runs.some((r) => r.name === view.run) && runs.length) chooseRun((active || runs[0]).name);
-  // A run that began elsewhere (a terminal, another tab) is what one wants to see, unless an old one was chosen.
+  // A run that was started elsewhere (a terminal, another tab) is shown, unless somebody chose an older one.
   else if (active && active.name !== view.run && active.name !== lastActive) chooseRun(active.name);
   lastActive = active?.name;
   drawPicker();
@@ -163,7 +163,7 @@ const draw = (answer) => {
     charts.memory.draw(view.series);
     charts.norms(view.series, view.last || {});
   }
-  // What is still to come is told differently once the run has ended.
+  // Empty panels say something else once the run has ended.
   const live = LIVE.has(answer.status.state);
   if (answer.facts || live !== view.live) {
     Object.assign(view, { live, seen: answer.seen, facts: answer.facts || view.facts });
@@ -180,19 +180,19 @@ const drawMemory = () => {
   drawMemoryNow(ui.memoryNow, view.last);
   const on =
     charts.memory.kind() === "ram" && view.series?.step.length
-      ? "Training on the CPU: the chart shows the trainer's RAM. "
+      ? "Training on the CPU: the chart shows the RAM of this run. "
       : "";
   setText(
     ui.memoryNote,
-    on + [memoryWords(view.facts?.memory), swapWords(view.facts?.swap, view.last)].filter(Boolean).join(" "),
+    on + [memorySentence(view.facts?.memory), swapSentence(view.facts?.swap, view.last)].filter(Boolean).join(" "),
   );
 };
 
 // ---- buttons -------------------------------------------------------------------------------------------------
 const CONFIRMATIONS = {
-  stop: "Stopping: the run saves first.",
-  save: "A LoRA file is saved after this step.",
-  sample: "Samples are drawn after this step.",
+  stop: "Stopping. The run saves its LoRA and its state first.",
+  save: "A LoRA file will be saved after the current step.",
+  sample: "Samples will be made after the current step.",
 };
 const requestOfRun = async (what) => {
   try {
@@ -207,7 +207,7 @@ const requestOfRun = async (what) => {
 export const resumeRun = async (run) => {
   try {
     await postJson("/resume", { run });
-    toast("Continuing from the last saved state, with the run's own settings; the form changes nothing in it.");
+    toast("Resuming from the last saved state, with the settings of that run. The settings on this page are not used.");
     openTab("Run");
     chooseRun(run);
     pollRuns();

@@ -1,4 +1,4 @@
-// Draws a run's samples, a row a prompt.
+// Shows a run's samples, one row for each prompt.
 
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
@@ -19,8 +19,8 @@ export const drawSamples = (ui, list = [], status) => {
     return fillEmpty(
       ui.samples,
       status,
-      "No samples yet. Prompts are on the Sampling tab; Sample now draws them at once.",
-      "No sample was drawn.",
+      "No samples yet. Prompts are set on the Sampling tab. Sample now makes samples at once.",
+      "This run made no samples.",
     );
   const prompts = new Map();
   for (const s of list) {
@@ -29,28 +29,28 @@ export const drawSamples = (ui, list = [], status) => {
   }
   fill(
     ui.samples,
-    [...prompts.values()].map((mine) =>
+    [...prompts.values()].map((ofPrompt) =>
       el(
         "div",
         { class: "sample-row" },
-        el("p", { class: "prompt" }, mine[mine.length - 1].prompt || "(no prompt)"),
+        el("p", { class: "prompt" }, ofPrompt[ofPrompt.length - 1].prompt || "(no prompt)"),
         el(
           "div",
           { class: "strip" },
-          mine.map((s) =>
+          ofPrompt.map((s) =>
             el(
               "figure",
               {},
               el(
                 "button",
-                { class: "picture", onclick: () => lightbox(mine, s, status.name) },
+                { class: "picture", onclick: () => lightbox(ofPrompt, s, status.name) },
                 el("img", {
                   src: samplePicture(status.name, s.file),
                   alt: `${s.prompt || "sample"}, step ${s.step}`,
                   loading: "lazy",
                 }),
               ),
-              el("figcaption", {}, s.step === 0 ? "before" : `step ${s.step.toLocaleString("en")}`),
+              el("figcaption", {}, s.step === 0 ? "before training" : `step ${s.step.toLocaleString("en")}`),
             ),
           ),
         ),
@@ -84,8 +84,8 @@ const lightbox = (pictures, shown, run) => {
     el(
       "div",
       { class: "buttons" },
-      el("button", { onclick: () => show(at - 1) }, "← Earlier"),
-      el("button", { onclick: () => show(at + 1) }, "Later →"),
+      el("button", { onclick: () => show(at - 1) }, "← Previous"),
+      el("button", { onclick: () => show(at + 1) }, "Next →"),
     ),
   );
   box.classList.add("wide-dialog");

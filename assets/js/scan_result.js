@@ -1,4 +1,4 @@
-// Draws what a scan of the images gave: counts, problems, lists, and the shape plan.
+// Draws the result of a dataset scan: counts, problems, lists, and the shape plan.
 
 import { el, fill, fillSvg } from "./dom.js";
 import { goToField } from "./field_jump.js";
@@ -18,7 +18,7 @@ const problem = (p) =>
     { class: p.severity },
     el("strong", {}, p.text),
     p.remedy ? ` ${p.remedy}` : "",
-    // Where the pictures are chosen is right above.
+    // The folders are right above.
     p.id && p.id !== "f-dataset-folders"
       ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `Go to ${p.label}`)]
       : null,
@@ -46,7 +46,7 @@ const tile = (value, label, tone) =>
     el("span", { class: "stat-label" }, label),
   );
 
-// As many as are listed below; red where one of them stops a start.
+// Counts the problems listed below; red where one of them stops a start.
 const problemTile = (problems) => {
   const counted = problems.filter((p) => p.severity !== "note");
   const tone = counted.some((p) => p.severity === "error") ? "bad" : counted.length ? "warn" : "good";
@@ -70,11 +70,11 @@ const modeTable = (modes) =>
           {},
           [
             "Shape mode",
-            "Graphs in all",
+            "Graphs",
             "Training graphs",
             "Other graphs",
             "Buckets",
-            "Left out",
+            "Images left out",
             "Padding",
             "Cropping",
           ].map((t) => el("th", {}, t)),
@@ -127,7 +127,7 @@ const fileLists = (groups) =>
       ),
     );
 
-const stale = (result) => (result.stale ? el("p", { class: "warning" }, result.stale) : null);
+const staleNote = (result) => (result.stale ? el("p", { class: "warning" }, result.stale) : null);
 
 // For the Dataset tab.
 /**
@@ -138,14 +138,14 @@ export const drawScan = (node, result) => {
   const c = result.counts;
   fill(
     node,
-    stale(result),
+    staleNote(result),
     el(
       "div",
       { class: "stats" },
-      tile(c.images.toLocaleString("en"), c.images === 1 ? "picture" : "pictures"),
-      tile(c.with_caption.toLocaleString("en"), "with a caption", c.with_caption < c.images ? "warn" : "good"),
+      tile(c.images.toLocaleString("en"), c.images === 1 ? "image" : "images"),
+      tile(c.with_caption.toLocaleString("en"), "with caption", c.with_caption < c.images ? "warn" : "good"),
       tile(c.validation.toLocaleString("en"), "for validation"),
-      tile(c.sizes.toLocaleString("en"), "sizes"),
+      tile(c.sizes.toLocaleString("en"), c.sizes === 1 ? "image size" : "image sizes"),
       tile(c.ignored.toLocaleString("en"), "files ignored"),
       problemTile(result.problems),
     ),
@@ -153,9 +153,9 @@ export const drawScan = (node, result) => {
       ? [el("p", { class: "headline", id: "plan-headline" }, result.headline), el("p", { class: "note" }, result.steps)]
       : null,
     problemList(result.problems),
-    result.histogram ? el("div", { class: "picture-box", id: "histogram" }) : null,
+    result.histogram ? el("div", { class: "plot-box", id: "histogram" }) : null,
     fileLists(result.lists),
-    c.images + c.validation ? el("h2", {}, "Pictures") : null,
+    c.images + c.validation ? el("h2", {}, "Images") : null,
     el("div", { class: "thumbs", id: "thumbs" }),
     el("div", { class: "pager" }),
   );
@@ -168,10 +168,10 @@ export const drawScan = (node, result) => {
  * @param {ScanResult} result
  */
 export const drawPlan = (node, result) => {
-  if (!result.headline) return fill(node, stale(result), problemList(result.problems));
+  if (!result.headline) return fill(node, staleNote(result), problemList(result.problems));
   fill(
     node,
-    stale(result),
+    staleNote(result),
     el("p", { class: "headline" }, result.headline),
     el("p", { class: "note" }, result.recommended),
     modeTable(result.modes),
@@ -179,7 +179,7 @@ export const drawPlan = (node, result) => {
     el(
       "details",
       {},
-      el("summary", {}, "The plan in words"),
+      el("summary", {}, "Plan as text"),
       el("pre", { class: "log short" }, result.lines.join("\n")),
     ),
   );

@@ -14,7 +14,7 @@ export interface Finding extends Omit<Problem, "path" | "line"> {
   count: number;
   files: string[];
 }
-export interface Desk {
+export interface Draft {
   preset: string;
   changed: string[];
   changedFromDefault: string[];
@@ -54,7 +54,7 @@ export interface Setting {
   columns: Column[];
 }
 export interface PageState {
-  desk: Partial<Desk>;
+  draft: Partial<Draft>;
   problems: Problem[];
   presets: Preset[];
   settings: Setting[];
@@ -70,10 +70,10 @@ export interface Difference {
   name: string;
   builtin: boolean;
   rows: DifferenceRow[];
-  own: string[];
+  kept: string[];
   problems: Problem[];
 }
-export interface Brought {
+export interface ForeignSettings {
   name: string;
   kind: string;
   rows: DifferenceRow[];
@@ -89,25 +89,25 @@ export interface Notice {
   request: { what: string; [detail: string]: unknown } | null;
 }
 // One message of the server; what did not change is left out.
-export interface Message extends Partial<Omit<PageState, "desk" | "runs">> {
+export interface Message extends Partial<Omit<PageState, "draft" | "runs">> {
   number: number;
-  desk?: Desk;
+  draft?: Draft;
   notice?: Notice;
   behind?: boolean;
   difference?: Difference;
-  brought?: Brought;
+  foreign?: ForeignSettings;
   importFailed?: { name: string; problems: Problem[] };
   started?: { run: string };
   refused?: boolean;
 }
 // What the modules of the page tell each other.
 export interface News {
-  desk: Desk;
+  draft: Draft;
   presets: Preset[];
   settings: Setting[];
   problems: Problem[];
   difference: Difference;
-  brought: Brought;
+  foreign: ForeignSettings;
   importFailed: { name: string; problems: Problem[] };
   started: { run: string };
   refused: Problem[];
@@ -277,7 +277,7 @@ export interface ShapeMode {
 }
 export interface ScanState {
   state: "idle" | "running" | "done" | "failed";
-  look: number;
+  scan: number;
   done: number;
   total: number;
   problems: Finding[];
@@ -297,7 +297,7 @@ export interface MemoryStage {
   allocated: number;
 }
 export interface MemoryFacts {
-  said?: string;
+  reason?: string;
   on_card: boolean;
   room: number | null;
   stages: MemoryStage[];
@@ -343,8 +343,8 @@ export interface Answers {
     facts: string[];
     fits?: { title: string; change: Record<string, unknown> } | null;
   };
-  "/picture/timesteps": { svg: string };
-  "/picture/lr": { svg: string };
+  "/plot/timesteps": { svg: string };
+  "/plot/lr": { svg: string };
   "/machine": { tiles: { value: string; label: string }[]; rows: [string, string][]; notes: string[] };
   "/memory": MemoryFacts;
   "/doctor": {
@@ -354,10 +354,10 @@ export interface Answers {
   };
   "/cache": { path: string; bytes: number; files: number };
   "/cache/clear": { bytes: number };
-  "/look": ScanState;
-  "/look/stop": object;
-  "/look/items": {
-    look: number;
+  "/scan": ScanState;
+  "/scan/stop": object;
+  "/scan/items": {
+    scan: number;
     pages: number;
     items: {
       index: number;
@@ -369,14 +369,14 @@ export interface Answers {
       validation: boolean;
     }[];
   };
-  "/look/caption": {
+  "/scan/caption": {
     name: string;
     file: string;
     text: string;
-    said: string;
+    note: string;
     of: number;
     token: string;
     caption: string;
   };
-  "/look/caption/undo": { caption: string };
+  "/scan/caption/undo": { caption: string };
 }

@@ -1,11 +1,11 @@
-// Draws what follows from settings: timesteps, the learning rate, the machine, and what compiling brings.
+// Draws what follows from the settings: timesteps, learning rate, this machine's memory, and when compiling pays off.
 
 import { el, fill, fillSvg } from "./dom.js";
 import { followRoute } from "./route_panel.js";
 import { onTabOpened } from "./tabs.js";
 
-followRoute("#timesteps-picture", "/picture/timesteps", (node, answer) => fillSvg(node, answer.svg));
-followRoute("#lr-picture", "/picture/lr", (node, answer) => fillSvg(node, answer.svg));
+followRoute("#timesteps-plot", "/plot/timesteps", (node, answer) => fillSvg(node, answer.svg));
+followRoute("#lr-plot", "/plot/lr", (node, answer) => fillSvg(node, answer.svg));
 
 followRoute("#profile-note", "/profile", (node, answer) =>
   fill(node, answer.text ? el("p", { class: "note" }, answer.text) : null),

@@ -13,7 +13,7 @@ import { toast } from "./toasts.js";
 // Bytes, not text: the server tells a wrong encoding from a wrong line.
 const sendFile = async (file, done) => {
   if (file.size > 1_000_000) {
-    const remedy = "Pictures and models are named by their folder.";
+    const remedy = "Give images and models by their folder, on the Dataset and Model tabs.";
     return toast(`${file.name} is too large for a settings file (over 1 MB). ${remedy}`, { kind: "error" });
   }
   const bytes = await file.arrayBuffer().then(
@@ -31,14 +31,14 @@ const chooseFile = (accept, done) => {
   file.click();
 };
 let sent = null;
-const importChosen = (name, content) => {
+const importFile = (name, content) => {
   closePresets();
   sent = { name: name.replace(/\.(toml|json|ya?ml|sh|bat|cmd)$/i, ""), content };
   sendRequest("import", sent);
 };
 export const importSettings = () =>
-  chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", importChosen);
-// A file dropped anywhere is imported; left to the browser, it would take the page's place.
+  chooseFile(".toml,.json,.yaml,.yml,.sh,.bat,.cmd,text/plain", importFile);
+// A file dropped anywhere is imported; otherwise the browser would open it in place of the page.
 document.addEventListener("dragover", (event) => {
   if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
 });
@@ -47,27 +47,27 @@ document.addEventListener("drop", (event) => {
   if (!files?.length || event.defaultPrevented) return;
   event.preventDefault();
   if (files.length > 1) {
-    const remedy = "Pictures are named by their folder, on the Dataset tab.";
+    const remedy = "Give images by their folder, on the Dataset tab.";
     return toast(`Drop one settings file at a time. ${remedy}`, { kind: "error" });
   }
-  sendFile(files[0], importChosen);
+  sendFile(files[0], importFile);
 });
-// Settings of another trainer: nothing is taken before its difference was seen.
-on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
+// Settings of another trainer: nothing is loaded before a person has seen what changes.
+on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
   const box = openDialog(
     `Import ${name}`,
     el(
       "p",
       { class: "note" },
       rows.length
-        ? `Read as ${kind}. Taking it changes ${formatCount(rows.length, "setting")}, listed below. ${rest}`
-        : `Read as ${kind}. The form already shows exactly this.`,
+        ? `Read as ${kind}. Loading it changes ${formatCount(rows.length, "setting")}, listed below. ${rest}`
+        : `Read as ${kind}. The page already has exactly these settings.`,
     ),
     rows.length ? differenceTable(rows) : null,
     groups.map(({ title, notes }) =>
       el(
         "details",
-        { class: "brought", open: title.startsWith("Not imported") || null },
+        { class: "import-notes", open: title.startsWith("Not imported") || null },
         el("summary", {}, `${title} (${notes.length})`),
         el(
           "ul",
@@ -76,7 +76,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
         ),
       ),
     ),
-    off.length ? el("p", { class: "note" }, `Empty or off there, so nothing is lost: ${off.join(", ")}`) : null,
+    off.length ? el("p", { class: "note" }, `Empty or off in that file, so nothing is lost: ${off.join(", ")}`) : null,
     el(
       "div",
       { class: "buttons" },
@@ -87,7 +87,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
           "data-do": "take-import",
           onclick: () => (box.close(), sendRequest("take-import", { name })),
         },
-        "Take these settings",
+        "Load these settings",
       ),
       wantsDataset
         ? el(
@@ -97,7 +97,7 @@ on("brought", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
               onclick: () =>
                 chooseFile(".toml,.json", (_, dataset) => (box.close(), sendRequest("import", { ...sent, dataset }))),
             },
-            "Add its data set file…",
+            "Add its dataset file…",
           )
         : null,
     ),

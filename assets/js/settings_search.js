@@ -1,4 +1,4 @@
-// Finds settings by their names here and in other trainers, and by their help.
+// Finds settings by their names here and in other trainers, and by their help texts.
 
 import { pageState } from "./state.js";
 

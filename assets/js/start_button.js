@@ -5,7 +5,7 @@ import { el, setText } from "./dom.js";
 import { emit, on } from "./state.js";
 import { openTab } from "./tabs.js";
 
-// The key that the page's own keys are pressed with.
+// The modifier key of the page's shortcuts.
 export const commandKey = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
 
 let starting = null;
@@ -17,7 +17,7 @@ export const startTraining = () => {
   starting = setTimeout(ready, 20000);
   sendRequest("start");
 };
-// The button that stands in the bar.
+// The button in the bar.
 export const startButton = el(
   "button",
   {

@@ -1,9 +1,9 @@
-// Holds what the server last said about the form, and passes news between the modules of the page.
+// Holds the server's latest state of the form, and passes events between the modules of the page.
 
 /** @import { News, PageState } from "./server" */
 
 /** @type {PageState} */
-export const pageState = { desk: {}, problems: [], presets: [], settings: [], runs: [] };
+export const pageState = { draft: {}, problems: [], presets: [], settings: [], runs: [] };
 
 const listeners = new Map();
 /**

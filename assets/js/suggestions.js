@@ -2,11 +2,11 @@
 
 import { el } from "./dom.js";
 
-// source(text) -> items {label, detail, value}; pick(item) is called with the chosen one.
+// source(text) -> items {label, detail, value}; pick(item) is called with the selected one.
 export const suggest = (box, source, pick, { minimum = 0, name = "Suggestions" } = {}) => {
   let items = [];
   let at = -1;
-  let turn = 0;
+  let requests = 0;
   let list = null;
   const id = `list-${Math.random().toString(36).slice(2, 9)}`;
   box.setAttribute("role", "combobox");
@@ -62,18 +62,18 @@ export const suggest = (box, source, pick, { minimum = 0, name = "Suggestions" }
     at = -1;
   };
   const update = async () => {
-    const mine = ++turn;
+    const number = ++requests;
     const text = box.value;
-    let found = [];
+    let answer = [];
     if (text.length >= minimum) {
       try {
-        found = await source(text);
+        answer = await source(text);
       } catch {
-        found = [];
+        answer = [];
       }
     }
-    if (mine !== turn || document.activeElement !== box) return;
-    items = found;
+    if (number !== requests || document.activeElement !== box) return;
+    items = answer;
     show();
   };
   box.addEventListener("input", update);

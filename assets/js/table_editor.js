@@ -1,4 +1,4 @@
-// Edits a list of things, one card a row: image folders, sample prompts.
+// Edits a list of rows (image folders, sample prompts), one box for each row.
 
 import { el, fill } from "./dom.js";
 import { drawIcon } from "./icons.js";
@@ -20,7 +20,7 @@ export const editTable = (element, props, changed, watch) => {
   let columns = [];
   let rows = [];
 
-  // The same object that the server sent must not be edited in place: a change has to be a new value.
+  // The object that the server sent must not be edited in place: a change has to be a new value.
   const publish = (redraw) => {
     clearTimeout(pause);
     props.value = rows.map((row) => ({ ...row }));
@@ -97,7 +97,7 @@ export const editTable = (element, props, changed, watch) => {
     const [row] = rows.splice(at, 1);
     publish(true);
     const back = () => (rows.splice(at, 0, row), publish(true));
-    toast(`${setting.label}: row ${at + 1} is removed.`, { action: "Undo", onaction: back });
+    toast(`${setting.label}: row ${at + 1} removed.`, { action: "Undo", onaction: back });
   };
   const tool = (label, icon, onclick, disabled) =>
     el(
@@ -143,15 +143,15 @@ export const editTable = (element, props, changed, watch) => {
       el(
         "button",
         { type: "button", class: "small add", onclick: () => (rows.push(fresh()), publish(true), focusLast()) },
-        `+ Add ${rows.length ? "another" : "one"}`,
+        rows.length ? "+ Add another" : "+ Add",
       ),
     );
     markProblems(pageState.problems);
     markLacking();
   };
-  // What the chosen family lacks is not shown, unless somebody set it.
+  // What the chosen family lacks is hidden, unless somebody set it.
   const markLacking = () => {
-    const lacking = pageState.desk.lackingColumns || [];
+    const lacking = pageState.draft.lackingColumns || [];
     root
       .querySelectorAll("[data-column]")
       .forEach((node) => node.classList.toggle("is-lacking", lacking.includes(node.dataset.column)));
@@ -169,16 +169,16 @@ export const editTable = (element, props, changed, watch) => {
     }
   };
 
-  const take = () => {
+  const readValue = () => {
     setting = pageState.settings.find((s) => s.id === field.id);
     if (!setting) return;
     columns = setting.columns;
     rows = (Array.isArray(props.value) ? props.value : []).map((row) => ({ ...row }));
     draw();
   };
-  watch("value", take);
+  watch("value", readValue);
   on("problems", markProblems);
-  on("desk", markLacking);
-  on("settings", take);
-  take();
+  on("draft", markLacking);
+  on("settings", readValue);
+  readValue();
 };

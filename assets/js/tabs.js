@@ -1,4 +1,4 @@
-// Opens tabs, tells which one is open, and remembers it for a refreshed page.
+// Opens tabs, knows which one is open, and remembers it for a refreshed page.
 
 const SELECTOR = "#tabs button[role=tab]";
 /** @type {() => HTMLElement[]} */
@@ -10,7 +10,7 @@ export const openTab = (title) => {
   if (tab && tab.getAttribute("aria-selected") !== "true") tab.click();
   return Boolean(tab);
 };
-// A refreshed page shows the tab that it showed. Private windows may refuse storage: then it begins anew.
+// A refreshed page shows the tab that it showed. Where storage is refused, it starts with the first tab.
 const TAB = "monotile-tab";
 export const keptTab = () => {
   try {

@@ -1,4 +1,4 @@
-// Shows the pictures of a scan, a page at a time.
+// Shows the images of a scan, a page at a time.
 
 import { openCaption } from "./caption_dialog.js";
 import { el, fill } from "./dom.js";
@@ -6,30 +6,30 @@ import { address, getJson } from "./http.js";
 import { showError } from "./toasts.js";
 
 let page = 0;
-let onwritten = () => {};
+let onCaption = () => {};
 
-// Of another scan the first page is shown.
+// A new scan starts at its first page.
 export const showFirstPage = () => {
   page = 0;
 };
-// changed: called when a caption is another now.
+// changed: called after a caption was saved or undone.
 export const drawThumbnails = (changed) => {
-  onwritten = changed;
+  onCaption = changed;
   loadPage();
 };
 
 const captionLine = (index, caption) =>
   el("span", { class: caption ? "" : "missing", "data-caption": index }, caption || "no caption");
-const written = (index, caption) => {
+const showCaption = (index, caption) => {
   document.querySelector(`#thumbs [data-caption="${index}"]`)?.replaceWith(captionLine(index, caption));
-  onwritten();
+  onCaption();
 };
 const loadPage = async () => {
   const node = document.getElementById("thumbs");
   if (!node) return;
   let answer;
   try {
-    answer = await getJson("/look/items", { page });
+    answer = await getJson("/scan/items", { page });
   } catch (error) {
     return showError(error);
   }
@@ -43,12 +43,12 @@ const loadPage = async () => {
           "button",
           {
             class: "picture",
-            title: "Show it large, and write its caption",
+            title: "Show this image and edit its caption",
             "aria-label": `Caption of ${item.name}`,
-            onclick: () => openCaption(answer.look, item.index, written),
+            onclick: () => openCaption(answer.scan, item.index, showCaption),
           },
           el("img", {
-            src: address("/thumb", { look: answer.look, item: item.index }),
+            src: address("/thumb", { scan: answer.scan, item: item.index }),
             alt: "",
             loading: "lazy",
             width: item.width,
@@ -65,14 +65,14 @@ const loadPage = async () => {
       ),
     ),
   );
-  const turn = (by) => ((page += by), loadPage());
+  const turnPage = (by) => ((page += by), loadPage());
   fill(
     node.nextElementSibling,
     answer.pages > 1
       ? [
-          el("button", { class: "small", disabled: page === 0, onclick: () => turn(-1) }, "← Before"),
+          el("button", { class: "small", disabled: page === 0, onclick: () => turnPage(-1) }, "← Previous"),
           el("span", { class: "note" }, `Page ${page + 1} of ${answer.pages}`),
-          el("button", { class: "small", disabled: page >= answer.pages - 1, onclick: () => turn(1) }, "Next →"),
+          el("button", { class: "small", disabled: page >= answer.pages - 1, onclick: () => turnPage(1) }, "Next →"),
         ]
       : null,
   );

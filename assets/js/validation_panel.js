@@ -15,48 +15,52 @@ export const drawValidation = (ui, rows = [], status) => {
     return fillEmpty(
       ui.validation,
       status,
-      "No measurement yet. Hold pictures out on the Dataset tab, or name validation folders on the Sampling tab.",
-      "Nothing was measured.",
+      "No validation loss yet. Set a validation split on the Dataset tab, or validation folders on the Sampling tab.",
+      "This run measured no validation loss.",
     );
   const sets = [...new Set(rows.map((r) => r.set))];
   fill(
     ui.validation,
     el(
-      "table",
-      { class: "facts numbers" },
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Validation loss" },
       el(
-        "thead",
-        {},
+        "table",
+        { class: "facts numbers" },
         el(
-          "tr",
+          "thead",
           {},
-          ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        sets.map((name) => {
-          const mine = rows.filter((r) => r.set === name);
-          const first = mine[0];
-          const latest = mine[mine.length - 1];
-          const lowest = mine.reduce((a, b) => (b.loss < a.loss ? b : a));
-          const change = mine.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
-          return el(
+          el(
             "tr",
-            { "data-set": name },
-            el("td", {}, name),
-            el("td", {}, formatNumber(first.loss)),
-            el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
-            el(
-              "td",
-              { class: change === null ? "" : change <= 0 ? "good" : "warn" },
-              change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
-            ),
-            el("td", {}, formatNumber(lowest.loss)),
-            el("td", {}, String(lowest.step)),
-          );
-        }),
+            {},
+            ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          sets.map((name) => {
+            const ofSet = rows.filter((r) => r.set === name);
+            const first = ofSet[0];
+            const latest = ofSet[ofSet.length - 1];
+            const lowest = ofSet.reduce((a, b) => (b.loss < a.loss ? b : a));
+            const change = ofSet.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
+            return el(
+              "tr",
+              { "data-set": name },
+              el("td", {}, name),
+              el("td", {}, formatNumber(first.loss)),
+              el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
+              el(
+                "td",
+                { class: change === null ? "" : change <= 0 ? "good" : "warn" },
+                change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
+              ),
+              el("td", {}, formatNumber(lowest.loss)),
+              el("td", {}, String(lowest.step)),
+            );
+          }),
+        ),
       ),
     ),
     sigmaTable(rows),

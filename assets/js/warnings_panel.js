@@ -1,10 +1,10 @@
-// Draws what a run warned of.
+// Shows a run's warnings.
 
 import { el, fill } from "./dom.js";
 import { formatCount } from "./format.js";
 /** @import { RunFacts } from "./server" */
 
-// A graph beyond the plan is an alarm: it stands on top, with what ends it.
+// A recompile after warm-up is an alarm: it is at the top, with its fix.
 /**
  * @param {RunFacts["recompiles"]} recompiles
  */
@@ -16,10 +16,10 @@ const alarm = (recompiles) => {
     "div",
     { class: "trouble", id: "recompile-alarm", role: "alert" },
     el("strong", {}, `${count}: ${last.reason || "torch gave no reason"}.`),
-    last.setting ? el("p", { class: "remedy" }, `Ends it: ${last.setting}.`) : null,
+    last.setting ? el("p", { class: "remedy" }, `Fix: ${last.setting}.`) : null,
   );
 };
-// The newest in full; a data set's oddities, told before the first step, must not push the run out of sight.
+// The newest in full; a dataset's warnings, which come before the first step, must not push the run out of sight.
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {RunFacts["warnings"]} list

@@ -1,4 +1,4 @@
-// Points out the demo to who is here for the first time, until there is a run or another form.
+// Explains the demo to people who are here for the first time, until there is a run or the settings change.
 
 import { el, fill, whenPresent } from "./dom.js";
 import { on, pageState } from "./state.js";
@@ -9,20 +9,21 @@ let runs = null;
 
 const draw = () => {
   if (!node) return;
-  const { preset, changed } = pageState.desk;
+  const { preset, changed } = pageState.draft;
   const shown = runs?.length === 0 && preset === "demo" && !(changed || []).length;
   node.hidden = !shown;
   if (!shown || node.childElementCount) return;
   const link = (title) => el("button", { class: "link", onclick: () => openTab(title) }, title);
   fill(
     node,
-    el("strong", {}, "The demo is laid out. "),
-    "Start training teaches a small model a creature that it has never seen: some minutes, without a GPU too. ",
-    "For a LoRA of your own, give the base model under ",
+    el("strong", {}, "The demo is ready to start. "),
+    "Press Start training to teach a small model a creature that it has never seen. ",
+    "It takes some minutes, also without a GPU. ",
+    "For your own LoRA, choose a base model on the ",
     link("Model"),
-    " and your pictures under ",
+    " tab and your images on the ",
     link("Dataset"),
-    ", or begin with a preset for your GPU.",
+    " tab, or load a preset for your GPU.",
   );
 };
 whenPresent("#bar-root", (bar) => {
@@ -30,5 +31,5 @@ whenPresent("#bar-root", (bar) => {
   bar.append(node);
   draw();
 });
-on("runs", (found) => ((runs = found), draw()));
-on("desk", draw);
+on("runs", (list) => ((runs = list), draw()));
+on("draft", draw);

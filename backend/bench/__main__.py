@@ -1,16 +1,16 @@
-"""`python -m backend.bench`: compile variants on random weights at real widths, each in its own process, interleaved.
+"""Measures compile variants on random weights at real widths, each in its own process: `python -m backend.bench`.
 
     python -m backend.bench --size flux --layers 4,8 --variants eager,auto,static:sdpa,exact --checkpointing on,off
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
     python -m backend.bench --rehearse sdxl --work DIR
 
-Rows land in OUT/NAME/results.csv as they are measured, beside losses.csv and meta.json; from those with `--out
+Rows are written to OUT/NAME/results.csv as they are measured, with losses.csv and meta.json; from those with `--out
 docs/benchmarks`, `python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a
-variant compiles into an empty cache (cold), the later ones start warm. With `--budget-s` nothing is begun that would
-not end in time; the same command again goes on.
+variant compiles into an empty cache (cold), the later ones start warm. With `--budget-s` nothing is started that would
+not end in time; the same command again continues.
 
-Where a card is lent by the minute, `--together N` compiles and warms up N processes side by side and then times them
+Where a GPU is paid by the minute, `--together N` compiles and warms up N processes side by side and then times them
 one after another, the others idle: their steps are as alone, their compile times are not taken. `--fill` compiles all
 variants into their caches and records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and
 no times, so that its processes may run at once too.
@@ -44,7 +44,7 @@ from backend.config.schema import by_path
 
 log = logging.getLogger(__name__)
 
-# Apart from the published records: a command that is found there would show another machine's numbers as measured here.
+# Not the published records: the table would show another machine's numbers as measured here.
 OUT = ROOT / "bench"
 
 
@@ -54,45 +54,63 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
         "--variants",
-        help=f"names by comma: eager, whole, auto, dynamic, static:ROUTE, exact; when left out {','.join(DEFAULT)}, "
-        "or all of a protocol's",
+        help=f"names by comma: eager, whole, auto, dynamic, static:ROUTE, exact (default: {','.join(DEFAULT)}, "
+        "or all of a protocol)",
     )
-    add("--checkpointing", default="on,off", help="by comma: on (block), off, auto, offload, selective")
-    add("--repeats", type=int, default=3, help="processes of each variant; the first is cold")
+    add("--checkpointing", default="on,off", help="separated by commas: on (block), off, auto, offload, selective")
+    add(
+        "--repeats",
+        type=int,
+        default=3,
+        help="processes of each variant; the first one starts with an empty compile cache",
+    )
     for name, each in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
-    add("--protocol", choices=["seed000"], help="the table of the document that static tokens come from")
+    add(
+        "--protocol", choices=["seed000"], help="a fixed set of settings and variants: static tokens on FLUX, 182 steps"
+    )
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
     add("--losses", action="store_true", help="record and compare losses alone, no time")
     add("--fill", action="store_true", help="only compile into the caches, for --warm")
     add("--warm", action="store_true", help="measure warm starts alone, from caches made by --fill")
-    add("--together", type=int, default=1, help="processes that get ready side by side and are timed one by one")
-    add("--at-once", type=int, default=4, help="processes side by side under --fill and --losses")
+    add(
+        "--together",
+        type=int,
+        default=1,
+        help="processes that start and compile at the same time and are timed one by one",
+    )
+    add("--at-once", type=int, default=4, help="processes at the same time with --fill and --losses")
     add("--budget-s", type=float, help="seconds in which the command must end")
-    add("--out", type=Path, default=OUT, help="folder of the records: bench; those that are published, docs/benchmarks")
-    add("--name", help="name of this record; the size and the kind when left out")
-    add("--commit", help="commit to record, where git can't be asked")
+    add(
+        "--out",
+        type=Path,
+        default=OUT,
+        help="folder of the records (default: bench; published records are in docs/benchmarks)",
+    )
+    add("--name", help="name of this record (default: size and kind)")
+    add("--commit", help="commit to record, where git is not available")
     add("--rehearse", metavar="SIZE", help="train a whole run on random weights instead: --rehearse SIZE --help")
-    add("--keep-going", action="store_true", help="measure again what the record already holds")
+    add("--keep-going", action="store_true", help="measure again what the record already has")
     return parser
 
 
-def specs_of(given: argparse.Namespace) -> list[Spec]:
+def specs_of(options: argparse.Namespace) -> list[Spec]:
     """The measurements of one repetition, in order. ValueError for a name or number that means nothing."""
-    general = Spec(variant="eager", size=given.size, **{name: _value(given, name) for name in OPTIONS})
-    if general.layers and len(general.layers) != len(SIZES[given.size].layers):
+    general = Spec(variant="eager", size=options.size, **{name: _value(options, name) for name in OPTIONS})
+    if general.layers and len(general.layers) != len(SIZES[options.size].layers):
         text = ",".join(map(str, general.layers))
-        like = ",".join(map(str, SIZES[given.size].layers))
+        like = ",".join(map(str, SIZES[options.size].layers))
         raise ValueError(
-            f"--layers is {text!r}; for {given.size} it must be {len(SIZES[given.size].layers)} numbers, such as {like}"
+            f"--layers is {text!r}; for {options.size} it must be {len(SIZES[options.size].layers)} numbers, "
+            f"such as {like}"
         )
-    if given.protocol == "seed000":
-        return seed000.specs(general, _names(given, seed000.TITLES))
-    asked = [variant(name) for name in _names(given)]
-    names = [each.name for each in asked if not SIZES[given.size].lacks(each.mode)]
+    if options.protocol == "seed000":
+        return seed000.specs(general, _names(options, seed000.TITLES))
+    requested = [variant(name) for name in _names(options)]
+    names = [each.name for each in requested if not SIZES[options.size].lacks(each.mode)]
     kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
-    settings = [(part != "off", kinds[part]) for part in given.checkpointing.replace(" ", "").split(",")]
-    if given.exactness:
+    settings = [(part != "off", kinds[part]) for part in options.checkpointing.replace(" ", "").split(",")]
+    if options.exactness:
         return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
@@ -103,17 +121,17 @@ def specs_of(given: argparse.Namespace) -> list[Spec]:
     ]
 
 
-def left_out(given: argparse.Namespace) -> list[str]:
+def left_out(options: argparse.Namespace) -> list[str]:
     """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
-    size = SIZES[given.size]
-    modes = dict.fromkeys(variant(name).mode for name in _names(given))
-    return [f"left out: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
+    size = SIZES[options.size]
+    modes = dict.fromkeys(variant(name).mode for name in _names(options))
+    return [f"skipped: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
 
 
-def _names(given: argparse.Namespace, usual: Iterable[str] = DEFAULT) -> list[str]:
+def _names(options: argparse.Namespace, usual: Iterable[str] = DEFAULT) -> list[str]:
     """The variants asked for, `usual` when none are."""
-    asked = usual if given.variants is None else given.variants.split(",")
-    return [name.strip() for name in asked if name.strip()]
+    requested = usual if options.variants is None else options.variants.split(",")
+    return [name.strip() for name in requested if name.strip()]
 
 
 def _reading(each: Any) -> dict[str, Any]:
@@ -131,23 +149,23 @@ def _reading(each: Any) -> dict[str, Any]:
     }
 
 
-def _value(given: argparse.Namespace, name: str) -> Any:
+def _value(options: argparse.Namespace, name: str) -> Any:
     """An option as a spec holds it. ValueError for numbers by comma that are none."""
-    value, default = getattr(given, name), OPTIONS[name].default
+    value, default = getattr(options, name), OPTIONS[name].default
     if default is True:
         return value == "on"
     if not isinstance(default, tuple):
         return value
     parts = [part.strip() for part in (value or "").split(",") if part.strip()]
     if not all(part.isdigit() for part in parts):
-        raise ValueError(f"--{name.replace('_', '-')} is {value!r}; it must be numbers by comma")
+        raise ValueError(f"--{name.replace('_', '-')} is {value!r}; it must be numbers, separated by commas")
     numbers = tuple(map(int, parts))
-    # The size's own, given by hand, is the same measurement.
-    return () if name == "layers" and numbers == SIZES[given.size].layers else numbers
+    # The size's own number, typed in, is the same measurement.
+    return () if name == "layers" and numbers == SIZES[options.size].layers else numbers
 
 
 class _Clock:
-    """What is left of the budget, and whether a measurement still fits by what its like took."""
+    """The rest of the time budget, and whether a measurement still fits into it."""
 
     def __init__(self, budget: float | None) -> None:
         self._end = None if budget is None else time.monotonic() + budget
@@ -177,56 +195,56 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
 def _measure(arguments: Sequence[str], write: Callable[[str], object]) -> int:
     """Measure, record and write the table; 1 when nothing could be measured."""
     parser = _parser()
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        specs = specs_of(given)
+        specs = specs_of(options)
     except (ValueError, KeyError) as error:
         parser.error(str(error))
-    kind = "exactness" if given.exactness else "loss" if given.losses else given.protocol or "compile"
-    name = given.name or f"{given.size}-{kind}"
-    # Not the record's folder: compilers want a short path, and a cache is no record.
+    kind = "exactness" if options.exactness else "loss" if options.losses else options.protocol or "compile"
+    name = options.name or f"{options.size}-{kind}"
+    # Not the record's folder: compilers need a short path, and a cache is not a record.
     caches = Path(os.environ.get("MONOTILE_BENCH_CACHE") or tempfile.gettempdir()) / f"mtb-{name}"
-    if given.fill:
-        return _fill(specs, caches, given.at_once, _Clock(given.budget_s), write)
-    record = Record.open(given.out / name, kind, arguments, given.commit)
+    if options.fill:
+        return _fill(specs, caches, options.at_once, _Clock(options.budget_s), write)
+    record = Record.open(options.out / name, kind, arguments, options.commit)
     before = len(record.rows)
-    repeats = 1 if given.exactness or given.protocol else given.repeats
-    clock = _Clock(given.budget_s)
-    write("".join(f"{line}\n" for line in left_out(given)))
-    first = 1 if given.warm else 0  # the cold one is 0
+    repeats = 1 if options.exactness or options.protocol else options.repeats
+    clock = _Clock(options.budget_s)
+    write("".join(f"{line}\n" for line in left_out(options)))
+    first = 1 if options.warm else 0  # the cold one is 0
 
     def cache_of(spec: Spec) -> Path:
         return caches / _short(spec)
 
     def begun(repeat: int, spec: Spec) -> bool:
         """Whether to measure it now; its cache is as the repetition wants it."""
-        if record.has(spec, repeat) and not given.keep_going:
+        if record.has(spec, repeat) and not options.keep_going:
             return False
         if not clock.fits(spec):
-            write(f"no time left for {spec.variant}, run the command again to go on\n")
+            write(f"no time left for {spec.variant}: run the command again to continue\n")
             return False
         if repeat == 0:
             shutil.rmtree(cache_of(spec), ignore_errors=True)
         elif variant(spec.variant).compile and not cache_of(spec).is_dir():
-            write(f"{spec.variant} has no cache to start warm from: run the command with --fill first\n")
+            write(f"{spec.variant} has no compile cache for a warm start: run the command with --fill first\n")
             return False
         return True
 
     def ended(repeat: int, spec: Spec, answer: Answer) -> None:
         clock.note(spec, answer["process_s"])
         record.add(spec, repeat, answer)
-        write(_told(spec, answer))
+        write(_result_line(spec, answer))
 
     def measured(repeat: int, some: Sequence[Spec]) -> None:
         with_caches = [replace(spec, cache_dir=str(cache_of(spec))) for spec in some if begun(repeat, spec)]
-        if given.together > 1 and with_caches:
+        if options.together > 1 and with_caches:
             run_together(with_caches, clock.left(), partial(ended, repeat))
             return
         for spec in with_caches:
             ended(repeat, spec, run_worker(spec, clock.left()))
 
-    jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in _parts(specs, given.together)]
-    with ThreadPoolExecutor(given.at_once if given.losses else 1) as pool:
+    jobs = [(repeat, part) for repeat in range(first, first + repeats) for part in _parts(specs, options.together)]
+    with ThreadPoolExecutor(options.at_once if options.losses else 1) as pool:
         for done in [pool.submit(measured, *job) for job in jobs]:
             done.result()
     write(_origin(record, before))
@@ -241,12 +259,12 @@ def _parts(specs: list[Spec], together: int) -> list[list[Spec]]:
 
 
 def _origin(record: Record, before: int) -> str:
-    """Where the table's numbers are from. before: rows that the record held when the command began."""
+    """Where the table's numbers are from. before: rows that the record had when the command began."""
     device, torch = record.meta.get("device", "unknown device"), record.meta["versions"].get("torch")
-    said = ""
+    note = ""
     if before and len(record.rows) == before:
-        said = " Nothing was measured now: it held all of this. --keep-going measures again, --name begins another."
-    return f"Record {record.folder}, {device}, torch {torch}.{said}\n"
+        note = " Nothing was measured now: the record has all of this. Use --keep-going to measure again, or --name."
+    return f"Record {record.folder}, {device}, torch {torch}.{note}\n"
 
 
 def _fill(specs: Sequence[Spec], caches: Path, at_once: int, clock: _Clock, write: Callable[[str], object]) -> int:
@@ -254,25 +272,25 @@ def _fill(specs: Sequence[Spec], caches: Path, at_once: int, clock: _Clock, writ
 
     def filled(spec: Spec) -> bool:
         answer = run_worker(replace(spec, steps=1, validate=False, cache_dir=str(caches / _short(spec))), clock.left())
-        write(_told(spec, answer))
+        write(_result_line(spec, answer))
         return answer["ok"]
 
     with ThreadPoolExecutor(at_once) as pool:
         return 0 if all(list(pool.map(filled, [spec for spec in specs if variant(spec.variant).compile]))) else 1
 
 
-def _told(spec: Spec, answer: dict[str, Any]) -> str:
+def _result_line(spec: Spec, answer: dict[str, Any]) -> str:
     """A line about one worker's answer."""
-    said = "" if answer["ok"] else f": {answer['error']}"
+    error = "" if answer["ok"] else f": {answer['error']}"
     checkpointing = (spec.checkpointing_kind or "on") if spec.checkpointing else "off"
-    return f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{said}\n"
+    return f"{spec.variant}, checkpointing {checkpointing}, {answer['process_s']:.0f} s{error}\n"
 
 
 def _short(spec: Spec) -> str:
     """Name of the compile cache of one variant and its settings: no two share kernels, recorded or not."""
     settings = (getattr(spec, name) for name in SETTINGS if name != "cuda_graphs")
-    told = [spec.variant, spec.checkpointing, *settings]
-    return f"{spec.variant.replace(':', '-')}-{zlib.crc32(repr(told).encode()):08x}"
+    key = [spec.variant, spec.checkpointing, *settings]
+    return f"{spec.variant.replace(':', '-')}-{zlib.crc32(repr(key).encode()):08x}"
 
 
 def _to_stdout(text: str) -> None:

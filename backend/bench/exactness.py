@@ -1,4 +1,4 @@
-"""How exact a route is at full width: padded bf16 and unpadded bf16, each against an unpadded float32 run."""
+"""Measures how exact a route is at full width: padded and unpadded bf16, each compared with an unpadded float32 run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
 
     torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen, size = variant(spec.variant), SIZES[spec.size]
+    kind, size = variant(spec.variant), SIZES[spec.size]
     model, lora = build(spec, device)
     source = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
@@ -50,11 +50,11 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
 
     half = spec.autocast and dtype != torch.float32
     bare = run(model, ShapeRuntime(route=MaskedSdpa()), half)
-    padded = run(model, shapes_of(spec, chosen, device), half)
+    padded = run(model, shapes_of(spec, kind, device), half)
     exact = run(copy.deepcopy(model).float(), ShapeRuntime(route=MaskedSdpa()), False)
 
-    def error(found: Any, wanted: Any) -> float:
-        return ((found - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()).item()
+    def error(result: Any, reference: Any) -> float:
+        return ((result - reference).square().mean().sqrt() / reference.square().mean().sqrt()).item()
 
     return {
         "padding": (size.tokens - min(tokens)) * size.pictures,

@@ -28,14 +28,14 @@ class Group:
 
     @property
     def like(self) -> tuple[str, ...]:
-        """What an eager run must share to be its measure: the work, not how it is compiled."""
+        """What an eager run must share to be comparable: the work, not how it is compiled."""
         of_the_way = ("backend", "compile_mode", "memory_budget", "fused_lora", "cuda_graphs")
         names = [name for name in SETTINGS if name not in of_the_way]
         return tuple(self.rows[0][name] or default_of(name) for name in names)
 
     @property
     def plain(self) -> bool:
-        """Whether this is what the others are held against: eager, kernel by kernel."""
+        """Whether this is what the others are compared with: eager, kernel by kernel."""
         return self.variant == "eager" and self.rows[0]["cuda_graphs"] in ("", "0")
 
     @property
@@ -55,13 +55,13 @@ class Group:
 
     def name(self, leave_out: Sequence[str] = ()) -> str:
         """The variant with its settings, those in `leave_out` left out."""
-        said = self.settings(leave_out)
-        return f"{self.variant} ({said})" if said else self.variant
+        settings = self.settings(leave_out)
+        return f"{self.variant} ({settings})" if settings else self.variant
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
     """Rows by variant and settings, in the order of their first row."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    members_of: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] or default_of(name) for name in _KEY), []).append(row)
-    return [Group(key[0], key[1] == "1", tuple(members)) for key, members in found.items()]
+        members_of.setdefault(tuple(row[name] or default_of(name) for name in _KEY), []).append(row)
+    return [Group(key[0], key[1] == "1", tuple(members)) for key, members in members_of.items()]

@@ -1,4 +1,4 @@
-"""The graphs that a measurement should make: its steps' shapes, counted as the shape plan of a run counts them."""
+"""Counts the graphs that a measurement should make, as the shape plan of a run counts them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def step_shape(stream: Stream, step: int, shapes: ShapeRuntime) -> Shape:
     return Shape(image, text, len(rows))
 
 
-def planned_graphs(chosen: Variant, classes: int, stream: Stream, shapes: ShapeRuntime, steps: int) -> int:
+def planned_graphs(kind: Variant, classes: int, stream: Stream, shapes: ShapeRuntime, steps: int) -> int:
     """Graphs of `steps` training steps of a variant; classes: block classes that it compiles, 0 for none."""
-    counter = GraphCounter(shapes.mode, chosen.dynamic)
+    counter = GraphCounter(shapes.mode, kind.dynamic)
     for step in range(steps):
         counter.call(step_shape(stream, step, shapes), training=True)
     most = len(counter.graphs)
-    return classes * (most if chosen.limit is None else min(most, chosen.limit))
+    return classes * (most if kind.limit is None else min(most, kind.limit))

@@ -1,4 +1,4 @@
-"""The bench's worker processes: one alone, or several that get ready side by side and are timed one after another."""
+"""Runs the bench's worker processes: one alone, or several that start together and are timed one by one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A denoiser's weights that no file holds: drawn tensor by tensor, in the place of the files that a run reads.
+"""Makes a denoiser's weights at random, tensor by tensor, in place of the files that a run reads.
 
-So the bench builds a model as a run loads one: never whole on the card where blocks are swapped or quantised.
+So the bench builds a model as a run loads one: never whole on the GPU where blocks are swapped or quantised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backend.models.common import skeleton
 
 @dataclass(frozen=True)
 class RandomTensor:
-    """The weight called `name`, drawn anew at each reading; the same on one kind of device."""
+    """The weight called `name`, drawn again at each reading; always the same on one kind of device."""
 
     name: str
     shape: tuple[int, ...]

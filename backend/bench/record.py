@@ -1,4 +1,4 @@
-"""A bench's record on disk: results.csv, losses.csv and meta.json, written row by row."""
+"""Keeps a bench's record on disk: results.csv, losses.csv and meta.json, written row by row."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ def text(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    numbers = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for name in ("torch", "triton", "diffusers", "peft", "flash-attn", "flash-attn-4"):
         try:
-            found[name] = importlib.metadata.version(name)
+            numbers[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def commit_of(root: Path = ROOT) -> str:
-    """The checked-out commit, marked when files differ from it; "unknown" where git can't be asked."""
+    """The checked-out commit, marked when files differ from it; "unknown" where git is not available."""
     try:
         ask = {"cwd": root, "capture_output": True, "text": True, "timeout": 20}
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], check=True, **ask).stdout.strip()
@@ -94,7 +94,7 @@ def commit_of(root: Path = ROOT) -> str:
 
 
 class Record:
-    """Rows and meta data of one bench; an existing folder is gone on with."""
+    """Rows and meta data of one bench; an existing folder is continued."""
 
     def __init__(self, folder: Path, meta: dict[str, Any], rows: list[dict[str, str]], losses: list[list[str]]) -> None:
         self.folder, self.meta, self.rows, self._losses = folder, meta, rows, losses
@@ -102,7 +102,7 @@ class Record:
 
     @classmethod
     def open(cls, folder: Path, kind: str, command: Sequence[str], commit: str | None = None) -> Record:
-        """The record in `folder`, new or gone on with. ValueError when it is of another kind."""
+        """The record in `folder`, new or continued. ValueError when it is of another kind."""
         folder.mkdir(parents=True, exist_ok=True)
         line = " ".join(["python -m backend.bench", *command])
         meta: dict[str, Any] = {"kind": kind, "commands": [], "date": time.strftime("%Y-%m-%d")}
@@ -111,7 +111,7 @@ class Record:
         if (folder / "meta.json").is_file():
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             if meta["kind"] != kind:
-                raise ValueError(f"{folder} holds a record of kind {meta['kind']}, not {kind}; give another --name")
+                raise ValueError(f"{folder} has a record of kind {meta['kind']}, not {kind}; choose another --name")
             rows = read_rows(folder)
             losses = [[row[name] for name in _LOSSES] for row in read_losses(folder)]
         if line not in meta["commands"]:
@@ -120,10 +120,10 @@ class Record:
         return cls(folder, meta, rows, losses)
 
     def has(self, spec: Spec, repeat: int) -> bool:
-        """Whether the record holds this measurement, done."""
-        wanted = {"variant": spec.variant, "checkpointing": text(spec.checkpointing), "repeat": str(repeat), "ok": "1"}
-        wanted |= {name: text(getattr(spec, name)) for name in SETTINGS}
-        return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows)
+        """Whether the record has this measurement, finished."""
+        values = {"variant": spec.variant, "checkpointing": text(spec.checkpointing), "repeat": str(repeat), "ok": "1"}
+        values |= {name: text(getattr(spec, name)) for name in SETTINGS}
+        return any(all(row[key] == value for key, value in values.items()) for row in self.rows)
 
     def add(self, spec: Spec, repeat: int, answer: dict[str, Any]) -> None:
         """Add one answer of a worker and write the files. For any thread."""
@@ -164,12 +164,12 @@ def default_of(name: str) -> str:
 
 def words(row: dict[str, str], leave_out: Sequence[str] = ()) -> str:
     """Settings of a row that are not the bench's defaults, for the variant's name; those in `leave_out` left out."""
-    said = [f"checkpointing {row['checkpointing_kind']}"] if row["checkpointing_kind"] else []
+    parts = [f"checkpointing {row['checkpointing_kind']}"] if row["checkpointing_kind"] else []
     for name, each in OPTIONS.items():
         label = each.metadata["label"]
         if label and name not in leave_out and row[name] not in ("", default_of(name)):
-            said.append(label.format(row[name].replace(" ", ", ")))
-    return ", ".join(said)
+            parts.append(label.format(row[name].replace(" ", ", ")))
+    return ", ".join(parts)
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
-"""docs/benchmarks.md and its plot, made from the records under docs/benchmarks/ and from nothing else.
+"""Makes docs/benchmarks.md and its plots from the records under docs/benchmarks/ and from nothing else.
 
     python -m backend.bench.report [--check]
 
-A test holds the committed files to what this writes. Text that no number gives (what was tried and why) is taken from
+A test compares the committed files with what this writes. Text (what was tried and why) comes from
 docs/benchmarks/notes.md.
 """
 
@@ -23,21 +23,21 @@ from backend.bench.table import common, lacking, loss_curves, loss_table, render
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-_TITLES = {"compile": "Steps", "loss": "Losses", "exactness": "Exactness", "seed000": "The protocol of seed 000"}
+_TITLES = {"compile": "Steps", "loss": "Losses", "exactness": "Exactness", "seed000": "The protocol seed000"}
 _ABOUT = {
     "compile": "Median of the repetitions. Every variant trains the same stream of batches, one bucket after another; "
     "the first pass over the buckets warms up and is not timed. Recompiles are graphs made after it that the shape "
-    "plan does not count; what it counts stands behind the graphs made, as in 2 of 2. Cold is the first process, with "
+    "plan does not count; the planned number follows the observed one, as in 2 of 2. Cold is the first process, with "
     "an empty cache; warm are the later ones. Graph GB is device memory outside of torch's allocator.",
-    "loss": "Losses alone: the processes ran side by side, so that their times say nothing.",
+    "loss": "Losses alone: the processes ran side by side, so their times are not comparable.",
     "exactness": "Root mean square error against an unpadded float32 run, relative to that run's size. Padding is "
-    "exact when the padded error is no larger than that of the unpadded bf16 run beside it.",
+    "exact when the padded error is not larger than that of the unpadded bf16 run in the same row.",
     "seed000": "r 32, learning rate 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing, random weights and "
     "images. Validation: held-out images at sigma 0.05, 0.1, 0.2, 0.35 with fixed noise.",
 }
 _ABOUT_LOSS = (
-    "Every variant's loss beside eager's, on the same batches, noise and weights. Mean difference: of the two losses "
-    "of a step, in size. Noise: the same between two runs of one variant.\n"
+    "Every variant's loss compared with eager's, on the same batches, noise and weights. Mean difference: of the two "
+    "losses of a step, in size. Noise: the same between two runs of one variant.\n"
 )
 
 _Bar = tuple[str, float, bool]
@@ -45,10 +45,10 @@ _Bar = tuple[str, float, bool]
 
 def records(folder: Path) -> list[tuple[str, dict[str, Any], list[dict[str, str]]]]:
     """(name, meta, rows) of every record under `folder`, by name."""
-    found = []
+    rows_of = []
     for meta in sorted(folder.glob("*/meta.json")):
-        found.append((meta.parent.name, json.loads(meta.read_text(encoding="utf-8")), read_rows(meta.parent)))
-    return found
+        rows_of.append((meta.parent.name, json.loads(meta.read_text(encoding="utf-8")), read_rows(meta.parent)))
+    return rows_of
 
 
 def page(folder: Path) -> str:
@@ -60,12 +60,12 @@ def page(folder: Path) -> str:
     notes = folder / "notes.md"
     if notes.is_file():
         parts.append(notes.read_text(encoding="utf-8").strip() + "\n")
-    found = records(folder)
-    if not found:
+    all_records = records(folder)
+    if not all_records:
         parts.append("No record yet.\n")
-    if any(meta["kind"] == "compile" for _, meta, _ in found):
+    if any(meta["kind"] == "compile" for _, meta, _ in all_records):
         parts.append("![Milliseconds a step](benchmarks/steps.svg)\n")
-    for name, meta, rows in found:
+    for name, meta, rows in all_records:
         versions = ", ".join(f"{key} {value}" for key, value in meta["versions"].items())
         parts.append(f"## {_TITLES.get(meta['kind'], meta['kind'])}: {name}\n")
         parts.append(_ABOUT.get(meta["kind"], "") + "\n")
@@ -117,10 +117,10 @@ def _bars(name: str, meta: dict[str, Any], rows: list[dict[str, str]]) -> Iterat
         return
     same = common(rows)
     for checkpointing in (True, False):
-        chosen = [group for group in groups(rows) if group.checkpointing is checkpointing and group.good]
-        if chosen:
+        good = [group for group in groups(rows) if group.checkpointing is checkpointing and group.good]
+        if good:
             title = f"{name}, checkpointing {'on' if checkpointing else 'off'}, {meta.get('device', '')}"
-            bars = [(g.name(same), 1000 * (g.median("s_per_step") or 0.0), g.variant == "eager") for g in chosen]
+            bars = [(g.name(same), 1000 * (g.median("s_per_step") or 0.0), g.variant == "eager") for g in good]
             yield title, bars
 
 
@@ -172,10 +172,10 @@ def files(docs: Path = DOCS) -> dict[Path, str]:
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None, docs: Path = DOCS) -> int:
-    """Write the files, or with --check say which differ; 1 when one does."""
+    """Write the files, or with --check list those that differ; 1 when one does."""
     parser = argparse.ArgumentParser(prog="python -m backend.bench.report", description="Make docs/benchmarks.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
-    given = parser.parse_args(argv)
+    parser.add_argument("--check", action="store_true", help="write nothing, list the files that differ")
+    options = parser.parse_args(argv)
     write = write or sys.stdout.write
     stale = 0
     for path, text in files(docs).items():
@@ -183,13 +183,13 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
         if current == text:
             continue
         stale = 1
-        if given.check:
-            write(f"{path} is not what the records give\n")
+        if options.check:
+            write(f"{path} is out of date: run python -m backend.bench.report\n")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)
             write(f"wrote {path}\n")
-    return stale if given.check else 0
+    return stale if options.check else 0
 
 
 if __name__ == "__main__":

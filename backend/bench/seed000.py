@@ -1,4 +1,4 @@
-"""The protocol of the document that static tokens come from (seed 000), on FLUX: its columns, its settings.
+"""Defines the protocol seed000: settings and variants that measure static tokens on FLUX.
 
 r 32, lr 5e-5, batch 2, 182 steps, seed 42, gradient checkpointing; plain, compile that falls back to eager, static
 tokens with flash-attn 2, static tokens with FlashAttention 4.
@@ -29,9 +29,9 @@ def specs(general: Spec, names: Sequence[str]) -> list[Spec]:
     from backend.bench.sizes import SIZES
     from backend.bench.work import buckets_of
 
-    strange = [name for name in names if name not in TITLES]
-    if strange:
-        raise ValueError(f"--variants has {', '.join(strange)}; the protocol seed000 has {', '.join(TITLES)}")
+    unknown = [name for name in names if name not in TITLES]
+    if unknown:
+        raise ValueError(f"--variants has {', '.join(unknown)}; the protocol seed000 has {', '.join(TITLES)}")
     warm = len(buckets_of(SIZES[general.size], exact=False))
     base = replace(
         general,

@@ -1,4 +1,4 @@
-"""Model sizes that the bench knows, as data: the denoiser's widths, and what a step holds."""
+"""Defines the model sizes of the bench: the denoiser's widths, and what a step has."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _sdxl(layers: tuple[int, ...], width: int, heads: tuple[int, ...], joint: in
 
 
 SIZES = {
-    # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any card and a bench its time.
+    # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any GPU and a bench its time.
     "flux": _flux((4, 8)),
     "flux-whole": _flux((19, 38)),
     # FLUX.1 Kontext is FLUX.1-dev with a control picture in the row: twice the tokens.

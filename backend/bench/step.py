@@ -49,30 +49,30 @@ class Step:
         return loss.detach()
 
 
-def shapes_of(spec: Spec, chosen: Variant, device: Any) -> Any:
+def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
     """Runtime of the variant; eager and the native-size variants use plain SDPA."""
     from backend.bench.work import DTYPES
     from backend.shapes import attention
     from backend.shapes.runtime import ShapeRuntime
 
     size = SIZES[spec.size]
-    if size.lacks(chosen.mode):
-        raise ValueError(size.lacks(chosen.mode))
+    if size.lacks(kind.mode):
+        raise ValueError(size.lacks(kind.mode))
     dtype = DTYPES[size.dtype]
-    if chosen.route == "unmasked":
+    if kind.route == "unmasked":
         route = _unmasked_route()
     else:
-        route = attention.choose(chosen.route, device, dtype)
+        route = attention.choose(kind.route, device, dtype)
     tokens = size.tokens * size.pictures
-    static = tokens if chosen.mode == "static" else None
-    longest = tokens + size.text_tokens if chosen.mode == "dynamic" else None
+    static = tokens if kind.mode == "static" else None
+    longest = tokens + size.text_tokens if kind.mode == "dynamic" else None
     captions, text = tuple(size.read + length for length in spec.captions) or None, size.text_tokens
-    if chosen.compile is None and size.masked_text:
+    if kind.compile is None and size.masked_text:
         # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
         captions, text = None, None
-    runtime = ShapeRuntime(chosen.mode, static, captions, text, route, longest=longest)
-    if chosen.compile is not None:
-        runtime.expect_graphs(chosen.dynamic, device, dtype)
+    runtime = ShapeRuntime(kind.mode, static, captions, text, route, longest=longest)
+    if kind.compile is not None:
+        runtime.expect_graphs(kind.dynamic, device, dtype)
     return runtime
 
 

@@ -1,4 +1,4 @@
-"""Medians of a record's rows, and the table of each kind, as Markdown."""
+"""Computes medians of a record's rows, and writes the table of each kind as Markdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from backend.bench.beside import others
 from backend.bench.groups import Group, Row, groups
+from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
 from backend.bench.sizes import SIZES
@@ -24,14 +24,14 @@ def shared(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     row, same = rows[0], common(rows)
-    said = [f"size {row['size']}"] if "size" in same else []
+    parts = [f"size {row['size']}"] if "size" in same else []
     if "layers" in same:
         layers = row["layers"].split() or [str(n) for n in SIZES[row["size"]].layers] if row["size"] in SIZES else []
-        said += [f"{' + '.join(layers)} blocks"] if layers else []
-    said += [f"{word} {row[name] or default_of(name)}" for name, word in _ALWAYS.items() if name in same]
-    said += [f"{row['steps'] or default_of('steps')} timed steps"] if "steps" in same else []
+        parts += [f"{' + '.join(layers)} blocks"] if layers else []
+    parts += [f"{word} {row[name] or default_of(name)}" for name, word in _ALWAYS.items() if name in same]
+    parts += [f"{row['steps'] or default_of('steps')} timed steps"] if "steps" in same else []
     left = words(row, [*(name for name in SETTINGS if name not in same), "layers", "steps", *_ALWAYS])
-    return ", ".join([*said, left] if left else said)
+    return ", ".join([*parts, left] if left else parts)
 
 
 def lacking(rows: Sequence[Row]) -> list[str]:
@@ -74,14 +74,14 @@ _HEADER = (
 
 
 def _compile_table(rows: list[Row]) -> str:
-    found, same = groups(rows), common(rows)
+    measured, same = groups(rows), common(rows)
     pooled: dict[tuple[bool, tuple[str, ...]], list[Row]] = {}
-    for group in found:
+    for group in measured:
         if group.plain:
             pooled.setdefault((group.checkpointing, group.like), []).extend(group.rows)
     eager = {key: Group("eager", key[0], tuple(members)).median("s_per_step") for key, members in pooled.items()}
     lines = []
-    for group in found:
+    for group in measured:
         name = group.name(same)
         checkpointing = "on" if group.checkpointing else "off"
         if not group.good:
@@ -89,7 +89,7 @@ def _compile_table(rows: list[Row]) -> str:
             lines.append([name, checkpointing, failed, *["-"] * (len(_HEADER) - 3)])
             continue
         seconds = group.median("s_per_step")
-        # Beside eager with the same settings where it was measured, else beside the plainest eager.
+        # Compared with eager of the same settings where it was measured, else with the plainest eager.
         plainest = next((base for (kind, _), base in eager.items() if kind == group.checkpointing), None)
         base = eager.get((group.checkpointing, group.like), plainest)
         times = None if seconds is None or base is None else base / seconds
@@ -110,7 +110,7 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + swap_table(found, same) + others(found)
+    return markdown(_HEADER, lines) + swap_table(measured, same) + others(measured)
 
 
 def _graphs(group: Group) -> str:
@@ -119,16 +119,16 @@ def _graphs(group: Group) -> str:
     return _shown(group.median("graphs")) + ("" if planned is None else f" of {planned:.0f}")
 
 
-def swap_table(found: Sequence[Group], same: Sequence[str]) -> str:
-    """What streaming blocks cost beside the physical limit, for rows that swap; else empty.
+def swap_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """What streaming blocks costs compared with the physical limit, for rows that swap; else empty.
 
     The limit is what the transfers of a step take by themselves at the measured rate.
     """
-    rows = [group for group in found if group.good and group.median("swap_gb")]
+    rows = [group for group in measured if group.good and group.median("swap_gb")]
     if not rows:
         return ""
-    # Held against the same work with all weights on the card.
-    unswapped = {group.unswapped: group.median("s_per_step") for group in found if not group.median("swap_gb")}
+    # Compared with the same work with all weights on the GPU.
+    unswapped = {group.unswapped: group.median("s_per_step") for group in measured if not group.median("swap_gb")}
     lines = []
     for group in rows:
         seconds, base = group.median("s_per_step"), unswapped.get(group.unswapped)
@@ -165,7 +165,7 @@ _CURVE_STEPS = 100
 
 
 def loss_table(rows: list[Row], losses: list[Row]) -> str:
-    """Loss of each variant beside eager's, step for step, for records of at least 100 steps; else empty.
+    """Loss of each variant compared with eager's, step by step, for records of at least 100 steps; else empty.
 
     The noise is how far two eager runs, or two runs of one variant, differ from each other.
     """
@@ -186,13 +186,13 @@ def loss_table(rows: list[Row], losses: list[Row]) -> str:
     for (variant, checkpointing, settings), curve in reversed(firsts.items()):
         eager = [c for key, c in firsts.items() if key[:2] == ("eager", checkpointing)]
         base = firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
-        said = ", ".join(word for word in settings.split(", ") if word and not word.endswith(" steps"))
+        title = ", ".join(word for word in settings.split(", ") if word and not word.endswith(" steps"))
         again = [c for key, c in curves.items() if key[:3] == (variant, checkpointing, settings)][1:]
         noise = max((_apart(curve, other) for other in again), default=None)
         change = None if base is None else 100 * (statistics.fmean(curve) / statistics.fmean(base) - 1)
         lines.append(
             [
-                f"{variant} ({said})" if said else variant,
+                f"{variant} ({title})" if title else variant,
                 "on" if checkpointing == "1" else "off",
                 f"{statistics.fmean(curve):.5f}",
                 f"{statistics.fmean(curve[-50:]):.5f}",
@@ -234,11 +234,11 @@ def _clock(seconds: float | None) -> str:
 
 
 def _seed000_table(rows: list[Row]) -> str:
-    found = [group for group in groups(rows) if group.good]
-    header = ["", *(TITLES.get(group.variant, group.variant) for group in found)]
+    measured = [group for group in groups(rows) if group.good]
+    header = ["", *(TITLES.get(group.variant, group.variant) for group in measured)]
 
     def line(title: str, value: Callable[[Group], Any]) -> list[str]:
-        return [title, *(value(group) for group in found)]
+        return [title, *(value(group) for group in measured)]
 
     failed = [f"{TITLES.get(g.variant, g.variant)}: {g.rows[-1]['error']}" for g in groups(rows) if not g.good]
     table = markdown(

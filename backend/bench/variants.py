@@ -1,4 +1,4 @@
-"""What the bench can measure: variants by name, and the spec of one measurement."""
+"""Defines what the bench can measure: variants by name, and the spec of one measurement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VARIANTS: dict[str, Variant] = {
             "unmasked",
             dynamic="false",
             exact=False,
-            about="static tokens padded without a mask, as in seed 000: not offered, the speed limit for static",
+            about="static tokens padded without a mask: not exact and not offered; the speed limit for static",
         ),
         Variant(
             "fallback",
@@ -56,7 +56,7 @@ VARIANTS: dict[str, Variant] = {
             compile="blocks",
             dynamic="false",
             limit=8,
-            about="compile without static tokens: the recompile limit is hit, the rest is eager (seed 000)",
+            about="compile without static tokens: the recompile limit is hit, the rest is eager",
         ),
     )
 }

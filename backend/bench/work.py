@@ -1,4 +1,4 @@
-"""The work that every variant does: a random denoiser with LoRA, and a fixed stream of batches over the buckets."""
+"""Builds the work that every variant does: a random denoiser with LoRA, and a fixed stream of batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
 
 def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
-    """Sizes (width, height) in px: seed 000's table of this token count, or the exact one; 17 of 4096 tokens."""
+    """Sizes (width, height) in px: buckets of nearly this token count, or the exact ones; 17 for 4096 tokens."""
     geometry = family(size.family).default_geometry
     if exact:
         unit = geometry.pixels_per_token

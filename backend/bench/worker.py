@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `python -m backend.bench.worker SPEC_JSON` prints one JSON object."""
+"""Takes one measurement in its own process: `python -m backend.bench.worker SPEC_JSON` prints one JSON object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 VALIDATION_SIGMAS = (0.05, 0.1, 0.2, 0.35)
 STEP_100 = 100
-# What says nothing of a process that started and compiled beside others.
+# What is not comparable for a process that started and compiled together with others.
 _OF_A_PROCESS_ALONE = ("compile_s", "step_100_s", "total_s", "second_half_s", "graph_gb")
 
 
@@ -40,19 +40,19 @@ def measure(spec: Spec) -> dict[str, Any]:
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
-    chosen = variant(spec.variant)
+    kind = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes = shapes_of(spec, chosen, device)
+    shapes = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
     swap = swap_of(spec, model, device)
-    stream = Stream(spec, device, chosen.mode == "exact_buckets")
+    stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
     optimizer.register_step_post_hook(lambda *_: lora.publish())
     checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
-    report = _compile(spec, chosen, model, shapes)
+    report = _compile(spec, kind, model, shapes)
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
@@ -60,14 +60,14 @@ def measure(spec: Spec) -> dict[str, Any]:
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()
-    planned, planned_warm = (_planned(chosen, report, stream, shapes, steps) for steps in (len(times), warm))
+    planned, planned_warm = (_planned(kind, report, stream, shapes, steps) for steps in (len(times), warm))
     telemetry.stop()
     row = {
         **_timed(times, warm),
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
-        "route": f"{shapes.route.name}: {shapes.route.detail}" if chosen.mode != "off" else "sdpa: plain",
+        "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),
         "losses": losses,
@@ -118,20 +118,20 @@ def _timed(times: list[float], warm: int) -> dict[str, float]:
     }
 
 
-def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
+def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:
     """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
     from backend.compile.helper import compile_model
 
-    if chosen.compile is None:
+    if kind.compile is None:
         return None
     report = compile_model(
         model,
         _family(spec).block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
-        dynamic=shapes.compile_dynamic(chosen.dynamic),
-        cache_size_limit=chosen.limit,
-        scope=chosen.compile,
+        dynamic=shapes.compile_dynamic(kind.dynamic),
+        cache_size_limit=kind.limit,
+        scope=kind.compile,
         checkpointing=spec.checkpointing,
         recompute=spec.recomputes,
         disable_linear=spec.disable_linear,
@@ -143,23 +143,23 @@ def _compile(spec: Spec, chosen: Variant, model: Any, shapes: Any) -> Any:
 
 def _notes(report: Any, telemetry: Any, planned: int | None, recorder: Recorder | None = None) -> str:
     """What failed to compile, why passes were not recorded, and what kept planned graphs from serving."""
-    said = list(report.failed.values()) if report else []
+    notes = list(report.failed.values()) if report else []
     if planned is not None and len(telemetry.graphs) > planned:
-        said += [f"{graph.kind}: {graph.guard}" for graph in telemetry.graphs if graph.guard]
+        notes += [f"{graph.kind}: {graph.guard}" for graph in telemetry.graphs if graph.guard]
     if recorder is not None:
         why = recorder.failed or recorder.full or ("" if recorder.recordings else "nothing was recorded")
-        said += [f"CUDA graphs: {why}"] if why else []
-    return "; ".join(said)
+        notes += [f"CUDA graphs: {why}"] if why else []
+    return "; ".join(notes)
 
 
-def _planned(chosen: Variant, report: Any, stream: Any, shapes: Any, steps: int) -> int | None:
+def _planned(kind: Variant, report: Any, stream: Any, shapes: Any, steps: int) -> int | None:
     """Graphs that the steps' shapes make; None where linear layers are left out, which breaks blocks into many."""
     from backend.bench.planned import planned_graphs
 
     if report is not None and report.disable_linear:
         return None
     classes = sum(count > 0 for count in report.blocks.values()) if report else 0
-    return planned_graphs(chosen, classes, stream, shapes, steps)
+    return planned_graphs(kind, classes, stream, shapes, steps)
 
 
 def _run(
@@ -192,7 +192,7 @@ def _wait_for_turn() -> None:
 
 
 def _validate(stream: Any, forward: Callable[[Any], Any]) -> float:
-    """Mean loss over held-out images at the seed's four noise levels, fixed noise, no gradients."""
+    """Mean loss over held-out images at four fixed noise levels, fixed noise, no gradients."""
     import torch
 
     with torch.no_grad():
@@ -219,7 +219,7 @@ class _Meter:
         self.outside_before = self._outside() if self.cuda else 0
 
     def _outside(self) -> int:
-        """Bytes of this card in use beyond torch's allocator: context, kernels, cubins."""
+        """Bytes of this GPU in use beyond torch's allocator: context, kernels, cubins."""
         free, total = self.torch.cuda.mem_get_info(self.device)
         return total - free - self.torch.cuda.memory_reserved(self.device)
 
@@ -281,8 +281,8 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         # A variant that cannot run here is a result: named in its row.
         log.exception("the measurement failed")
-        said = next(iter(str(error).splitlines()), "")
-        answer = {"ok": False, "error": f"{type(error).__name__}: {said}", "process_s": time.perf_counter() - began}
+        text = next(iter(str(error).splitlines()), "")
+        answer = {"ok": False, "error": f"{type(error).__name__}: {text}", "process_s": time.perf_counter() - began}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""``python -m backend.demo.__main__``: train the demo's LoRA as a run like any other, and show what it changed.
+"""Trains the demo's LoRA as a run like any other, and shows what it changed: ``python -m backend.demo.__main__``.
 
 The run is the preset ``demo``, started as the page starts it: a process of its own with a folder of its own. This
 process only reads that folder, so that every number it shows is one the run wrote down.
@@ -20,7 +20,7 @@ from backend.base.paths import BUILTIN_PRESETS
 from backend.base.problems import errors
 from backend.config.load import load, ready
 from backend.config.schema import Config
-from backend.demo.report import Outcome, draw_before_after, read_outcome, tell_outcome
+from backend.demo.report import Outcome, draw_before_after, outcome_lines, read_outcome
 from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.folder import Run
@@ -33,8 +33,8 @@ PRESET = BUILTIN_PRESETS / "demo.toml"
 SHEET = "before-after.png"
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 _EVERY_S = 0.3
-# A process that was just seen to end gets this long to have its exit code written down by the thread that waits.
-_LAST_WORDS_S = 2.0
+# Time for the waiting thread to record the exit code of a process that has just ended.
+_EXIT_CODE_S = 2.0
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
@@ -48,23 +48,23 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     except (Refused, RunError, WriteFailed) as error:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         return WRONG_INPUT
-    console.print("A LoRA is trained for a small base model, on the pictures in assets/demo/concept.")
-    _tell(console, "Run", str(run.path))
+    console.print("Training a LoRA for a small base model, on the images in assets/demo/concept.")
+    _print(console, "Run", str(run.path))
     try:
         status = follow(run, console)
     except KeyboardInterrupt:
-        console.print("Stopping; the run saves first. Press Ctrl+C again to leave it to itself.")
+        console.print("Stopping. The run saves first. Press Ctrl+C again to stop waiting for it.")
         result = stop(run)
         console.print(result.sentence(), markup=False, soft_wrap=True)
         return INTERRUPTED
     if status.state != "done":
-        _tell_failure(console, status)
+        _print_failure(console, status)
         return FAILED
-    return _tell_done(console, run, time.monotonic() - begun)
+    return _print_result(console, run, time.monotonic() - begun)
 
 
 def settings(preset: Path = PRESET, steps: int | None = None, runs: str | None = None) -> Config:
-    """The preset's settings with another length or place of the run. Refused with all that is wrong with them."""
+    """The preset's settings, with another length or folder of the run. Raises Refused with all problems."""
     changes = {"max_train_steps": steps, "output_dir": runs}
     loaded = load(preset, {name: str(value) for name, value in changes.items() if value is not None})
     problems = list(loaded.problems)
@@ -76,38 +76,38 @@ def settings(preset: Path = PRESET, steps: int | None = None, runs: str | None =
 
 
 def follow(run: Run, console: Console) -> RunStatus:
-    """Show how the run gets on until its process has ended; how it stands then."""
+    """Show the run's progress until its process has ended; its status then."""
     reader = StatusReader(run)
     with show(run, console):
         status = reader.read()
         while status.active:
             time.sleep(_EVERY_S)
             status = reader.read()
-    patience = time.monotonic() + _LAST_WORDS_S
+    patience = time.monotonic() + _EXIT_CODE_S
     while status.state == "dead" and status.exit_code is None and time.monotonic() < patience:
         time.sleep(_EVERY_S)
         status = reader.read()
     return status
 
 
-def _tell_done(console: Console, run: Run, seconds: float) -> int:
+def _print_result(console: Console, run: Run, seconds: float) -> int:
     outcome = read_outcome(run)
     sheet = _sheet(console, run, outcome)
     console.print()
-    for line in tell_outcome(outcome):
+    for line in outcome_lines(outcome):
         console.print(line)
     if outcome.lora is not None:
-        _tell(console, "LoRA", str(outcome.lora))
+        _print(console, "LoRA", str(outcome.lora))
     for sample in outcome.samples:
-        _tell(console, "Sample", f"{sample.prompt!r}: before {sample.before}, after {sample.after}")
+        _print(console, "Sample", f"{sample.prompt!r}: before {sample.before}, after {sample.after}")
     if sheet is not None:
-        _tell(console, "Before and after", str(sheet))
-    _tell(console, "Time", f"{spoken(seconds)} in all")
+        _print(console, "Before and after", str(sheet))
+    _print(console, "Time", f"{spoken(seconds)} in total")
     return DONE
 
 
 def _sheet(console: Console, run: Run, outcome: Outcome) -> Path | None:
-    """The samples before and after on one picture; None when there are none, or it can't be written (which is said)."""
+    """The samples before and after in one image; None when there are none or, with a warning, when writing fails."""
     try:
         return draw_before_after(outcome, run.path / SHEET)
     except (OSError, WriteFailed) as error:
@@ -115,16 +115,16 @@ def _sheet(console: Console, run: Run, outcome: Outcome) -> Path | None:
         return None
 
 
-def _tell_failure(console: Console, status: RunStatus) -> None:
+def _print_failure(console: Console, status: RunStatus) -> None:
     error = status.error or Failure("It was stopped before its end.")
-    words = [f"The demo did not get to its end: {status.text}", error.cause, error.remedy, error.exception or ""]
-    for line in filter(None, words):
+    lines = [f"The demo did not finish: {status.text}", error.cause, error.remedy, error.exception or ""]
+    for line in filter(None, lines):
         console.print(line, style="red", markup=False, soft_wrap=True)
-    _tell(console, "Log", str(status.path / "log.txt"))
+    _print(console, "Log", str(status.path / "log.txt"))
 
 
-def _tell(console: Console, name: str, value: str) -> None:
-    """One line that no narrow terminal cuts, so that a path in it can be copied."""
+def _print(console: Console, name: str, value: str) -> None:
+    """Print one line that a narrow terminal does not cut, so that a path in it can be copied."""
     console.print(Text.assemble((f"{name}: ", "bold"), value), soft_wrap=True)
 
 
@@ -132,9 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="demo", description="Train the demo's LoRA and show what it changed.", allow_abbrev=False
     )
-    parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of the preset's")
+    parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of the preset's number")
     parser.add_argument("--runs", metavar="DIR", help="folder for the run's own folder (default: runs)")
-    parser.add_argument("--preset", type=Path, metavar="FILE", default=PRESET, help="settings to use in their place")
+    parser.add_argument(
+        "--preset", type=Path, metavar="FILE", default=PRESET, help="use these settings instead of the demo's"
+    )
     return parser
 
 

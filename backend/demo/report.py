@@ -1,4 +1,4 @@
-"""What a finished run changed, read from its records: losses before and after, compiling, samples side by side."""
+"""Reads what a finished run changed from its records: losses before and after, compiling, samples side by side."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ _TEXT_PX = 15
 
 @dataclass(frozen=True)
 class Measured:
-    """One validation of a set: its loss at each noise level (the setting's words, "0.05") and the mean of them."""
+    """One validation of a set."""
 
     step: int
     sigma_losses: dict[str, float]
+    """Loss at each noise level, by the setting's text ("0.05")."""
     loss: float
+    """Their mean."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +53,23 @@ class Change:
 
 @dataclass(frozen=True)
 class Compiling:
-    """What was compiled. state: ``off``, ``compiled``, ``partly`` or ``fallback``, the last two with a reason.
-
-    planned: graphs of the shape plan. seconds: wall time spent compiling, as the last step's row tells.
-    """
+    """What was compiled."""
 
     state: str
+    """``off``, ``compiled``, ``partly`` or ``fallback``, the last two with a reason."""
     reason: str | None
     planned: int
+    """Graphs of the shape plan."""
     graphs: int
     recompiles: int
     breaks: int
     seconds: float
+    """Wall time spent compiling, from the last step's row."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt's first and last sample; the same picture twice is never one."""
+    """A prompt's first and last sample: two different images."""
 
     prompt: str
     before: Path
@@ -76,12 +78,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to. lora: the file of the finished LoRA, None when there is none."""
+    """The result of a run."""
 
     changes: tuple[Change, ...]
     compiling: Compiling
     samples: tuple[Pair, ...]
     lora: Path | None
+    """The file of the finished LoRA, if there is one."""
 
 
 def read_outcome(run: Run) -> Outcome:
@@ -97,7 +100,7 @@ def percent(before: float, after: float) -> float:
     return (after / before - 1) * 100
 
 
-def tell_outcome(outcome: Outcome) -> Iterable[RenderableType]:
+def outcome_lines(outcome: Outcome) -> Iterable[RenderableType]:
     """Losses and compiling for a terminal, top to bottom."""
     if outcome.changes:
         yield loss_table(outcome.changes)
@@ -106,14 +109,14 @@ def tell_outcome(outcome: Outcome) -> Iterable[RenderableType]:
         yield Text("Compile: off")
         return
     if compiling.state in ("fallback", "partly"):
-        yield Text(f"Compile: {compiling.reason}. The LoRA is as good; training it took longer.", _AMBER)
-    counted = (
-        f"Graphs: {compiling.planned} planned, {compiling.graphs} made; "
+        yield Text(f"Compile: {compiling.reason}. The LoRA is just as good; training took longer.", _AMBER)
+    counts = (
+        f"Graphs: {compiling.planned} planned, {compiling.graphs} compiled; "
         f"{compiling.recompiles} recompiles, {compiling.breaks} graph breaks"
     )
-    agreed = compiling.graphs == compiling.planned and not compiling.recompiles and not compiling.breaks
-    yield Text(counted, "" if agreed else _AMBER)
-    yield Text(f"Compile seconds: {compiling.seconds:.1f}")
+    as_planned = compiling.graphs == compiling.planned and not compiling.recompiles and not compiling.breaks
+    yield Text(counts, "" if as_planned else _AMBER)
+    yield Text(f"Compile time: {compiling.seconds:.1f} s")
 
 
 def loss_table(changes: Sequence[Change]) -> Table:
@@ -142,7 +145,7 @@ def loss_table(changes: Sequence[Change]) -> Table:
 
 
 def draw_before_after(outcome: Outcome, path: Path) -> Path | None:
-    """Write a PNG with each prompt's first and last sample beside each other; None when nothing was drawn twice."""
+    """Write a PNG with each prompt's first and last sample side by side; None when no prompt has two."""
     if not outcome.samples:
         return None
     rows = [(pair.prompt, _open(pair.before), _open(pair.after)) for pair in outcome.samples]
@@ -178,9 +181,9 @@ def _changes(events: Sequence[Event]) -> tuple[Change, ...]:
     measured: dict[str, list[Measured]] = {}
     for event in events:
         if isinstance(event, ValidationEvent) and event.loss is not None:
-            found = Measured(event.step, dict(event.sigma_losses or {}), event.loss)
-            measured.setdefault(event.set, []).append(found)
-    return tuple(Change(name, found[0], found[-1]) for name, found in measured.items() if len(found) > 1)
+            validation = Measured(event.step, dict(event.sigma_losses or {}), event.loss)
+            measured.setdefault(event.set, []).append(validation)
+    return tuple(Change(name, losses[0], losses[-1]) for name, losses in measured.items() if len(losses) > 1)
 
 
 def _compiling(events: Sequence[Event], run: Run) -> Compiling:
@@ -208,7 +211,5 @@ def _pairs(samples: Iterable[Sample]) -> tuple[Pair, ...]:
         if sample.step is not None and sample.prompt_index is not None:
             drawn.setdefault(sample.prompt_index, []).append(sample)
     return tuple(
-        Pair(found[0].prompt or "", found[0].path, found[-1].path)
-        for _, found in sorted(drawn.items())
-        if len(found) > 1
+        Pair(same[0].prompt or "", same[0].path, same[-1].path) for _, same in sorted(drawn.items()) if len(same) > 1
     )

@@ -1,9 +1,9 @@
-"""The doctor: can this machine compile and train, and what mends what it can't.
+"""Checks whether this machine can compile and train, and says how to fix what it can't.
 
     python -m backend.doctor [--json]
 
-Torch-free itself: what torch knows is asked in a subprocess, and that compiling works is proven there by doing it. With
-`--json` one check a line as it is found: {"name", "state": "ok"|"warn"|"fail", "text", "remedy"}.
+Torch-free itself: torch runs in a subprocess, which also proves that compiling works by doing it. With
+`--json` one check per line, as soon as it is done: {"name", "state": "ok"|"warn"|"fail", "text", "remedy"}.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ PYTHON_FLOOR = (3, 11)
 PACKAGES = ("diffusers", "transformers", "peft", "accelerate", "safetensors", "pydantic", "gradio")
 _LOW_DISK, _NO_DISK = 10e9, 1e9
 _PROOF_SECONDS = 300
-# Whatever a compiler says in whatever code page, the doctor reads on.
+# A compiler's output in another code page must not stop the doctor.
 _WORDS: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. remedy: what to do about it, empty where nothing is to be done."""
+    """The result of one check."""
 
     name: str
     state: State
     text: str
     remedy: str = ""
+    """What to do about it; empty where there is nothing to do."""
 
 
 def _python() -> Check:
@@ -55,27 +56,30 @@ def _python() -> Check:
 
 
 def _packages() -> Check:
-    found, lacking = [], []
+    installed, lacking = [], []
     for name in PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            installed.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             lacking.append(name)
     if lacking:
         return Check("Packages", "fail", f"not installed: {', '.join(lacking)}", "Run: python3 launcher.py --reinstall")
-    return Check("Packages", "ok", ", ".join(found))
+    return Check("Packages", "ok", ", ".join(installed))
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the probe said; `found` is None when it crashed or hung: `said` is then its last words, `log` all."""
+    """The answer of the probe's process."""
 
-    found: dict[str, Any] | None
-    said: str = ""
+    facts: dict[str, Any] | None
+    """None when it crashed or hung."""
+    error: str = ""
+    """The error that ended it, on one line."""
     log: str = ""
+    """Its whole error output."""
 
 
-def _ask(what: str, seconds: float, folder: Path | None = None) -> _Answer:
+def _probe(what: str, seconds: float, folder: Path | None = None) -> _Answer:
     environment = dict(os.environ)
     if folder is not None:
         # A fresh folder: a hit in the cache would prove nothing about the compiler.
@@ -93,15 +97,15 @@ def _ask(what: str, seconds: float, folder: Path | None = None) -> _Answer:
         return _Answer(json.loads(lines[-1]))
     errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     last = next((line for line in reversed(errors) if "Error" in line or "error" in line), errors[-1] if errors else "")
-    said = toolchain.error_line(done.stderr) or last
-    return _Answer(None, said or f"it ended with exit code {done.returncode}", done.stderr)
+    error = toolchain.error_line(done.stderr) or last
+    return _Answer(None, error or f"it ended with exit code {done.returncode}", done.stderr)
 
 
-def _torch(found: dict[str, Any] | None, said: str) -> Check:
-    error = said if found is None else found.get("error")
-    if error or found is None:
+def _torch(facts: dict[str, Any] | None, error: str) -> Check:
+    error = error if facts is None else facts.get("error", "")
+    if error or facts is None:
         return Check("torch", "fail", f"torch does not load: {error}", "Run: python3 launcher.py --reinstall")
-    version = found["torch"]
+    version = facts["torch"]
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < toolchain.TORCH_FLOOR:
         floor = ".".join(map(str, toolchain.TORCH_FLOOR))
@@ -115,7 +119,7 @@ def _torch(found: dict[str, Any] | None, said: str) -> Check:
 
 
 def _driver() -> str | None:
-    """NVIDIA driver version as nvidia-smi tells it; None without a driver."""
+    """NVIDIA driver version from nvidia-smi; None without a driver."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return None
@@ -128,8 +132,8 @@ def _driver() -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
-def _gpu(found: dict[str, Any], driver: str | None) -> list[Check]:
-    gpu = found.get("gpu")
+def _gpu(facts: dict[str, Any], driver: str | None) -> list[Check]:
+    gpu = facts.get("gpu")
     if gpu:
         capability = ".".join(map(str, gpu["capability"]))
         text = f"{gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB, compute capability {capability}"
@@ -137,13 +141,13 @@ def _gpu(found: dict[str, Any], driver: str | None) -> list[Check]:
         if not gpu["bf16"]:
             checks[0] = Check("GPU", "warn", f"{text}: no bf16", "Train with mixed_precision fp16.")
         return [*checks, Check("Driver", "ok", f"NVIDIA {driver}" if driver else "found")]
-    if driver and not found.get("cuda_build"):
+    if driver and not facts.get("cuda_build"):
         return [
             Check(
                 "GPU",
                 "fail",
-                f"there is an NVIDIA card (driver {driver}), but this torch is a build without CUDA",
-                "Run: python3 launcher.py --reinstall --torch-index URL (PyTorch's install page shows it, for CUDA).",
+                f"there is an NVIDIA GPU (driver {driver}), but this torch is a build without CUDA",
+                "Run: python3 launcher.py --reinstall --torch-index URL (for CUDA, from PyTorch's install page).",
             )
         ]
     if driver:
@@ -151,33 +155,35 @@ def _gpu(found: dict[str, Any], driver: str | None) -> list[Check]:
             Check(
                 "Driver",
                 "fail",
-                f"the driver {driver} does not serve this torch (CUDA {found['cuda_build']})",
+                f"the driver {driver} does not work with this torch (CUDA {facts['cuda_build']})",
                 "Install a newer NVIDIA driver, or a torch built for an older CUDA.",
             )
         ]
-    if "+xpu" in str(found.get("torch", "")):
+    if "+xpu" in str(facts.get("torch", "")):
         text = "this torch is built for Intel GPUs, which Monotile can't use: everything runs on the CPU"
-        return [Check("GPU", "warn", text, "Train on an NVIDIA or AMD GPU; the CPU is fine for the demo.")]
-    return [Check("GPU", "warn", "no NVIDIA card was found: everything runs on the CPU", "Fine for the demo.")]
+        return [Check("GPU", "warn", text, "Train on an NVIDIA or AMD GPU. The CPU is fine for the demo.")]
+    return [
+        Check("GPU", "warn", "no NVIDIA GPU was found: everything runs on the CPU", "The CPU is fine for the demo.")
+    ]
 
 
 def _optional(problems: dict[str, str | None]) -> Iterator[Check]:
-    """Optional packages: which load, which are not installed, and a warning for each that is here and does not load."""
+    """Optional packages: which load, which are not installed, and a warning for each that does not load."""
     loading = [name for name, problem in problems.items() if problem is None]
     lacking = [name for name, problem in problems.items() if problem == "is not installed"]
-    words = [
-        f"load: {', '.join(loading)}" if loading else "",
+    parts = [
+        f"installed: {', '.join(loading)}" if loading else "",
         f"not installed: {', '.join(lacking)}" if lacking else "",
     ]
-    if any(words):
-        yield Check("Optional", "ok", "; ".join(filter(None, words)))
+    if any(parts):
+        yield Check("Optional", "ok", "; ".join(filter(None, parts)))
     for name, problem in problems.items():
         if problem is not None and name not in lacking and name != "triton":
             yield Check("Optional", "warn", f"{name} {problem}", f"{install_remedy(name, problem)}.")
 
 
 def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
-    """What compiling needs. triton: why it does not load, None where it does or nothing is known."""
+    """What compiling needs. triton: why it does not load; None where it does or is not known."""
     if on_gpu:
         if triton is not None and toolchain.has_triton():
             text = f"{triton}, and compiling for the GPU needs it"
@@ -205,9 +211,9 @@ def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
     else:
         yield Check(language, "fail" if needed else "warn", "none was found", toolchain.compiler_remedy())
     if toolchain.is_windows():
-        found = toolchain.msvc()
-        text = found or "Visual Studio's C++ tools were not found"
-        yield Check("MSVC", "ok" if found else "warn", text, "" if found else toolchain.compiler_remedy())
+        folder = toolchain.msvc()
+        text = folder or "Visual Studio's C++ tools were not found"
+        yield Check("MSVC", "ok" if folder else "warn", text, "" if folder else toolchain.compiler_remedy())
     if toolchain.python_header():
         yield Check("Python headers", "ok", "found")
     else:
@@ -216,34 +222,36 @@ def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
 
 
 def _install() -> Iterator[Check]:
-    """A torch whose path compilers stumble over. Nothing where it is fine."""
+    """A warning for a torch in a path that compilers can't handle."""
     folder = toolchain.torch_folder()
     odd = toolchain.odd_path(folder) if folder is not None else None
     if odd is not None:
-        text = f"torch is where C compilers stumble over its path: {odd}"
+        text = f"C compilers can't handle the path of torch: {odd}"
         yield Check("Install path", "warn", text, toolchain.install_remedy())
 
 
-def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
+def _disk(cache_dir: str | None) -> tuple[list[Check], Path | None]:
     """Checks of the cache folder and the disk it is on, and the folder."""
     try:
-        folder = compile_cache.root(chosen)
+        folder = compile_cache.root(cache_dir)
     except OSError as error:
-        return [Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder you can write.")], None
+        return [
+            Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder that you can write.")
+        ], None
     used = compile_cache.size(folder)
     text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
-    wrong = compile_cache.trouble(folder)
-    if wrong:
-        checks = [
-            Check("Compile cache", "warn", f"compilers stumble over its path: {wrong}", toolchain.folder_remedy())
-        ]
+    odd = compile_cache.trouble(folder)
+    if odd:
+        checks = [Check("Compile cache", "warn", f"compilers can't handle its path: {odd}", toolchain.folder_remedy())]
     else:
         checks = [Check("Compile cache", "ok", text)]
     free = shutil.disk_usage(folder).free
-    text = f"{free / 1e9:.0f} GB free where the compile cache is"
+    text = f"{free / 1e9:.0f} GB free on the disk of the compile cache"
     if free < _LOW_DISK:
         state: State = "fail" if free < _NO_DISK else "warn"
-        checks.append(Check("Disk", state, text, "Free some room: compiled kernels, caches and saves need a few GB."))
+        checks.append(
+            Check("Disk", state, text, "Free some space: compiled kernels, caches and saved files need a few GB.")
+        )
     else:
         checks.append(Check("Disk", "ok", text))
     return checks, folder
@@ -253,21 +261,21 @@ _ROUTE_PACKAGES = {"flash2": "flash_attn", "fa4": "flash_attn.cute"}
 
 
 def _route_remedy(name: str, why: str) -> str:
-    """What to do about an attention route that can't be used: install its package, or another build of it."""
+    """What to do about an attention kernel that can't be used: install its package, or another build of it."""
     if name not in _ROUTE_PACKAGES or "installed" not in why:
-        return "Nothing needs it."
+        return "You don't need it."
     return f"Optional: {pip_command(_ROUTE_PACKAGES[name], why)}"
 
 
-def _attention(found: dict[str, Any]) -> list[Check]:
-    routes: dict[str, str | None] = found.get("routes", {})
+def _attention(facts: dict[str, Any]) -> list[Check]:
+    routes: dict[str, str | None] = facts.get("routes", {})
     usable = [name for name, why in routes.items() if why is None]
-    text = f"usable here: {', '.join(usable)}; auto picks for you"
-    if not found.get("gpu"):
-        # Most lack the card that "GPU" tells of already: no warning for each of them.
-        on_card = [name for name, why in routes.items() if why and "needs an NVIDIA GPU" in why]
-        others = [why for name, why in routes.items() if why and name not in on_card]
-        lacking = [f"{', '.join(on_card)} need an NVIDIA GPU", *others] if on_card else others
+    text = f"usable here: {', '.join(usable)}; auto chooses the fastest"
+    if not facts.get("gpu"):
+        # Most lack the GPU that the check "GPU" reports already: no warning for each of them.
+        on_gpu = [name for name, why in routes.items() if why and "needs an NVIDIA GPU" in why]
+        others = [why for name, why in routes.items() if why and name not in on_gpu]
+        lacking = [f"{', '.join(on_gpu)} need an NVIDIA GPU", *others] if on_gpu else others
         return [Check("Attention", "ok", "; ".join([text, *lacking]))]
     checks = [Check("Attention", "ok", text)]
     for name, why in routes.items():
@@ -278,14 +286,14 @@ def _attention(found: dict[str, Any]) -> list[Check]:
 
 
 _WITHOUT = {
-    "int8": "Leave base_compute at bf16.",
-    "fp8": "Leave base_compute at bf16.",
+    "int8": "Keep base_compute at bf16.",
+    "fp8": "Keep base_compute at bf16.",
 }
 
 
-def _quantised(found: dict[str, Any]) -> list[Check]:
-    """NF4 weights and 8-bit products; weights in int8 and fp8 go everywhere."""
-    lacking = {name: why for name, why in found.get("quantised", {}).items() if why}
+def _quantised(facts: dict[str, Any]) -> list[Check]:
+    """NF4 weights and 8-bit products; weights in int8 and fp8 work everywhere."""
+    lacking = {name: why for name, why in facts.get("quantised", {}).items() if why}
     if not lacking:
         return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products")]
     return [Check("Quantised base", "warn", why, _without(name, why)) for name, why in lacking.items()]
@@ -301,57 +309,57 @@ def _without(name: str, why: str) -> str:
 def _proof(folder: Path | None) -> Check:
     """Compile something in a fresh folder inside of the cache's: proves compiler, path and disk together."""
     with tempfile.TemporaryDirectory(prefix="d", dir=folder, ignore_cleanup_errors=True) as fresh:
-        answer = _ask("compile", _PROOF_SECONDS, Path(fresh))
-    if answer.found is not None:
-        took = f"{answer.found['seconds']:.0f} s"
-        text = f"a small function was compiled and ran forward and backward on {answer.found['device']} in {took}"
+        answer = _probe("compile", _PROOF_SECONDS, Path(fresh))
+    if answer.facts is not None:
+        duration = f"{answer.facts['seconds']:.0f} s"
+        text = f"a small function was compiled and ran forward and backward on {answer.facts['device']} in {duration}"
         return Check("Compile", "ok", text)
     if folder is not None and toolchain.odd_path(folder):
         remedy = toolchain.folder_remedy()
     else:
-        remedy = toolchain.remedy_of(answer.log) or "Training still runs, without compile."
-    return Check("Compile", "fail", f"compiling failed: {answer.said}", remedy)
+        remedy = toolchain.remedy_of(answer.log) or "Training still works, without compile."
+    return Check("Compile", "fail", f"compiling failed: {answer.error}", remedy)
 
 
-def run(chosen: str | None = None) -> Iterator[Check]:
-    """All checks, each as soon as it is known. chosen: the setting compile_cache_dir."""
+def run(cache_dir: str | None = None) -> Iterator[Check]:
+    """All checks, each as soon as it is known. cache_dir: the setting compile_cache_dir."""
     yield _python()
     yield _packages()
-    answer = _ask("facts", 120)
-    found = answer.found
-    torch = _torch(found, answer.said)
+    answer = _probe("facts", 120)
+    facts = answer.facts
+    torch = _torch(facts, answer.error)
     yield torch
-    disk, folder = _disk(chosen)
-    if found is None or "error" in found:
+    disk, folder = _disk(cache_dir)
+    if facts is None or "error" in facts:
         yield from disk
         return
-    yield from _gpu(found, _driver())
-    yield from _optional(found.get("packages", {}))
-    yield from _toolchain(bool(found.get("gpu")), found.get("packages", {}).get("triton"))
+    yield from _gpu(facts, _driver())
+    yield from _optional(facts.get("packages", {}))
+    yield from _toolchain(bool(facts.get("gpu")), facts.get("packages", {}).get("triton"))
     yield from _install()
     yield from disk
-    yield from _attention(found)
-    yield from _quantised(found)
+    yield from _attention(facts)
+    yield from _quantised(facts)
     if torch.state == "ok":
         yield _proof(folder)
 
 
-def checks(chosen: str | None = None) -> list[Check]:
+def checks(cache_dir: str | None = None) -> list[Check]:
     """All checks at once; takes up to a minute, most of it the proof."""
-    return list(run(chosen))
+    return list(run(cache_dir))
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
     """Run the checks and write them; 1 when one failed."""
     parser = argparse.ArgumentParser(prog="launcher.py doctor", description="Check this machine.")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--cache-dir", help="the compile cache folder to check (setting compile_cache_dir)")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     write = write or sys.stdout.write
     failed = False
-    for check in run(given.cache_dir):
+    for check in run(options.cache_dir):
         failed |= check.state == "fail"
-        if given.json:
+        if options.json:
             write(json.dumps(asdict(check)) + "\n")
         else:
             remedy = f"\n{'':22}{check.remedy}" if check.remedy else ""

@@ -1,4 +1,4 @@
-"""`python -m backend.doctor.cache [size | clear | export FILE | import FILE]`: the compile cache from a terminal."""
+"""Shows, clears, exports and imports the compile cache: `python -m backend.doctor.cache [ACTION] [FILE]`."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from backend.compile import cache
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
     """Run one action and write what it did; 1 when it was refused."""
-    parser = argparse.ArgumentParser(prog="launcher.py cache", description="The compile cache.")
-    parser.add_argument("--cache-dir", help="the folder (setting compile_cache_dir); our own place when left out")
+    parser = argparse.ArgumentParser(
+        prog="launcher.py cache", description="Show, clear, export or import the compile cache."
+    )
+    parser.add_argument("--cache-dir", help="the cache's folder (setting compile_cache_dir; default: our own folder)")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    actions.add_parser("size", help="where it is and how large (the default)")
+    actions.add_parser("size", help="show where it is and how large (the default)")
     actions.add_parser("clear", help="delete all compiled kernels")
     for name, help_text in (
-        ("export", "write this machine's kernels to a zip"),
-        ("import", "take kernels from a zip; only from people you trust, they are code"),
+        ("export", "write this machine's kernels to a zip file"),
+        ("import", "add kernels from a zip file; they are code, so only from people you trust"),
     ):
         actions.add_parser(name, help=help_text).add_argument("file", type=Path)
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     write = write or sys.stdout.write
     try:
-        root = compile_cache.root(given.cache_dir)
-        if given.action == "clear":
-            gone = compile_cache.clear(root)
-            write(f"Cleared {_shown(gone)} from {root}\n")
-        elif given.action == "export":
-            folder = cache.prepare(given.cache_dir)
-            write(f"Wrote {_shown(compile_cache.export(folder, given.file))} to {given.file}\n")
-        elif given.action == "import":
-            count = compile_cache.import_archive(given.file, cache.prepare(given.cache_dir))
-            nothing = f"All kernels in {given.file} are here already\n"
-            write(f"Took {count:,} files from {given.file}\n" if count else nothing)
+        root = compile_cache.root(options.cache_dir)
+        if options.action == "clear":
+            deleted = compile_cache.clear(root)
+            write(f"Cleared {_shown(deleted)} from {root}\n")
+        elif options.action == "export":
+            folder = cache.prepare(options.cache_dir)
+            write(f"Wrote {_shown(compile_cache.export(folder, options.file))} to {options.file}\n")
+        elif options.action == "import":
+            count = compile_cache.import_archive(options.file, cache.prepare(options.cache_dir))
+            same = f"All kernels of {options.file} are in the cache already\n"
+            write(f"Added {count:,} files from {options.file}\n" if count else same)
         else:
             write(f"{root}: {_shown(compile_cache.size(root))}\n")
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The doctor's look inside torch, run as its own process: a crash or a hang there is a finding, not the doctor's end.
+"""Reports on torch for the doctor, in its own process: a crash or a hang there is a result, not the doctor's end.
 
 `python -m backend.doctor.probe facts` prints what torch, the GPU and the attention routes are, `compile` compiles a
 small function forward and backward and compares it with the eager one. Each prints one JSON object.
@@ -21,7 +21,7 @@ OPTIONAL = (
     "flash_attn.cute",
     "flash_attn_interface",
 )
-"""Packages that a run may do without."""
+"""Packages that a run does not need."""
 
 
 def facts() -> dict[str, Any]:
@@ -29,35 +29,35 @@ def facts() -> dict[str, Any]:
     try:
         import torch
     except Exception as error:
-        # Whatever a broken binary raises is the finding.
+        # Whatever a broken binary raises is the result.
         return {"error": f"{type(error).__name__}: {error}"}
     from backend.config.packages import load_problem
     from backend.memory import support
     from backend.shapes.attention import route_report
 
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda_build": torch.version.cuda,
         "hip_build": torch.version.hip,
     }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found["gpu"] = {
+        answer["gpu"] = {
             "name": properties.name,
             "capability": [properties.major, properties.minor],
             "bytes": properties.total_memory,
             "bf16": torch.cuda.is_bf16_supported(),
         }
-        found["routes"] = route_report(torch.device("cuda", 0), torch.bfloat16)
+        answer["routes"] = route_report(torch.device("cuda", 0), torch.bfloat16)
     else:
-        found["routes"] = route_report(torch.device("cpu"), torch.float32)
-    found["packages"] = {name: load_problem(name) for name in OPTIONAL}
-    found["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return found
+        answer["routes"] = route_report(torch.device("cpu"), torch.float32)
+    answer["packages"] = {name: load_problem(name) for name in OPTIONAL}
+    answer["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return answer
 
 
 def prove() -> dict[str, Any]:
-    """Compile and run a small function with its backward; what is off is raised."""
+    """Compile and run a small function with its backward pass; raises what differs."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Which Python environment Monotile runs in: the activated one, else its own `.venv`."""
+"""Chooses the Python environment that Monotile runs in: the activated one, else its own `.venv`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backend.setup.requirements import older_than
 OLDEST_TORCH = (2, 11)
 """The oldest torch that is kept when an activated environment already holds one."""
 
-# Runs inside the environment that is looked at. Isolated (-I): it sees what is installed there and nothing else.
+# Runs inside the environment that is checked. Isolated (-I): it sees what is installed there and nothing else.
 _PROBE = """
 import json, os, sys, sysconfig
 from importlib import metadata
@@ -37,7 +37,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python environment. `own` is Monotile's `.venv`, the only one that is ever made, remade or removed."""
+    """A Python environment. `own` is Monotile's `.venv`, the only one that is ever made or removed."""
 
     prefix: Path
     own: bool
@@ -49,7 +49,7 @@ class Environment:
 
     @property
     def stamp(self) -> Path:
-        """Where the set-up writes down what it has done."""
+        """The file in which the set-up records what it has done."""
         return self.prefix / "monotile-setup.json"
 
     @property
@@ -65,7 +65,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an environment's interpreter said of itself. `packages`: asked name -> version, None where absent."""
+    """What an environment's interpreter reports. `packages`: name -> version, None where absent."""
 
     python: tuple[int, ...]
     bits64: bool
@@ -159,15 +159,19 @@ def remove(environment: Environment) -> None:
             shutil.rmtree(environment.prefix)
     except OSError as error:
         raise SetupError(
-            f"{environment.prefix} is broken and can't be removed ({error.strerror}). Close what uses it, leave it "
-            "with 'deactivate', and start again; or remove that folder by hand."
+            f"{environment.prefix} is broken and can't be removed ({error.strerror}). Close programs that "
+            "use it, leave it with 'deactivate', and start again; or delete that folder yourself."
         ) from None
 
 
 def make(environment: Environment) -> None:
-    """Make `.venv`. Raises SetupError with what Python said."""
+    """Make `.venv`. Raises SetupError with Python's own error."""
     line = [base_python(), "-m", "venv", str(environment.prefix)]
     done = subprocess.run(line, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise SetupError(f"Python could not make {environment.prefix}: {said[-1] if said else 'it gave no reason'}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        cause = lines[-1] if lines else "it gave no reason"
+        raise SetupError(
+            f"Python could not make {environment.prefix}: {cause}. Fix that, or activate an environment of your own, "
+            "and start again."
+        )

@@ -1,4 +1,4 @@
-"""NVIDIA extras: each is tried once, and one that can't be had is named and left out."""
+"""Installs NVIDIA extras: each is tried once; one that can't be installed is named and skipped."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ STOPPED = "stopped with Ctrl-C"
 
 
 def install_each(
-    pip: Pip, wanted: list[Requirement], constraints: list[str], report: Report, note: Callable[[str, str], None]
+    pip: Pip, requested: list[Requirement], constraints: list[str], report: Report, note: Callable[[str, str], None]
 ) -> None:
-    """Try each of `wanted`, a ready-made wheel first, then a build against the torch that is there.
+    """Try each of `requested`, a ready-made wheel first, then a build against the torch that is there.
 
-    Calls `note(name, reason)` for one that is left out. Ctrl-C notes what was not reached, so that the next start does
-    not begin the same long build again, and goes on to end the launcher.
+    Calls `note(name, reason)` for one that is skipped. Ctrl-C notes what was not reached, so that the next start does
+    not begin the same long build again, and then ends the launcher.
     """
-    for place, requirement in enumerate(wanted):
+    for place, requirement in enumerate(requested):
         try:
             problem = _install(pip, requirement, constraints, report)
         except KeyboardInterrupt:
-            for rest in wanted[place:]:
+            for rest in requested[place:]:
                 note(rest.name, STOPPED)
             raise
         report.line(
-            f"      {requirement.name}: {f'left out: {problem}' if problem else 'installed, or not for this system'}"
+            f"      {requirement.name}: {f'skipped: {problem}' if problem else 'installed, or not for this system'}"
         )
         if problem:
             note(requirement.name, problem)
@@ -46,8 +46,8 @@ def _install(pip: Pip, requirement: Requirement, constraints: list[str], report:
     if "fits Python" not in no_wheel:
         return no_wheel
     report.line(
-        f"      {requirement.name} has no ready-made wheel; trying to build it, at most {BUILD_LIMIT_S // 60} minutes "
-        "(Ctrl-C stops; the next start leaves it out)"
+        f"      {requirement.name} has no ready-made wheel. Building it takes at most {BUILD_LIMIT_S // 60} minutes "
+        "(Ctrl-C stops; the next start skips it)"
     )
     try:
         pip.install([*BUILD_TOOLS, *constraints])
@@ -58,5 +58,5 @@ def _install(pip: Pip, requirement: Requirement, constraints: list[str], report:
 
 
 def first_line(failure: PipFailed) -> str:
-    """The sentence without the hint at the log."""
+    """The message without the line about the log."""
     return str(failure).splitlines()[0]

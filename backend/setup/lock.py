@@ -1,4 +1,4 @@
-"""One launcher installs at a time; a second one waits."""
+"""Locks the set-up: one launcher installs at a time, a second one waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _try_lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # Some network disks know no locks: one launcher at a time is then up to the person.
+        # Some network disks have no locks: there a person must start only one launcher at a time.
         pass
     return True
 
@@ -45,12 +45,12 @@ def exclusive(path: Path, report: Report) -> Iterator[int]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise SetupError(
-            f"{path.parent} can't be written ({error.strerror}), and the set-up has to. Move Monotile to a folder of "
-            "yours, or start it as the user whom that folder belongs to."
+            f"{path.parent} can't be written ({error.strerror}), and the set-up must write there. Move Monotile to a "
+            "folder of yours, or start it as the user who owns that folder."
         ) from None
     try:
         if not _try_lock(handle):
-            report.line("Another launcher is setting up right now; waiting for it.")
+            report.line("Another launcher is already installing. Waiting for it.")
             while not _try_lock(handle):
                 time.sleep(0.5)
         yield handle

@@ -1,4 +1,4 @@
-"""What the machine brings: an NVIDIA card, a C++ compiler, Python's headers, a Python that can make environments."""
+"""Checks what the machine has: an NVIDIA GPU, a C++ compiler, Python's headers, a Python that can make environments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backend.setup.toolchain import compiler
 
 
 def venv_complaint() -> str | None:
-    """What is missing when this Python can't make an environment (Debian ships it apart), or None."""
+    """What is missing when this Python can't make an environment (a package of its own on Debian), or None."""
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -26,7 +26,7 @@ def venv_complaint() -> str | None:
 
 
 def compile_complaint(headers: bool) -> str | None:
-    """What torch.compile would miss on this machine, with the mend, or None. `headers`: Python.h is there."""
+    """What torch.compile lacks on this machine, with the fix, or None. `headers`: Python.h is there."""
     missing = [] if compiler() else ["compiler"]
     if not headers and os.name != "nt":
         missing.append("headers")
@@ -35,13 +35,13 @@ def compile_complaint(headers: bool) -> str | None:
     words = {"compiler": "a C++ compiler", "headers": "Python's headers (Python.h)"}
     return (
         f"Not found: {' and '.join(words[need] for need in missing)}. torch.compile needs "
-        f"{'them' if len(missing) > 1 else 'it'}; without, training runs, but not compiled. "
+        f"{'them' if len(missing) > 1 else 'it'}. Without, training works, but slower: it is not compiled. "
         f"{remedy(missing)}"
     )
 
 
-def has_card() -> bool:
-    """Whether an NVIDIA card is there, asked of the driver's own files first, since they answer at once."""
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA GPU; the driver's own files are checked first, since they answer at once."""
     if glob.glob("/proc/driver/nvidia/gpus/*") or os.path.exists("/usr/lib/wsl/lib/libcuda.so.1"):
         return True
     tool = shutil.which("nvidia-smi")

@@ -1,4 +1,4 @@
-"""Runs pip so that a person sees what it does, and says in words why it failed."""
+"""Runs pip, shows what it does, and explains why it failed."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from backend.setup.errors import SetupError
 from backend.setup.report import Report, span
 
 _RAW_PROGRESS = (24, 1)
-"""The first pip that tells its progress in numbers."""
+"""The first pip that reports its progress in numbers."""
 
-# The first pattern found in what pip said last decides the sentence. Lost connections come before missing packages:
-# without an index pip says in the end that it found no version.
+# The first pattern that matches pip's last lines decides the message. Lost connections come before missing packages:
+# without an index, pip's last line is that it found no version.
 _REASONS = (
     (r"No space left on device|Errno 28|not enough space", "The disk is full. Free some space and start again."),
     (
         r"CERTIFICATE_VERIFY_FAILED",
-        "The package index's certificate was refused: a company's proxy? Set PIP_CERT to its certificate file.",
+        "The package index's certificate was refused. Behind a company proxy, set PIP_CERT to its certificate file.",
     ),
     (
         r"name resolution|NewConnectionError|getaddrinfo|Network is unreachable|Connection refused|ProxyError"
         r"|ReadTimeout|Read timed out|ConnectTimeout|ConnectionResetError|nodename nor servname",
         "The package index could not be reached. Check the connection (and HTTPS_PROXY, behind a proxy), then start "
-        "again: it goes on where it stopped. Without a connection, use --wheels DIR.",
+        "again: it continues where it stopped. Without a connection, use --wheels DIR.",
     ),
-    (r"Permission denied|Errno 13|Access is denied", "A folder could not be written: see the log for which one."),
+    (
+        r"Permission denied|Errno 13|Access is denied",
+        "A folder could not be written. The log says which one; make it writable and start again.",
+    ),
     (
         r"ResolutionImpossible|conflicting dependencies",
-        "The packages contradict each other: the activated environment or a pip constraint asks for other versions. "
+        "The packages do not fit together: the activated environment or a pip constraint needs other versions. "
         "Leave the environment (deactivate) and start again: Monotile then makes its own.",
     ),
-    (r"Python\.h: No such file", "Python's headers are missing, which a package needs to be built."),
+    (r"Python\.h: No such file", "Python's headers are missing, and a package needs them to be built."),
 )
 
 
@@ -51,14 +54,14 @@ class PipFailed(SetupError):
 
 @dataclass
 class _Follower:
-    """Reads pip's lines and keeps one phrase on what it is doing."""
+    """Reads pip's lines and keeps one phrase that says what it is doing."""
 
     doing: str = "asking the index"
     _file: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=60))
 
     def read(self, line: str) -> str | None:
-        """Take one line of pip's; returns a phrase worth a line of its own, or None."""
+        """Read one line of pip's output; returns a phrase that deserves a line of its own, or None."""
         progress = re.match(r"Progress (\d+) of (\d+)", line)
         if progress:
             done, total = (int(part) for part in progress.groups())
@@ -81,7 +84,7 @@ class _Follower:
             return self.doing if several else None
         simple = re.match(r"\s*(Collecting|Building wheel for|Preparing metadata for) (\S+)", line)
         if simple:
-            words = {"Collecting": "looking at", "Building wheel for": "building", "Preparing metadata for": "reading"}
+            words = {"Collecting": "checking", "Building wheel for": "building", "Preparing metadata for": "reading"}
             self.doing = f"{words[simple[1]]} {simple[2]}"
         return None
 
@@ -98,28 +101,28 @@ class Pip:
     held: int
 
     def install(self, arguments: list[str], sources: tuple[str, ...] | None = None, limit_s: float = 0) -> None:
-        """Run `pip install`, showing what it is doing.
+        """Run `pip install`, and show what it is doing.
 
-        `sources` replaces the usual ones; `limit_s` seconds end it (0: no limit). Raises PipFailed with the reason in
-        words, KeyboardInterrupt once pip has ended too.
+        `sources` replaces the usual ones; `limit_s` seconds end it (0: no limit). Raises PipFailed with the
+        reason, KeyboardInterrupt once pip has ended too.
         """
         options = ["--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar", self._progress()]
-        chosen = self.sources if sources is None else sources
-        line = [str(self.python), "-m", "pip", "install", *options, *chosen, *arguments]
+        index = self.sources if sources is None else sources
+        line = [str(self.python), "-m", "pip", "install", *options, *index, *arguments]
         started, follower = time.monotonic(), _Follower()
         child = self._start(line)
         assert child.stdout is not None
         lines = _read_in_background(child.stdout)
         try:
             with self.log.open("a", encoding="utf-8") as log:
-                log.write(f"$ pip install {' '.join([*chosen, *arguments])}\n")
+                log.write(f"$ pip install {' '.join([*index, *arguments])}\n")
                 self._follow(lines, follower, log, started, limit_s)
             code = child.wait()
         except BaseException:
             _end(child)
             raise
         if code:
-            raise PipFailed(f"{reason(list(follower.tail), '--no-index' in chosen)}\nThe whole output is in {self.log}")
+            raise PipFailed(f"{reason(list(follower.tail), '--no-index' in index)}\nThe whole output is in {self.log}")
 
     def _follow(
         self, lines: queue.Queue[str | None], follower: _Follower, log: IO[str], started: float, limit_s: float
@@ -164,7 +167,7 @@ class Pip:
 
 
 def _read_in_background(stream: IO[str]) -> queue.Queue[str | None]:
-    """Lines of `stream` as they come, None at its end: reading must not hold up the clock on the screen."""
+    """Lines of `stream` as they come, None at its end: reading must not stop the clock on the screen."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -177,7 +180,7 @@ def _read_in_background(stream: IO[str]) -> queue.Queue[str | None]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End pip and what it started, such as compilers. It has its own process group: Ctrl-C did not reach it."""
+    """End pip and what it started, such as compilers. It has its own process group, which Ctrl-C does not reach."""
     if child.poll() is not None:
         return
     if os.name == "nt":
@@ -193,15 +196,15 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def reason(tail: list[str], offline: bool) -> str:
-    """Why pip failed, in a sentence, from its last lines. `offline`: it looked in the folder of --wheels only."""
-    said = "\n".join(tail)
+    """Why pip failed, as one sentence, from its last lines. `offline`: it only used the folder of --wheels."""
+    output = "\n".join(tail)
     for pattern, sentence in _REASONS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             return sentence
-    missing = re.search(r"No matching distribution found for (\S+)", said)
+    missing = re.search(r"No matching distribution found for (\S+)", output)
     if missing:
         where = "The folder given with --wheels" if offline else "The index"
         python = ".".join(str(part) for part in sys.version_info[:2])
         return f"{where} has no {missing[1]} that fits Python {python} on this system ({sys.platform})."
     errors = [line for line in tail if "ERROR" in line or line.lower().startswith("error:")]
-    return errors[-1].split("ERROR:", 1)[-1].strip() if errors else "pip failed and gave no reason."
+    return errors[-1].split("ERROR:", 1)[-1].strip() if errors else "pip failed and gave no reason. See the log."

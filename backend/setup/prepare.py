@@ -1,4 +1,4 @@
-"""Brings the Python environment to what the requirements files ask for, and does nothing when it is there already."""
+"""Installs what the requirements files ask for into the Python environment; does nothing when all is installed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from backend.setup.report import Report, span
 from backend.setup.requirements import Requirement
 
 GOOD_PIP = (25, 2)
-"""From here on pip takes up a download again that broke off; an older one in `.venv` is renewed first."""
+"""From this version on pip resumes a broken download; an older one in `.venv` is updated first."""
 
 WANTED_GB = 10.0
-"""Less free disk than this is told before a first set-up."""
+"""A first set-up warns when the disk has less free space than this."""
 
-_SIZES = "The set-up takes 1.5 GB with PyTorch's CPU build, several times that with its CUDA build."
+_SIZES = "The set-up needs 1.5 GB with PyTorch's CPU build, and several times that with its CUDA build."
 
 
 @dataclass(frozen=True)
 class Project:
-    """Where Monotile lies, and the Python versions (major, minor) that it runs on."""
+    """Where Monotile is, and the Python versions (major, minor) that it runs on."""
 
     root: Path | str
     oldest: tuple[int, int]
@@ -43,7 +43,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What this start asks of the set-up; see `launcher.py --help`."""
+    """Options of this start for the set-up; see `launcher.py --help`."""
 
     tests: bool = False
     torch_index: str | None = None
@@ -53,46 +53,46 @@ class Wishes:
 
 def ready_python(project: Project) -> Path | None:
     """The interpreter, if everything is installed already; never installs."""
-    chosen = environment.choose(Path(project.root))
-    return chosen.python if not _Work(project, chosen, Wishes()).left() else None
+    target = environment.choose(Path(project.root))
+    return target.python if not _Work(project, target, Wishes()).left() else None
 
 
 def prepare(project: Project, wishes: Wishes, report: Report) -> Path:
-    """Set up what is missing and return the interpreter to run with. Raises SetupError in words."""
+    """Install what is missing and return the interpreter to run with. Raises SetupError with a message for people."""
     if wishes.wheels is not None:
         _check_wheels(Path(wishes.wheels))
-    chosen = environment.choose(Path(project.root))
-    if not wishes.reinstall and not _Work(project, chosen, wishes).left():
-        return chosen.python
-    with lock.exclusive(chosen.lock, report) as held:
-        work = _Work(project, chosen, wishes)
+    target = environment.choose(Path(project.root))
+    if not wishes.reinstall and not _Work(project, target, wishes).left():
+        return target.python
+    with lock.exclusive(target.lock, report) as held:
+        work = _Work(project, target, wishes)
         left = work.all_parts() if wishes.reinstall else work.left()
         if left:  # else another launcher has just done it
             _SetUp(work, report, held).run(left)
-    return chosen.python
+    return target.python
 
 
 def _check_wheels(folder: Path) -> None:
     if not folder.is_dir():
-        raise SetupError(f"--wheels {folder}: there is no such folder.")
+        raise SetupError(f"--wheels {folder}: there is no such folder. Check the path.")
     if not any(folder.glob("*.whl")):
         raise SetupError(
-            f"--wheels {folder}: it holds no .whl file. On a machine with a connection, the same system and the same "
+            f"--wheels {folder}: it has no .whl file. On a machine with a connection, the same system and the same "
             "Python, fill it with: python3 -m pip download -d wheels -r requirements.txt"
         )
 
 
 class _Work:
-    """What an environment holds, against what the project wants of it."""
+    """What an environment has, compared with what the project needs."""
 
-    def __init__(self, project: Project, chosen: Environment, wishes: Wishes) -> None:
-        self.project, self.environment, self.wishes = project, chosen, wishes
+    def __init__(self, project: Project, target: Environment, wishes: Wishes) -> None:
+        self.project, self.environment, self.wishes = project, target, wishes
         self.base = requirements.read(project.file("requirements.txt"))
         self.tests = requirements.read(project.file("requirements-test.txt")) if wishes.tests else []
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
-        """Read the stamp and ask the interpreter, anew."""
+    def refresh(self) -> None:
+        """Read the stamp and ask the interpreter again."""
         self.stamp = stamp.read(self.environment.stamp)
         names = [each.name for each in self.base + self.tests]
         self.facts = environment.probe(self.environment.python, [*names, "pip", "torch"])
@@ -103,23 +103,23 @@ class _Work:
 
     def left(self) -> set[str]:
         """Which parts (base, tests, extras) are not done; empty when there is nothing to do."""
-        found = set()
+        parts = set()
         if self.facts is None or not self.project.runs_on(self.facts):
             return self.all_parts()
         if self.stamp.base != self.digest("requirements.txt") or self.absent(self.base) or self.other_index():
-            found.add("base")
+            parts.add("base")
         if self.wishes.tests and (self.stamp.tests != self.digest("requirements-test.txt") or self.absent(self.tests)):
-            found.add("tests")
-        if self.stamp.extras != self.digest("requirements-gpu.txt") and machine.has_card():
-            found.add("extras")
-        return found
+            parts.add("tests")
+        if self.stamp.extras != self.digest("requirements-gpu.txt") and machine.has_gpu():
+            parts.add("extras")
+        return parts
 
     def all_parts(self) -> set[str]:
         """What a new environment needs."""
         return {"base", "tests", "extras"} if self.wishes.tests else {"base", "extras"}
 
     def absent(self, wanted: list[Requirement]) -> list[Requirement]:
-        """Pins that are not installed as asked. A torch that is kept counts as there."""
+        """Pins that are not installed as asked. A torch that is kept counts as installed."""
         assert self.facts is not None
         packages = self.facts.packages
         return [
@@ -129,7 +129,7 @@ class _Work:
         ]
 
     def keeps_torch(self) -> bool:
-        """Whether the torch that an activated environment brought stays: 2.11 or newer, and no index was named."""
+        """Whether the torch of an activated environment stays: 2.11 or newer, and no index was given."""
         own = self.environment.own or self.wishes.torch_index or self.stamp.torch_index
         return not own and self.facts is not None and environment.keeps(self.facts.packages["torch"])
 
@@ -158,49 +158,51 @@ class _SetUp:
 
     def _announce(self, left: set[str]) -> None:
         work, place = self.work, "the environment you activated, " + str(self.environment.prefix)
-        goes_on = "It can be stopped with Ctrl-C; the next start goes on from there."
+        stop_note = "You can stop it with Ctrl-C; the next start continues from there."
         if work.stamp.base is None and "base" in left:
             where = "the folder .venv here" if self.environment.own else place
-            self.report.line(f"First start: what Monotile needs is installed into {where}. {goes_on}")
+            self.report.line(f"First start: installing what Monotile needs into {where}. {stop_note}")
         elif left == {"extras"}:
-            self.report.line(f"An NVIDIA card is here: trying the extras for it. {goes_on}")
+            self.report.line(f"An NVIDIA GPU was found: installing the extras for it. {stop_note}")
         elif left == {"tests"}:
-            self.report.line("What the tests need is installed.")
+            self.report.line("Installing what the tests need.")
         else:
-            self.report.line(f"What Monotile needs has changed: bringing the environment up to it. {goes_on}")
+            self.report.line(f"What Monotile needs has changed: updating the environment. {stop_note}")
 
     def _interpreter(self) -> Facts:
         """The environment's facts; makes `.venv`, and makes it again if what is there does not run or has no pip."""
-        work, chosen = self.work, self.environment
-        runs = work.facts is not None and environment.pip_runs(chosen.python)
-        if not chosen.own and not runs:
+        work, target = self.work, self.environment
+        runs = work.facts is not None and environment.pip_runs(target.python)
+        if not target.own and not runs:
             raise SetupError(
-                f"The activated environment {chosen.prefix} does not run, or has no pip. Mend it, or leave it "
+                f"The activated environment {target.prefix} does not work, or has no pip. Fix it, or leave it "
                 "(deactivate) and start again: Monotile then makes its own."
             )
-        if chosen.own and (not runs or not work.project.runs_on(work.facts) or work.wishes.reinstall):
+        if target.own and (not runs or not work.project.runs_on(work.facts) or work.wishes.reinstall):
             self._make()
         if work.facts is None:
-            raise SetupError(f"{chosen.prefix} was made, but its Python does not run. Remove it and start again.")
+            raise SetupError(f"{target.prefix} was made, but its Python does not run. Delete it and start again.")
         return work.facts
 
     def _make(self) -> None:
-        chosen = self.environment
+        target = self.environment
         complaint = machine.venv_complaint()
         if complaint:
             raise SetupError(complaint)
-        if chosen.prefix.exists() or chosen.prefix.is_symlink():
+        if target.prefix.exists() or target.prefix.is_symlink():
             if not self.work.wishes.reinstall:
-                self.report.line(".venv is half-made or broken; it is made anew.")
-            environment.remove(chosen)
+                self.report.line(".venv is incomplete or broken; making it again.")
+            environment.remove(target)
         self.report.line(f"Making .venv with Python {'.'.join(str(part) for part in sys.version_info[:3])}")
         index = self.work.stamp.torch_index
-        environment.make(chosen)
-        self.work.look()
-        self.work.stamp.torch_index = index  # the choice of a PyTorch build outlives a broken environment
+        environment.make(target)
+        self.work.refresh()
+        self.work.stamp.torch_index = (
+            index  # the choice of a PyTorch build stays when a broken environment is made again
+        )
 
     def _check(self, facts: Facts) -> None:
-        """Say what the machine lacks before anything is downloaded."""
+        """Report what the machine lacks before anything is downloaded."""
         project = self.work.project
         if not project.runs_on(facts):
             span_text = " to ".join(f"{major}.{minor}" for major, minor in (project.oldest, project.newest))
@@ -214,7 +216,9 @@ class _SetUp:
             self.report.line(compiling)
         free = shutil.disk_usage(self.environment.prefix).free / 1e9
         if facts.packages["torch"] is None and free < WANTED_GB:
-            self.report.line(f"Only {free:.1f} GB of the disk are free. {_SIZES}")
+            self.report.line(
+                f"Only {free:.1f} GB of disk space are free. {_SIZES} Free some space if that is not enough."
+            )
 
     def _pip(self) -> Pip:
         work = self.work
@@ -235,17 +239,17 @@ class _SetUp:
         others = [each for each in work.base if each.name != "torch"]
         total = 1 + len([each for each in work.base if each.name == "torch"])
         self._note(base=None)
-        self._renew_pip()
+        self._update_pip()
         if total > 1:
             self._torch(next(each for each in work.base if each.name == "torch"), f"[1/{total}]")
-        title = f"[{total}/{total}] The rest: {len(others)} packages and what these need"
+        title = f"[{total}/{total}] The other packages: {len(others)}, and what they need"
         self.report.line(title)
         self._pip().install([*(each.text for each in others), *self._constraints()])
-        work.look()
+        work.refresh()
         self._note(base=work.digest("requirements.txt"))
 
-    def _renew_pip(self) -> None:
-        """An older pip in our own environment is renewed, since it can't take up a broken download. It may fail."""
+    def _update_pip(self) -> None:
+        """Update an older pip in our own environment, since it can't resume a broken download. It may fail."""
         assert self.work.facts is not None
         version = self.work.facts.packages["pip"]
         if (
@@ -259,50 +263,50 @@ class _SetUp:
             self._pip().install(["--upgrade", f"pip>={'.'.join(map(str, GOOD_PIP))}"])
         except PipFailed:
             return  # the old one does the work too; the log has the reason
-        self.work.look()
+        self.work.refresh()
 
     def _torch(self, pin: Requirement, place: str) -> None:
         work, wishes = self.work, self.work.wishes
         assert work.facts is not None
-        found = work.facts.packages["torch"]
+        installed = work.facts.packages["torch"]
         if work.keeps_torch():
-            self.report.line(f"{place} PyTorch {found} of this environment is kept")
+            self.report.line(f"{place} PyTorch {installed} of this environment is kept")
             return
-        if found and not self.environment.own:
-            self.report.line(f"PyTorch {found} of this environment is too old; {pin.version} takes its place.")
+        if installed and not self.environment.own:
+            self.report.line(f"PyTorch {installed} of this environment is too old; installing {pin.version} instead.")
         index = wishes.torch_index or work.stamp.torch_index
         sources = ("--index-url", index) if index and not wishes.wheels else None
-        if sources is None and not wishes.wheels and found is None:
-            self._say_which_build()
+        if sources is None and not wishes.wheels and installed is None:
+            self._announce_build()
         title = f"{place} PyTorch {pin.version}"
         self.report.line(title)
-        if found and work.other_index():
+        if installed and work.other_index():
             # The same version from another index: pip would call it satisfied.
             self._pip().install(["--force-reinstall", "--no-deps", pin.text], sources)
         self._pip().install([pin.text], sources)
-        work.look()
+        work.refresh()
         self._note(torch_index=index)
 
-    def _say_which_build(self) -> None:
-        card = machine.has_card()
-        if sys.platform == "linux" and not card:
-            said, platforms = (
+    def _announce_build(self) -> None:
+        gpu = machine.has_gpu()
+        if sys.platform == "linux" and not gpu:
+            build, platforms = (
                 "Linux usually gets PyTorch's CUDA build, a download of about 3 GB",
-                "CPU (or your card's)",
+                "CPU (or your GPU's)",
             )
-            found = "No NVIDIA card was found"
-        elif sys.platform == "win32" and card:
-            said, platforms, found = "Windows gets PyTorch's CPU build", "CUDA", "An NVIDIA card is here"
+            machine_text = "No NVIDIA GPU was found"
+        elif sys.platform == "win32" and gpu:
+            build, platforms, machine_text = "Windows gets PyTorch's CPU build", "CUDA", "An NVIDIA GPU was found"
         else:
             return
         self.report.line(
-            f"{found}. Without --torch-index, {said}. For another build press Ctrl-C and start again with "
+            f"{machine_text}. Without --torch-index, {build}. For another build press Ctrl-C and start again with "
             "--torch-index and the address that PyTorch's install page (pytorch.org) shows after --index-url "
             f"for {platforms}."
         )
 
     def _constraints(self) -> list[str]:
-        """Hold torch at exactly the build that is installed, whatever the packages' own ranges would like."""
+        """Hold torch at exactly the build that is installed, whatever version ranges the packages have."""
         assert self.work.facts is not None
         installed = self.work.facts.packages["torch"]
         if installed is None:
@@ -320,15 +324,15 @@ class _SetUp:
         self._note(tests=work.digest("requirements-test.txt"))
 
     def _extras(self) -> None:
-        if not machine.has_card():
+        if not machine.has_gpu():
             return
         work = self.work
-        work.look()
-        wanted = requirements.read(work.project.file("requirements-gpu.txt"))
-        self.report.line("Extras for the NVIDIA card; Monotile trains without them too")
+        work.refresh()
+        optional = requirements.read(work.project.file("requirements-gpu.txt"))
+        self.report.line("Extras for the NVIDIA GPU (optional: Monotile also trains without them)")
         work.stamp.left_out.clear()
         self._note(extras=work.digest("requirements-gpu.txt"))
-        extras.install_each(self._pip(), wanted, self._constraints(), self.report, self._leave_out)
+        extras.install_each(self._pip(), optional, self._constraints(), self.report, self._leave_out)
 
     def _leave_out(self, name: str, why: str) -> None:
         self.work.stamp.left_out[name] = why

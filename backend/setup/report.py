@@ -1,4 +1,4 @@
-"""What a person sees while the set-up works: lines that stay, and one line that moves."""
+"""Shows the set-up's progress: lines that stay, and one line that is replaced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Report:
             self._open = False
 
     def _write(self, text: str) -> None:
-        # A console that can't show a character of a path shows a question mark; it never ends the set-up.
+        # A console that can't show a character of a path shows a question mark; that must not end the set-up.
         encoding = self._stream.encoding or "ascii"
         self._stream.write(text.encode(encoding, "replace").decode(encoding))
         self._stream.flush()

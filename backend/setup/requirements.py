@@ -1,4 +1,4 @@
-"""The little of the requirements format that our own files use."""
+"""Reads requirements files, as far as our own files use the format."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Requirement:
 
 def read(path: Path) -> list[Requirement]:
     """The requirements of a file in its order; comments and empty lines left out."""
-    found = []
+    requirements = []
     for line in path.read_text(encoding="utf-8").splitlines():
         text = re.split(r"(?:^|\s)#", line)[0].strip()
         match = _LINE.match(text)
         if match:
-            found.append(Requirement(match["name"], match["version"], text))
-    return found
+            requirements.append(Requirement(match["name"], match["version"], text))
+    return requirements
 
 
 def digest(path: Path) -> str:

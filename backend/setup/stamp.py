@@ -1,4 +1,4 @@
-"""What the set-up has done in an environment, so that the next start knows what is left to do."""
+"""Records what the set-up has done in an environment, so that the next start knows what is left to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How this operating system brings what Python and torch.compile need. Imports nothing of ours, so that all may ask."""
+"""Names the commands that install what Python and torch.compile need on this system. Imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
 
 
 def family(release: Mapping[str, str]) -> str | None:
-    """Which row of package names fits a distribution: its own id first, then those it says it is like."""
+    """Which row of package names fits a distribution: its own id first, then those it is like."""
     for name in [release.get("ID", ""), *release.get("ID_LIKE", "").split()]:
         name = name.split("-")[0]  # opensuse-leap, opensuse-tumbleweed
         if _KIN.get(name, name) in _PACKAGES:
@@ -43,7 +43,7 @@ def family(release: Mapping[str, str]) -> str | None:
 def remedy(
     needs: list[str], release: Mapping[str, str] | None = None, python: tuple[int, ...] = sys.version_info[:2]
 ) -> str:
-    """The command that brings `needs` (of venv, compiler, headers) on this system, or words where it is unknown."""
+    """The command that installs `needs` (of venv, compiler, headers) here, or a sentence where it is unknown."""
     if os.name == "nt":
         return f"Run: {_WINDOWS_COMPILER}" if "compiler" in needs else "Install Python again from python.org."
     if sys.platform == "darwin":

@@ -1,4 +1,4 @@
-"""What inductor needs from the machine, found without torch: C compiler, Python headers, Triton, MSVC.
+"""Finds what inductor needs from the machine, without torch: C compiler, Python headers, Triton, MSVC.
 
 Quick look-ups only; that it all works together is proven by `doctor`, which compiles and runs something.
 """
@@ -32,9 +32,9 @@ def is_windows() -> bool:
 
 def compiler(kind: str = "cpp") -> str | None:
     """Path of the C ("c") or C++ ("cpp") compiler that torch would take; None when there is none."""
-    chosen = os.environ.get("CXX" if kind == "cpp" else "CC")
-    if chosen:
-        return shutil.which(chosen.split()[0])
+    setting = os.environ.get("CXX" if kind == "cpp" else "CC")
+    if setting:
+        return shutil.which(setting.split()[0])
     if is_windows():
         return shutil.which("cl") or msvc()
     for name in _CPP if kind == "cpp" else _C:
@@ -46,7 +46,7 @@ def compiler(kind: str = "cpp") -> str | None:
 
 @functools.cache
 def msvc() -> str | None:
-    """Installation folder of Visual Studio's C++ tools, as its own locator tells; None when there are none."""
+    """Installation folder of Visual Studio's C++ tools, from its own locator; None when there are none."""
     base = os.environ.get("PROGRAMFILES(X86)", r"C:\Program Files (x86)")
     locator = Path(base) / "Microsoft Visual Studio" / "Installer" / "vswhere.exe"
     if not locator.is_file():
@@ -67,7 +67,7 @@ def python_header() -> Path | None:
 
 
 def odd_path(path: Path) -> str | None:
-    """What in the name of `path` compilers stumble over, in words; None when nothing is."""
+    """What in the name of `path` compilers can't handle, as text; None when nothing is."""
     text = str(path)
     if any(character.isspace() for character in text):
         return f"{text} has a space in it"
@@ -76,8 +76,8 @@ def odd_path(path: Path) -> str | None:
 
 def torch_folder() -> Path | None:
     """Where torch is installed, whose headers and libraries every compile names; None when it is not."""
-    found = importlib.util.find_spec("torch")
-    return Path(found.origin).parent if found is not None and found.origin else None
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def has_triton() -> bool:
@@ -101,17 +101,17 @@ def triton_remedy() -> str:
 
 
 def folder_remedy() -> str:
-    """How to have a cache folder that compilers can name."""
-    return "Set compile_cache_dir to a short folder without spaces or letters beyond ASCII, or leave it empty."
+    """How to get a cache folder that compilers can use."""
+    return "Set compile_cache_dir to a short folder without spaces and with ASCII characters only, or leave it empty."
 
 
 def install_remedy() -> str:
-    """How to have a torch that compilers can name."""
-    return "Set Monotile up anew in a folder whose path has no spaces and no letters beyond ASCII."
+    """How to get a torch that compilers can use."""
+    return "Install Monotile again in a folder whose path has no spaces and only ASCII characters."
 
 
 def _disk_remedy() -> str:
-    return "Free some room on the disk of the compile cache, or set compile_cache_dir to a folder on another."
+    return "Free some space on the disk of the compile cache, or set compile_cache_dir to a folder on another disk."
 
 
 def _folder_remedy() -> str:
@@ -122,15 +122,15 @@ def _missing_triton() -> str | None:
     return None if has_triton() else triton_remedy()
 
 
-def _compiler_mend() -> str:
-    """A compiler that is there fails over a path of ours before it fails over anything else."""
+def _compiler_fix() -> str:
+    """A compiler that is installed mostly fails because of a path of ours."""
     cached, torch = os.environ.get("TORCHINDUCTOR_CACHE_DIR"), torch_folder()
     if cached and odd_path(Path(cached)):
         return folder_remedy()
     return install_remedy() if torch is not None and odd_path(torch) else compiler_remedy()
 
 
-# A word of what a compiler or its cache says when it fails, and the mend.
+# A word in the error of a compiler or its cache, and the fix.
 _CAUSES: tuple[tuple[str, Callable[[], str | None]], ...] = (
     ("No space left", _disk_remedy),
     ("Disk quota exceeded", _disk_remedy),
@@ -138,29 +138,29 @@ _CAUSES: tuple[tuple[str, Callable[[], str | None]], ...] = (
     ("Permission denied", _folder_remedy),
     ("Python.h", header_remedy),
     ("triton", _missing_triton),
-    ("compiler", _compiler_mend),
-    ("compile error", _compiler_mend),
-    ("CppCompileError", _compiler_mend),
+    ("compiler", _compiler_fix),
+    ("compile error", _compiler_fix),
+    ("CppCompileError", _compiler_fix),
 )
 
 
-def remedy_of(said: str) -> str | None:
-    """What mends a failed compile, from all or part of what was said of it; None where that is not known."""
-    known = (mend() for word, mend in _CAUSES if word.lower() in said.lower())
-    return next((text for text in known if text is not None), None)
+def remedy_of(output: str) -> str | None:
+    """The fix of a failed compile, from all or part of its error output; None where it is not known."""
+    fixes = (fix() for word, fix in _CAUSES if word.lower() in output.lower())
+    return next((text for text in fixes if text is not None), None)
 
 
-def error_line(said: str) -> str | None:
-    """The first line in which a compiler or linker told what is wrong; None where none did."""
-    return next((line.strip() for line in said.splitlines() if _ERROR_LINE.search(line)), None)
+def error_line(output: str) -> str | None:
+    """The first line in which a compiler or linker reports an error; None where none does."""
+    return next((line.strip() for line in output.splitlines() if _ERROR_LINE.search(line)), None)
 
 
 def missing_for_inductor(device: str) -> str | None:
-    """What inductor lacks on this machine for the device type, in words with the mend; None when nothing is known."""
+    """What inductor lacks on this machine for the device type, as text with the fix; None when nothing is known."""
     if device == "cuda":
         if not has_triton():
             return f"Triton is not installed. {triton_remedy()}"
-        # triton-windows brings a compiler of its own.
+        # triton-windows has a compiler of its own.
         if not is_windows() and compiler("c") is None:
             return f"no C compiler was found, and Triton needs one. {compiler_remedy()}"
     elif compiler("cpp") is None:

@@ -1,8 +1,7 @@
-"""Take the pictures of the page for the README: ``python docs/screenshots/take.py http://127.0.0.1:7860/``.
+"""Takes the pictures of the page for the README: ``python docs/screenshots/take.py http://127.0.0.1:7860/``.
 
-The page must be open to the machine that this runs on, with the demo's preset loaded and its run shown: best while it
-trains. Needs Debian's Chromium and playwright (requirements-test.txt). Nothing on the page is changed, except that the
-images are looked at.
+The page must be open, with the demo's preset loaded and its run shown: best while it trains. Needs Debian's Chromium
+and playwright (requirements-test.txt). Nothing on the page is changed, except that the dataset is scanned.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ def opened(browser: Browser, url: str, scheme: str, width: int, height: int) -> 
     page = context.new_page()
     page.set_default_timeout(120_000)
     page.goto(url)
-    page.wait_for_function("window.monotile?.state.settings.length > 0 && document.querySelector('#start')")
+    page.wait_for_selector("#start")
+    page.wait_for_selector("#f-model-base_model .mt-help", state="attached")
     yield page
     context.close()
 
@@ -38,10 +38,10 @@ def show(page: Page, tab: str, ready: str) -> None:
     page.wait_for_timeout(2500)
 
 
-def look(page: Page) -> None:
-    """Have the images looked at, so that the Dataset and Compile tabs have something to show."""
-    show(page, "Dataset", "[data-look=look]")
-    page.click("[data-look=look]")
+def scan(page: Page) -> None:
+    """Scan the dataset, so that the Dataset and Compile tabs have something to show."""
+    show(page, "Dataset", "[data-scan=scan]")
+    page.click("[data-scan=scan]")
     page.wait_for_selector("#plan-headline")
 
 
@@ -54,13 +54,13 @@ def main() -> None:
         path = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         with opened(browser, url, "light", 1280, 900) as page:
-            look(page)
+            scan(page)
         for scheme in ("light", "dark"):
             for tab, ready, height in (
                 ("Run", "#loss-plot canvas", 1180),
                 ("Dataset", "#thumbs img", 1300),
                 ("Compile", "#mode-table", 1120),
-                ("Training", "#timesteps-picture svg", 1280),
+                ("Training", "#timesteps-plot svg", 1280),
             ):
                 with opened(browser, url, scheme, 1280, height) as page:
                     show(page, tab, ready)

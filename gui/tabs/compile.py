@@ -1,4 +1,4 @@
-"""The Compile tab: Torch Compile Settings, the shape plan, and whether this machine can compile at all."""
+"""Draws the Compile tab: Torch Compile Settings, the shape plan, and whether this machine can compile at all."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ def draw(widgets: Widgets) -> None:
     draw_group("compile", widgets, slots=("profile-note", "payback-note"))
     panel("Shape plan", "plan-root")
     panel("This machine", "doctor-root")
-    panel("Compile cache", "cache-root", "Kept between runs, so that the next start takes seconds.")
+    panel("Compile cache", "cache-root", "Compiled kernels are kept, so that the next start takes seconds.")

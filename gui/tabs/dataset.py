@@ -1,4 +1,4 @@
-"""The Dataset tab: folders and captions, and a look at the pictures with the shape plan that follows from them."""
+"""Draws the Dataset tab: folders, captions, and the dataset scan."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from gui.fields import Widgets, draw_group, panel
 
 
 def draw(widgets: Widgets) -> None:
-    """Draw the tab. Adds to ``widgets``: the settings of the data set."""
+    """Draw the tab. Adds to ``widgets``: the settings of the dataset."""
     draw_group("dataset", widgets)
-    panel("The images", "look-root")
+    panel("Dataset scan", "scan-root")

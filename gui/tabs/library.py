@@ -1,4 +1,4 @@
-"""The Library tab: a place for ``assets/js/library_tab.js``, which lists finished runs and their LoRA files."""
+"""Draws the Library tab: a place for ``assets/js/library_tab.js``, which lists finished runs and their LoRA files."""
 
 from __future__ import annotations
 

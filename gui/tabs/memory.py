@@ -1,4 +1,4 @@
-"""The Memory tab: whether the run fits, the settings that trade memory for time, and what this machine has."""
+"""Draws the Memory tab: whether the run fits, the settings that trade memory for time, and what this machine has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from gui.fields import Widgets, draw_group, panel
 
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings that trade memory for time."""
-    panel("Will it fit", "estimate-root")
+    panel("Memory estimate", "estimate-root")
     draw_group("memory", widgets)
-    panel("What there is", "memory-root")
+    panel("This machine", "memory-root")

@@ -1,4 +1,4 @@
-"""The Model tab: what the LoRA is trained on, what was found there, and how large the LoRA is."""
+"""Draws the Model tab: the base model, its check, and the LoRA network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gui.fields import Widgets, draw_group, panel
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings of the model and of the network."""
     draw_group("model", widgets)
-    panel("What was found", "model-root")
+    panel("Model check", "model-root")
     draw_group("parts", widgets)
     for key in ("network", "layers", "restraint", "earlier"):
         draw_group(key, widgets)

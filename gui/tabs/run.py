@@ -1,4 +1,4 @@
-"""Holds the place of ``assets/js/run_tab.js``, which reads a run's folder by the routes of ``gui.run_routes``."""
+"""Draws the Run tab: a place for ``assets/js/run_tab.js``, which reads runs by the routes of ``gui.run_routes``."""
 
 from __future__ import annotations
 

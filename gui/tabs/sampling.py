@@ -1,4 +1,4 @@
-"""The Sampling tab: prompts to draw during training, and what is measured beside it."""
+"""Draws the Sampling tab: sample prompts, and validation loss."""
 
 from __future__ import annotations
 

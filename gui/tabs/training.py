@@ -1,4 +1,4 @@
-"""The Training tab: length, optimizer, timesteps and saving, with drawings of the two curves that settings make."""
+"""Draws the Training tab: length, optimizer, timesteps and saving, with plots of learning rate and timesteps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gui.fields import Widgets, draw_group
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings of training, optimizer, timesteps, loss, saving and logging."""
     draw_group("training", widgets)
-    draw_group("optimizer", widgets, slots=("lr-picture",))
-    draw_group("timesteps", widgets, slots=("timesteps-picture",))
+    draw_group("optimizer", widgets, slots=("lr-plot",))
+    draw_group("timesteps", widgets, slots=("timesteps-plot",))
     draw_group("loss", widgets)
     draw_group("saving", widgets)
     draw_group("metadata", widgets)

@@ -171,7 +171,7 @@ def test_a_row_says_what_kept_the_planned_graphs_from_serving() -> None:
 
 def test_record_of_another_kind_is_not_mixed_in(tmp_path: Path) -> None:
     made_up(tmp_path)
-    with pytest.raises(ValueError, match="holds a record of kind compile, not exactness"):
+    with pytest.raises(ValueError, match="has a record of kind compile, not exactness"):
         Record.open(tmp_path / "flux-compile", "exactness", [])
 
 

@@ -244,6 +244,6 @@ def load_preset(page: Page, name: str) -> None:
         page.uncheck("#keep-own")
     page.click("[data-do=load]")
     page.wait_for_function(
-        "name => window.monotile.state.desk.preset === name && !(window.monotile.state.desk.changed || []).length",
+        "name => window.monotile.state.draft.preset === name && !(window.monotile.state.draft.changed || []).length",
         arg=name,
     )

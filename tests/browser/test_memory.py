@@ -39,10 +39,10 @@ def flux_dev(tmp_path: Path) -> Path:
 def test_the_estimate_follows_card_and_form_and_its_advice_is_applied_and_undone(page: Page, flux_dev: Path) -> None:
     type_in(page, "model.base_model", str(flux_dev))
     tab(page, "Memory")
-    page.fill("#fit-card", "80")
+    page.fill("#fit-gpu", "80")
     verdict = page.locator("#fit-verdict")
     expect(verdict).to_have_attribute("data-verdict", "fits")
-    page.fill("#fit-card", "24")
+    page.fill("#fit-gpu", "24")
     expect(verdict).to_have_class("verdict bad")
     expect(verdict).to_contain_text(re.compile(r"training needs 2\d\.\d GB of video memory, and the card has 24\.0 GB"))
     expect(page.locator("[data-stage=train] .p-weights")).to_be_visible()
@@ -58,7 +58,7 @@ def test_the_estimate_follows_card_and_form_and_its_advice_is_applied_and_undone
     type_in(page, "dataset.batch_size", "4")
     tab(page, "Memory")
     expect(page.locator("[data-stage=train] .fit-size")).not_to_have_text(re.compile(r"^26\."))
-    page.fill("#fit-card", "")
+    page.fill("#fit-gpu", "")
 
 
 def test_who_holds_memory_is_shown_with_the_estimate_beside_the_peak(
@@ -83,7 +83,7 @@ def test_who_holds_memory_is_shown_with_the_estimate_beside_the_peak(
     expect(page.locator("#memory-note")).to_contain_text("Estimated 9.0 GB, peak 9.3 GB (-3 %).")
     with MetricsWriter(run, generation=2, start_step=0) as metrics:
         metrics.add(1, loss=0.5, ram=GB, ram_total=64 * GB, ram_available=30 * GB)
-    for said in ("the trainer1.0 GB", "other programs33.0 GB", "free30.0 GB"):
+    for said in ("this run1.0 GB", "other programs33.0 GB", "free30.0 GB"):
         expect(now).to_contain_text(said)
     assert held.said == []
     held.start_over()

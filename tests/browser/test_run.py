@@ -67,7 +67,7 @@ def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
     page.locator("#f-sampling-prompts [data-column=steps] input").blur()
     go_to(page, "compile.compile")
     page.locator("#f-compile-compile input").uncheck()
-    page.wait_for_function("window.monotile.state.desk.changedFromDefault.includes('compile.compile')")
+    page.wait_for_function("window.monotile.state.draft.changedFromDefault.includes('compile.compile')")
 
 
 def panel_agrees(page: Page, run: Run) -> bool:

@@ -83,10 +83,10 @@ def test_what_it_prints_is_what_the_run_wrote(tmp_path: Path) -> None:
     # two block classes, with and without gradients: all shapes of pictures and samples share them
     row = MetricsReader(run).last()
     assert row is not None and row["step"] == 3
-    assert "Graphs: 4 planned, 4 made; 0 recompiles, 0 graph breaks" in text
+    assert "Graphs: 4 planned, 4 compiled; 0 recompiles, 0 graph breaks" in text
     assert (row["graphs"], row["recompiles"], row["breaks"]) == (4, 0, 0)
     assert row["compile_seconds"] > 0
-    assert f"Compile seconds: {row['compile_seconds']:.1f}" in text
+    assert f"Compile time: {row['compile_seconds']:.1f} s" in text
 
     (done,) = by_kind["done"]
     assert f"LoRA: {done['lora']}" in text and Path(done["lora"]).is_file()
@@ -111,7 +111,7 @@ def test_without_a_compiler_it_says_so_and_still_ends(tmp_path: Path, monkeypatc
     )
     code, text, (run,) = run_demo(tmp_path, short)
     assert code == 0, text
-    assert "the run is eager" in text and "The LoRA is as good" in text
+    assert "the run is eager" in text and "The LoRA is just as good" in text
     assert MetricsReader(run).last()["graphs"] == 0
     assert list(run.checkpoints_dir.glob("*.safetensors"))
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from backend.demo.report import draw_before_after, percent, read_outcome, tell_outcome
+from backend.demo.report import draw_before_after, outcome_lines, percent, read_outcome
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import (
     CompileStateEvent,
@@ -52,7 +52,7 @@ def said(run: Run) -> tuple[str, str]:
     plain, coloured = StringIO(), StringIO()
     for file, colours in ((plain, False), (coloured, True)):
         console = Console(file=file, width=100, force_terminal=colours, color_system="standard" if colours else None)
-        for line in tell_outcome(read_outcome(run)):
+        for line in outcome_lines(read_outcome(run)):
             console.print(line)
     return plain.getvalue(), coloured.getvalue()
 
@@ -89,15 +89,15 @@ def test_graphs_as_planned_are_told_in_plain(run: Run) -> None:
     with MetricsWriter(run) as metrics:
         metrics.add(1, compile_seconds=41.26, graphs=2)
     text, coloured = said(run)
-    assert "Graphs: 2 planned, 2 made; 0 recompiles, 0 graph breaks" in text
-    assert "Compile seconds: 41.3" in text
+    assert "Graphs: 2 planned, 2 compiled; 0 recompiles, 0 graph breaks" in text
+    assert "Compile time: 41.3 s" in text
     assert "\x1b[33m" not in coloured
 
 
 def test_a_graph_too_many_is_amber(run: Run) -> None:
     write(run, *compiled(3), RecompileEvent(reason="image tokens", block="double"))
     text, coloured = said(run)
-    assert "Graphs: 2 planned, 3 made; 1 recompiles, 0 graph breaks" in text
+    assert "Graphs: 2 planned, 3 compiled; 1 recompiles, 0 graph breaks" in text
     assert "\x1b[33mGraphs" in coloured
 
 

@@ -104,7 +104,7 @@ def test_gpu_states() -> None:
     assert good["GPU"].text == "NVIDIA H100, 80 GiB, compute capability 9.0" and good["Driver"].text == "NVIDIA 580.1"
     assert doctor._gpu({"cuda_build": None}, "580.1")[0].state == "fail"
     assert "without CUDA" in doctor._gpu({"cuda_build": None}, "580.1")[0].text
-    assert "does not serve this torch (CUDA 13.0)" in doctor._gpu({"cuda_build": "13.0"}, "400.2")[0].text
+    assert "does not work with this torch (CUDA 13.0)" in doctor._gpu({"cuda_build": "13.0"}, "400.2")[0].text
     assert doctor._gpu({"cuda_build": None}, None)[0].state == "warn"
     intel = doctor._gpu({"cuda_build": None, "torch": "2.13.0+xpu"}, None)[0]
     assert intel.state == "warn" and "Intel GPUs, which Monotile can't use" in intel.text
@@ -167,7 +167,7 @@ def test_a_package_that_does_not_load_is_not_told_to_be_missing(
 def test_the_doctor_tells_what_loads_what_lacks_and_what_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "is installed but does not load (ImportError: libcudart.so.12)"
     ok, warn = doctor._optional({"tensorboard": None, "triton": broken, "pynvml": "is not installed", "came": broken})
-    assert (ok.state, ok.text) == ("ok", "load: tensorboard; not installed: pynvml")
+    assert (ok.state, ok.text) == ("ok", "installed: tensorboard; not installed: pynvml")
     assert (warn.state, warn.text) == ("warn", f"came {broken}") and "--force-reinstall" in warn.remedy
     monkeypatch.setattr(toolchain, "has_triton", lambda: True)
     triton = by_name(list(doctor._toolchain(True, broken)))["Triton"]
@@ -216,7 +216,7 @@ def test_a_hanging_probe_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise subprocess.TimeoutExpired(args[0], kwargs["timeout"])
 
     monkeypatch.setattr(doctor.subprocess, "run", hang)
-    assert doctor._ask("facts", 3).said == "no answer within 3 s"
+    assert doctor._probe("facts", 3).error == "no answer within 3 s"
 
 
 def test_doctor_is_torch_free() -> None:
@@ -229,6 +229,6 @@ def test_cache_commands(tmp_path: Path) -> None:
     at = ["--cache-dir", str(tmp_path / "c")]
     assert cache.main(at, said.append) == 0 and "0 bytes in 0 files" in said[-1]
     assert cache.main([*at, "export", str(tmp_path / "k.zip")], said.append) == 0
-    assert cache.main([*at, "import", str(tmp_path / "k.zip")], said.append) == 0 and "here already" in said[-1]
+    assert cache.main([*at, "import", str(tmp_path / "k.zip")], said.append) == 0 and "in the cache already" in said[-1]
     assert cache.main([*at, "clear"], said.append) == 0 and said[-1].startswith("Cleared ") and "in 1 files" in said[-1]
     assert cache.main([*at, "import", str(tmp_path / "missing.zip")], said.append) == 1

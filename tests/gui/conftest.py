@@ -41,7 +41,7 @@ def page(application: FastAPI, tmp_path: Path) -> Page:
 
     folder = tmp_path / "runs"
     folder.mkdir()
-    application.state.desk.keep(form.defaults() | {"saving.output_dir": str(folder)})
+    application.state.draft.keep(form.defaults() | {"saving.output_dir": str(folder)})
     # No context manager: the start-up work of the server belongs to tests of its own.
     return Page(TestClient(application, base_url=ADDRESS), folder)
 

@@ -11,9 +11,10 @@ import pytest
 from backend.config import presets
 from backend.config.load import parse
 from gui import form, keep_on_load
-from gui.actions import Actions, start_problems
-from gui.draft import Desk
-from gui.run_store import Places
+from gui.actions import Actions
+from gui.draft import Draft
+from gui.run_store import RunStore
+from gui.start_check import start_problems
 from tests.gui.conftest import make_run
 
 
@@ -24,12 +25,12 @@ def actions(tmp_path: Path) -> Actions:
     (builtin / "plain.toml").write_text("# A plain one\n[network]\nnetwork_dim = 4\n", encoding="utf-8")
     (builtin / "broken.toml").write_text("[network]\nnetwork_dimm = 4\n", encoding="utf-8")
     shelf = presets.Shelf(builtin, tmp_path / "user")
-    desk = Desk(tmp_path / "desk")
-    return Actions(desk, Places(lambda: str(tmp_path / "runs"), tmp_path / "places.json"), shelf)
+    draft = Draft(tmp_path / "draft")
+    return Actions(draft, RunStore(lambda: str(tmp_path / "runs"), tmp_path / "places.json"), shelf)
 
 
 def ask(actions: Actions, what: str, values: form.Values | None = None, **more: Any) -> Any:
-    return actions.act({"what": what, **more}, actions.desk.now.values if values is None else values)
+    return actions.act({"what": what, **more}, actions.draft.now.values if values is None else values)
 
 
 def ranked(rank: str) -> form.Values:
@@ -44,10 +45,10 @@ def test_the_difference_is_shown_before_a_load_and_the_load_is_whole(actions: Ac
     ]
     reply = ask(actions, "load", name="plain")
     assert reply.reload and "2 settings changed" in reply.message["notice"]["text"]
-    assert actions.desk.now.values == form.defaults() | {"network.network_dim": "4"}
-    assert reply.message["desk"]["preset"] == "plain" and reply.message["desk"]["changed"] == []
+    assert actions.draft.now.values == form.defaults() | {"network.network_dim": "4"}
+    assert reply.message["draft"]["preset"] == "plain" and reply.message["draft"]["changed"] == []
     assert ask(actions, "undo").reload
-    assert actions.desk.now.values == ranked("8")
+    assert actions.draft.now.values == ranked("8")
 
 
 def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Actions) -> None:
@@ -55,21 +56,21 @@ def test_what_a_person_gave_outlives_a_preset_that_does_not_name_it(actions: Act
     mine = {"model.base_model": "/flux", "dataset.folders": folders, "saving.output_name": "fox"}
     form_now = ranked("8") | mine | {"sampling.sample_at_start": True, "validation.validate_at_start": True}
     shown = ask(actions, "compare", form_now, name="plain", keep=True).message["difference"]
-    assert shown["own"] == ["Base model", "Image folders", "Output name"]
+    assert shown["kept"] == ["Base model", "Image folders", "Output name"]
     assert [row["label"] for row in shown["rows"]] == [
         "Network rank (dim)", "Learning rate", "Sample before training", "Validate before training"
     ]  # fmt: skip
     ask(actions, "load", name="plain", keep=True)
-    assert actions.desk.now.values == form.defaults() | {"network.network_dim": "4"} | mine
-    assert sorted(actions.desk.facts()["changed"]) == sorted(mine)
+    assert actions.draft.now.values == form.defaults() | {"network.network_dim": "4"} | mine
+    assert sorted(actions.draft.facts()["changed"]) == sorted(mine)
     # What a built-in preset brought is not a person's, and a base model goes only with its family.
     (actions.shelf.builtin / "demo.toml").write_text('[model]\nbase_model = "/demo"\n', encoding="utf-8")
     ask(actions, "load", name="demo")
-    assert ask(actions, "compare", name="plain", keep=True).message["difference"]["own"] == []
+    assert ask(actions, "compare", name="plain", keep=True).message["difference"]["kept"] == []
     other = '[model]\nfamily = "sdxl"\n[compile]\nshape_mode = "exact_buckets"\n'
     (actions.shelf.builtin / "sdxl.toml").write_text(other, encoding="utf-8")
     shown = ask(actions, "compare", form_now, name="sdxl", keep=True).message["difference"]
-    assert shown["own"] == ["Image folders", "Output name"]
+    assert shown["kept"] == ["Image folders", "Output name"]
 
 
 def test_every_preset_but_the_demo_lies_with_its_family() -> None:
@@ -85,7 +86,7 @@ def test_a_preset_with_mistakes_is_not_loaded(actions: Actions) -> None:
     assert shown["rows"] == [] and "network_dim" in shown["problems"][0]["remedy"]
     reply = ask(actions, "load", name="broken")
     assert not reply.reload and reply.message["notice"]["kind"] == "error"
-    assert actions.desk.now.values == ranked("8")
+    assert actions.draft.now.values == ranked("8")
 
 
 def test_save_rename_delete_and_back(actions: Actions) -> None:
@@ -93,7 +94,7 @@ def test_save_rename_delete_and_back(actions: Actions) -> None:
     assert "Replace" in ask(actions, "save-as", ranked("9"), name="Mine").message["notice"]["action"]
     ask(actions, "save", ranked("10"), name="mine")
     ask(actions, "rename", name="mine", to="ours")
-    assert actions.desk.now.preset == "ours"
+    assert actions.draft.now.preset == "ours"
     notice = ask(actions, "delete", name="ours").message["notice"]
     assert "ours" not in {p.name for p in presets.list_presets(actions.shelf)}
     ask(actions, **notice["request"])
@@ -126,9 +127,9 @@ def send(actions: Actions, content: bytes, name: str = "from a friend") -> Any:
 
 def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Actions) -> None:
     content = b'network_module = "networks.lora_flux"\nnetwork_dim = 48\nclip_skip = 2\ndataset_config = "d.toml"\n'
-    before = dict(actions.desk.now.values)
-    brought = send(actions, content, "their settings").message["brought"]
-    assert actions.desk.now.values == before
+    before = dict(actions.draft.now.values)
+    brought = send(actions, content, "their settings").message["foreign"]
+    assert actions.draft.now.values == before
     assert {"Network rank (dim)"} <= {row["label"] for row in brought["rows"]}
     left = next(group for group in brought["groups"] if group["title"] == "Not imported")
     assert {
@@ -138,15 +139,16 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     assert brought["wantsDataset"]
     dataset = base64.b64encode(b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n').decode()
     sent = {"name": "their settings", "content": base64.b64encode(content).decode()}
-    assert not ask(actions, "import", **sent, dataset=dataset).message["brought"]["wantsDataset"]
+    assert not ask(actions, "import", **sent, dataset=dataset).message["foreign"]["wantsDataset"]
     taken = ask(actions, "take-import", name="their settings")
     assert taken.reload
-    assert actions.desk.now.values["network.network_dim"] == "48"
-    assert actions.desk.now.values["dataset.resolution"] == "768"
+    assert actions.draft.now.values["network.network_dim"] == "48"
+    assert actions.draft.now.values["dataset.resolution"] == "768"
     assert ask(actions, "take-import", name="another").message["notice"]["kind"] == "error"
     assert "importFailed" in send(actions, b'{"LoRA_type": ').message
-    yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["brought"]
-    assert yaml["kind"] == "settings of ai-toolkit" and yaml["rest"] == "What it does not name gets its default."
+    yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["foreign"]
+    assert yaml["kind"] == "settings of ai-toolkit"
+    assert yaml["rest"] == "Settings that it does not have are set to their defaults."
     (other,) = send(actions, b'{"model_family": "wan"}').message["importFailed"]["problems"]
     assert "the model family wan" in other["text"]
 
@@ -154,21 +156,21 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
 def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     ask(actions, "form", ranked("48"))
     content = b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n'
-    brought = send(actions, content, "pictures").message["brought"]
+    brought = send(actions, content, "pictures").message["foreign"]
     rows = brought["rows"]
     assert brought["rest"] == "All other settings stay as they are."
     assert {row["label"] for row in rows} >= {"Image folders"} and "Network rank (dim)" not in {
         row["label"] for row in rows
     }
     ask(actions, "take-import", name="pictures")
-    assert actions.desk.now.values["dataset.resolution"] == "768"
-    assert actions.desk.now.values["network.network_dim"] == "48", "the file says nothing of it"
+    assert actions.draft.now.values["dataset.resolution"] == "768"
+    assert actions.draft.now.values["network.network_dim"] == "48", "the file says nothing of it"
     controlled = b'[[datasets]]\nimage_directory = "/a"\ncontrol_directory = "/before"\n'
-    assert any("takes no control" in str(group) for group in send(actions, controlled).message["brought"]["groups"])
+    assert any("takes no control" in str(group) for group in send(actions, controlled).message["foreign"]["groups"])
     ask(actions, "form", ranked("48") | {"model.family": "flux_kontext"})
     send(actions, controlled, "pictures")
     ask(actions, "take-import", name="pictures")
-    assert "/before" in str(actions.desk.now.values["dataset.folders"]), "the family of the form edits"
+    assert "/before" in str(actions.draft.now.values["dataset.folders"]), "the family of the form edits"
 
 
 def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
@@ -202,7 +204,7 @@ def test_what_is_no_file_at_all_is_said(actions: Actions) -> None:
 def test_the_settings_of_a_run_can_be_loaded(actions: Actions, tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", "hare")
     assert ask(actions, "load-run", name=run.name).reload
-    assert actions.desk.now.values["saving.output_name"] == "hare"
+    assert actions.draft.now.values["saving.output_name"] == "hare"
 
 
 def test_start_tells_everything_at_once(actions: Actions, tmp_path: Path) -> None:
@@ -257,25 +259,25 @@ def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -
 def test_a_run_stays_in_sight_when_the_form_names_another_folder(tmp_path: Path) -> None:
     kept, started = tmp_path / "page" / "places.json", tmp_path / "elsewhere"
     run = make_run(started)
-    assert run.name not in [found.name for found in Places(lambda: str(tmp_path / "new"), kept).runs()]
-    Places(lambda: str(started), kept).started_in(started)
-    later = Places(lambda: str(tmp_path / "new"), kept)
+    assert run.name not in [found.name for found in RunStore(lambda: str(tmp_path / "new"), kept).runs()]
+    RunStore(lambda: str(started), kept).started_in(started)
+    later = RunStore(lambda: str(tmp_path / "new"), kept)
     assert run.name in [found.name for found in later.runs()] and later.run(run.name).path == run.path
     kept.write_text("{", encoding="utf-8")
-    assert Places(lambda: str(started), kept).run(run.name).path == run.path
+    assert RunStore(lambda: str(started), kept).run(run.name).path == run.path
 
 
 def test_a_tab_that_was_overtaken_shows_the_form_before_it_starts(actions: Actions) -> None:
-    old = dict(actions.desk.shown("old"))
-    actions.desk.load(ranked("8"), None)
+    old = dict(actions.draft.shown("old"))
+    actions.draft.load(ranked("8"), None)
     assert actions.kept(old, "old")["behind"]
     reply = actions.act({"what": "start"}, old, "old")
-    assert reply.reload and reply.message["refused"] and "another tab" in reply.message["notice"]["text"]
-    assert not actions.kept(dict(actions.desk.shown("old")), "old")["behind"]
+    assert reply.reload and reply.message["refused"] and "another browser tab" in reply.message["notice"]["text"]
+    assert not actions.kept(dict(actions.draft.shown("old")), "old")["behind"]
 
 
 def test_a_mistake_of_the_page_s_own_is_answered_too(actions: Actions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions.desk, "undo", lambda: 1 / 0)
+    monkeypatch.setattr(actions.draft, "undo", lambda: 1 / 0)
     notice = ask(actions, "undo").message["notice"]
     assert notice["kind"] == "error" and "ZeroDivisionError" in notice["text"]
 
@@ -283,12 +285,12 @@ def test_a_mistake_of_the_page_s_own_is_answered_too(actions: Actions, monkeypat
 def test_the_first_page_of_all_has_the_demo_ready_and_later_ones_the_draft(tmp_path: Path) -> None:
     from gui.app import Home, make_app
 
-    home = Home(presets=tmp_path / "presets", desk=tmp_path / "desk")
-    desk = make_app(home).state.desk
-    assert desk.now.preset == "demo" and desk.facts()["changed"] == []
-    assert not start_problems(form.read(desk.now.values).config)
-    assert desk.undo() and desk.now.values == form.defaults()
-    assert make_app(home).state.desk.now.values == form.defaults()
+    home = Home(presets=tmp_path / "presets", draft=tmp_path / "draft")
+    draft = make_app(home).state.draft
+    assert draft.now.preset == "demo" and draft.facts()["changed"] == []
+    assert not start_problems(form.read(draft.now.values).config)
+    assert draft.undo() and draft.now.values == form.defaults()
+    assert make_app(home).state.draft.now.values == form.defaults()
 
 
 def test_a_family_without_the_shape_mode_offers_one_that_it_has(actions: Actions) -> None:
@@ -296,10 +298,10 @@ def test_a_family_without_the_shape_mode_offers_one_that_it_has(actions: Actions
     actions.kept(form.defaults() | {"compile.shape_mode": "static"})
     notice = actions.kept(form.defaults() | {"model.family": "sdxl", "compile.shape_mode": "static"})["notice"]
     assert "shape mode static" in notice["text"]
-    reply = actions.act(notice["request"], actions.desk.now.values)
-    assert reply.reload and actions.desk.now.values["compile.shape_mode"] == "auto"
+    reply = actions.act(notice["request"], actions.draft.now.values)
+    assert reply.reload and actions.draft.now.values["compile.shape_mode"] == "auto"
     assert not [p for p in reply.message["problems"] if p["severity"] == "error"]
-    assert "notice" not in actions.kept(actions.desk.now.values | {"network.network_dim": "8"})
+    assert "notice" not in actions.kept(actions.draft.now.values | {"network.network_dim": "8"})
     assert "notice" not in actions.kept(form.defaults() | {"model.family": "flux"})
 
 
@@ -308,9 +310,9 @@ def test_advice_is_taken_with_one_click_and_undone_with_another(actions: Actions
     values = {"memory.blocks_to_swap": 24, "training.gradient_checkpointing": True, "no.such_setting": 1}
     reply = ask(actions, "apply", before, change=values)
     assert reply.reload and "Blocks to swap" in reply.message["notice"]["text"]
-    now = actions.desk.now.values
+    now = actions.draft.now.values
     assert now["memory.blocks_to_swap"] == "24" and now["network.network_dim"] == "8"
-    assert "memory.blocks_to_swap" in reply.message["desk"]["changed"]
-    assert ask(actions, "undo").reload and actions.desk.now.values == before
+    assert "memory.blocks_to_swap" in reply.message["draft"]["changed"]
+    assert ask(actions, "undo").reload and actions.draft.now.values == before
     assert ask(actions, "apply", before, change={"no.such": 1}).message["notice"]["kind"] == "error"
     assert ask(actions, "apply", before).message["notice"]["kind"] == "error"

@@ -11,14 +11,14 @@ from backend.config.schema import SECTIONS, Setting, by_path, settings
 from gui import fields, theme
 from gui.actions import Actions
 from gui.app import build
-from gui.draft import Desk
-from gui.run_store import Places
+from gui.draft import Draft
+from gui.run_store import RunStore
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> gr.Blocks:
-    folder = tmp_path_factory.mktemp("desk")
-    return build(Actions(Desk(folder), Places(lambda: "runs", folder / "places.json")))
+    folder = tmp_path_factory.mktemp("draft")
+    return build(Actions(Draft(folder), RunStore(lambda: "runs", folder / "places.json")))
 
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda s: s.path)

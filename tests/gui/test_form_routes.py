@@ -13,7 +13,7 @@ from backend.config.load import parse
 from backend.plan import base_model_check as chosen_model
 from backend.plan.memory.machine import Card, cards
 from gui import base_model, form, form_routes
-from gui.dataset_scan import Look
+from gui.dataset_scan import PageScan
 from gui.jobs import Job
 from tests.gui.conftest import ADDRESS, Page, make_run
 
@@ -70,14 +70,14 @@ def test_a_base_model_of_another_family_is_told_in_one_line(tiny_flux: Path) -> 
     assert chosen_model.problems(config(tiny_flux / "vae"))[0].path == "model.base_model"
 
 
-def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
+def test_a_scan_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
     (image_folder / "broken.png").write_bytes(b"no picture")
     (image_folder / "picture_3.txt").unlink()
-    look = Look(tmp_path / "look")
+    scan = PageScan(tmp_path / "scan")
     chosen = config(tiny_flux, image_folder)
-    assert look.start(chosen) and not look.start(chosen)
-    wait(look.job)
-    facts = look.facts(chosen)
+    assert scan.start(chosen) and not scan.start(chosen)
+    wait(scan.job)
+    facts = scan.facts(chosen)
     assert facts["state"] == "done", facts
     result = facts["result"]
     assert result["counts"]["images"] == 8 and result["counts"]["with_caption"] == 7
@@ -89,87 +89,87 @@ def test_a_look_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     assert "graph" in result["headline"] and "2 block classes" in result["headline"]
     assert [mode["name"] for mode in result["modes"] if mode["chosen"]] == ["static"]
     assert result["histogram"].startswith("<svg") and not result["stale"]
-    # The plan follows the form; other pictures need another look.
-    followed = look.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]
+    # The plan follows the form; other images need another scan.
+    followed = scan.facts(config(tiny_flux, image_folder, dataset={"batch_size": 2}))["result"]
     assert not followed["stale"] and followed["steps"] != result["steps"]
-    assert look.facts(config(tiny_flux, image_folder, dataset={"caption_extension": ".md"}))["result"]["stale"]
-    first = look.page(0)
+    assert scan.facts(config(tiny_flux, image_folder, dataset={"caption_extension": ".md"}))["result"]["stale"]
+    first = scan.page(0)
     assert len(first["items"]) == 8 and first["pages"] == 1
     assert first["items"][0]["caption"] and first["items"][0]["bucket"] and not first["items"][0]["validation"]
-    thumb = look.thumb(0)
-    assert thumb is not None and thumb.startswith(b"\xff\xd8") and look.thumb(0) == thumb
-    assert look.thumb(8) is None and look.thumb(-1) is None
+    thumb = scan.thumb(0)
+    assert thumb is not None and thumb.startswith(b"\xff\xd8") and scan.thumb(0) == thumb
+    assert scan.thumb(8) is None and scan.thumb(-1) is None
 
 
-def test_a_look_at_nothing_says_so(tmp_path: Path) -> None:
-    look = Look(tmp_path / "look")
-    look.start(config(None, tmp_path / "nowhere"))
-    wait(look.job)
-    result = look.facts(None)["result"]
+def test_a_scan_of_nothing_says_so(tmp_path: Path) -> None:
+    scan = PageScan(tmp_path / "scan")
+    scan.start(config(None, tmp_path / "nowhere"))
+    wait(scan.job)
+    result = scan.facts(None)["result"]
     assert result["counts"]["images"] == 0
     assert (result["headline"], result["steps"], result["modes"]) == ("", "", [])
     assert any("does not exist" in problem["text"] for problem in result["problems"])
 
 
-def test_the_page_can_start_a_look_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
-    assert "folder" in page.client.post("/look").json()["detail"]
+def test_the_page_can_start_a_scan_and_show_it(page: Page, application: Any, image_folder: Path) -> None:
+    assert "folder" in page.client.post("/scan").json()["detail"]
     (western := image_folder / "picture_0.txt").write_bytes(b"it\x92s a fox")
     (missing := image_folder / "picture_1.txt").unlink()
     folders = {"dataset.folders": [{"path": str(image_folder)}], "dataset.trigger_word": "zorbl"}
     values = form.defaults() | {"saving.output_dir": str(page.runs)} | folders
-    application.state.desk.keep(values)
-    assert page.client.post("/look").status_code == 200
+    application.state.draft.keep(values)
+    assert page.client.post("/scan").status_code == 200
     end = time.monotonic() + 60
-    while (state := page.client.get("/look").json())["state"] == "running" and time.monotonic() < end:
+    while (state := page.client.get("/scan").json())["state"] == "running" and time.monotonic() < end:
         time.sleep(0.05)
     assert state["result"]["counts"]["images"] == 8
-    items = page.client.get("/look/items").json()
-    answer = page.client.get("/thumb", params={"look": items["look"], "item": 0})
+    items = page.client.get("/scan/items").json()
+    answer = page.client.get("/thumb", params={"scan": items["scan"], "item": 0})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
-    assert page.client.get("/thumb", params={"look": items["look"] + 1, "item": 0}).status_code == 404
-    captions_are_written_and_taken_back(page, items["look"], western, missing)
-    no_text_is_never_replaced(page, items["look"], image_folder / "picture_2.txt")
-    application.state.desk.keep(values | {"network.network_dim": "x"})
-    assert page.client.post("/look").status_code == 422
+    assert page.client.get("/thumb", params={"scan": items["scan"] + 1, "item": 0}).status_code == 404
+    captions_are_written_and_taken_back(page, items["scan"], western, missing)
+    no_text_is_never_replaced(page, items["scan"], image_folder / "picture_2.txt")
+    application.state.draft.keep(values | {"network.network_dim": "x"})
+    assert page.client.post("/scan").status_code == 422
 
 
-def no_text_is_never_replaced(page: Page, look: int, file: Path) -> None:
+def no_text_is_never_replaced(page: Page, scan: int, file: Path) -> None:
     """A picture that stands where the caption would be written stays as it is."""
     content = file.with_suffix(".png").read_bytes()
     file.write_bytes(content)
-    answer = page.client.post("/look/caption", json={"look": look, "item": 2, "text": "a fox"})
-    assert answer.status_code == 409 and "no text" in answer.json()["detail"]
+    answer = page.client.post("/scan/caption", json={"scan": scan, "item": 2, "text": "a fox"})
+    assert answer.status_code == 409 and "not a text file" in answer.json()["detail"]
     assert file.read_bytes() == content
 
 
-def captions_are_written_and_taken_back(page: Page, look: int, *files: Path) -> None:
+def captions_are_written_and_taken_back(page: Page, scan: int, *files: Path) -> None:
     """One whose file is in Windows-1252, and one without a file: each comes back as it was."""
     before = [file.read_bytes() if file.exists() else None for file in files]
     tokens = []
     for index, said in enumerate(("Windows-1252", "no picture_1.txt yet")):
-        told = page.client.get("/look/caption", params={"look": look, "item": index}).json()
-        assert said in told["said"] and told["text"] == ("it’s a fox", "")[index]
-        sent = page.client.post("/look/caption", json={"look": look, "item": index, "text": " ein Füchslein \n"}).json()
+        told = page.client.get("/scan/caption", params={"scan": scan, "item": index}).json()
+        assert said in told["note"] and told["text"] == ("it’s a fox", "")[index]
+        sent = page.client.post("/scan/caption", json={"scan": scan, "item": index, "text": " ein Füchslein \n"}).json()
         assert sent["caption"] == "zorbl, ein Füchslein"
         tokens.append(sent["token"])
     assert [file.read_text(encoding="utf-8") for file in files] == ["ein Füchslein"] * 2
-    shown = page.client.get("/look/items").json()["items"]
+    shown = page.client.get("/scan/items").json()["items"]
     assert [item["caption"] for item in shown[:2]] == ["zorbl, ein Füchslein"] * 2
-    assert "Captions were written" in page.client.get("/look").json()["result"]["stale"]
-    assert page.client.post("/look/caption", json={"look": look + 1, "item": 0, "text": "x"}).status_code == 404
+    assert "Captions were edited" in page.client.get("/scan").json()["result"]["stale"]
+    assert page.client.post("/scan/caption", json={"scan": scan + 1, "item": 0, "text": "x"}).status_code == 404
     for token in tokens:
-        assert page.client.post("/look/caption/undo", json={"token": token}).status_code == 200
+        assert page.client.post("/scan/caption/undo", json={"token": token}).status_code == 200
     assert [file.read_bytes() if file.exists() else None for file in files] == before
-    assert page.client.post("/look/caption/undo", json={"token": tokens[0]}).status_code == 404
+    assert page.client.post("/scan/caption/undo", json={"token": tokens[0]}).status_code == 404
 
 
 def test_drawings_follow_the_form(page: Page, application: Any) -> None:
-    first = page.client.get("/picture/timesteps").json()["svg"]
-    application.state.desk.keep(
+    first = page.client.get("/plot/timesteps").json()["svg"]
+    application.state.draft.keep(
         form.defaults() | {"timesteps.timestep_sampling": "uniform", "saving.output_dir": str(page.runs)}
     )
-    assert page.client.get("/picture/timesteps").json()["svg"] != first
-    assert "<svg" in page.client.get("/picture/lr").json()["svg"]
+    assert page.client.get("/plot/timesteps").json()["svg"] != first
+    assert "<svg" in page.client.get("/plot/lr").json()["svg"]
 
 
 def test_this_machine_tells_its_memory(page: Page) -> None:
@@ -188,19 +188,17 @@ def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any, tiny_flux: Path) -> None:
-    assert "base model" in page.client.get("/memory").json()["said"]
+    assert "base model" in page.client.get("/memory").json()["reason"]
     values = form.to_values(config(tiny_flux)) | {"saving.output_dir": str(page.runs)}
-    application.state.desk.keep(values)
+    application.state.draft.keep(values)
     facts = page.client.get("/memory", params={"vram": 24}).json()
-    assert (
-        facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "pictures of 256 px"
-    )
+    assert facts["verdict"] == "fits" and facts["card"]["total"] == 24 * 2**30 and facts["sizes"] == "images of 256 px"
     train = next(stage for stage in facts["stages"] if stage["name"] == "train")
     assert {"weights", "lora", "gradients", "optimizer", "activations"} <= {part["name"] for part in train["parts"]}
-    application.state.desk.keep(values | {"dataset.resolution": "512"})
+    application.state.draft.keep(values | {"dataset.resolution": "512"})
     larger = page.client.get("/memory", params={"vram": 24}).json()
     assert larger["needed"] > facts["needed"], "the estimate follows the form"
-    application.state.desk.keep(values | {"memory.blocks_to_swap": "999"})
+    application.state.draft.keep(values | {"memory.blocks_to_swap": "999"})
     (problem,) = page.client.get("/memory", params={"vram": 24}).json()["problems"]
     assert "999 blocks are to be swapped, but this model has 4" in problem and not facts["problems"]
     if not cards():
@@ -209,19 +207,19 @@ def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any,
     assert page.client.get("/memory", params={"vram": -1}).status_code == 422
 
 
-def test_the_estimate_takes_the_sizes_of_pictures_that_were_looked_at(tiny_flux: Path, image_folder: Path) -> None:
-    look = Look(image_folder.parent / "look")
+def test_the_estimate_takes_the_sizes_of_scanned_images(tiny_flux: Path, image_folder: Path) -> None:
+    scan = PageScan(image_folder.parent / "scan")
     cfg = config(tiny_flux, image_folder, dataset={"resolution": 256, "min_bucket_size": 64})
-    assert look.work(cfg) is None
-    assert look.start(cfg)
-    wait(look.job)
-    assert form_routes.estimate_facts(cfg, look, 24)["sizes"] == "your pictures"
+    assert scan.work(cfg) is None
+    assert scan.start(cfg)
+    wait(scan.job)
+    assert form_routes.estimate_facts(cfg, scan, 24)["sizes"] == "your images"
     smaller = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
-    estimates = [form_routes.estimate_facts(chosen, look, 24) for chosen in (smaller, cfg)]
-    assert [found["sizes"] for found in estimates] == ["your pictures"] * 2, "the same pictures, planned anew"
+    estimates = [form_routes.estimate_facts(chosen, scan, 24) for chosen in (smaller, cfg)]
+    assert [found["sizes"] for found in estimates] == ["your images"] * 2, "the same images, planned again"
     assert estimates[0]["needed"] <= estimates[1]["needed"]
     other = config(tiny_flux, image_folder, dataset={"caption_extension": ".md"})
-    assert form_routes.estimate_facts(other, look, 24)["sizes"] == "pictures of 256 px", "the form names others since"
+    assert form_routes.estimate_facts(other, scan, 24)["sizes"] == "images of 256 px", "the form names others since"
 
 
 def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
@@ -239,7 +237,7 @@ def test_the_compile_cache_is_shown_and_cleared(page: Page, application: Any, tm
     (folder / "abc" / "inductor" / "kernel").write_bytes(b"x" * 5000)
     (folder / "abc" / "key.json").write_bytes(b"{}")
     values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
-    application.state.desk.keep(values)
+    application.state.draft.keep(values)
     assert page.client.get("/cache").json() == {"path": str(folder), "files": 2, "bytes": 5002}
     assert page.client.post("/cache/clear").json()["bytes"] == 5002
     assert page.client.get("/cache").json()["files"] == 0
@@ -249,7 +247,7 @@ def test_the_compile_cache_is_shown_and_cleared(page: Page, application: Any, tm
 def test_the_compile_cache_is_exported_and_imported(page: Page, application: Any, tmp_path: Path) -> None:
     folder = tmp_path / "kernels"
     values = form.defaults() | {"saving.output_dir": str(page.runs), "compile.compile_cache_dir": str(folder)}
-    application.state.desk.keep(values)
+    application.state.draft.keep(values)
     same = {"origin": ADDRESS}
     refused = page.client.post("/cache/import", content=b"no zip", headers=same)
     assert refused.status_code == 422 and "no compile cache archive" in refused.json()["detail"]
@@ -259,7 +257,7 @@ def test_the_compile_cache_is_exported_and_imported(page: Page, application: Any
     assert exported.headers["content-type"] == "application/zip"
     (kept / "inductor" / "kernel").unlink()
     taken = page.client.post("/cache/import", content=exported.content, headers=same)
-    assert taken.status_code == 200 and taken.json()["text"] == "Took 1 files from the file"
+    assert taken.status_code == 200 and taken.json()["text"] == "Added 1 files from the file"
     assert (kept / "inductor" / "kernel").read_bytes() == b"x" * 5000
 
 

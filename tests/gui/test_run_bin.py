@@ -15,7 +15,7 @@ from backend.runs import recovery
 from backend.runs.errors import RunError
 from backend.runs.folder import Run
 from gui import run_bin
-from gui.run_store import Places
+from gui.run_store import RunStore
 from tests.gui.conftest import ADDRESS, Page, make_run
 
 WEEKS_AGO = time.time() - 15 * 24 * 3600
@@ -56,12 +56,12 @@ def test_a_deleted_run_comes_back_whole_or_goes_after_a_week(page: Page, tmp_pat
     assert everything(run.path) == before
 
     token = page.client.post("/delete", json={"run": run.name}).json()["token"]
-    places = Places(lambda: str(page.runs), tmp_path / "places.json")
-    places.empty_bins()
+    store = RunStore(lambda: str(page.runs), tmp_path / "places.json")
+    store.empty_bins()
     held = page.runs / run_bin.FOLDER / token
     assert held.is_dir()
     (held / run_bin.MARK).write_text(json.dumps({"name": run.name, "deleted": WEEKS_AGO}))
-    places.empty_bins()
+    store.empty_bins()
     assert not held.exists()
 
 

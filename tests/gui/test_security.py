@@ -12,15 +12,14 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from backend.base.paths import is_on_network
-from gui import draft as desk_module
-from gui import form
-from gui import run_store as places_module
+from gui import draft, form
+from gui import run_store as store_module
 from gui.app import Home, make_app
 from gui.password import Brake, Password, address_of, password_fault
 from gui.security import BodyLimit
 from tests.gui.conftest import ADDRESS, Page, make_run
 
-POSTS = ("/control", "/resume", "/delete", "/restore", "/look", "/look/stop", "/doctor", "/gradio_api/queue/join")
+POSTS = ("/control", "/resume", "/delete", "/restore", "/scan", "/scan/stop", "/doctor", "/gradio_api/queue/join")
 READS = ("/", "/runs", "/live?run=x", "/fs?prefix=/", "/config", "/gradio_api/info", "/page/js/main.js")
 
 
@@ -70,8 +69,8 @@ def test_a_link_of_another_site_opens_the_page_and_nothing_else(page: Page, site
 
 def test_our_own_posts_and_scripts_pass(page: Page) -> None:
     own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
-    assert page.client.post("/look/stop", headers=own).status_code == 200
-    assert page.client.post("/look/stop").status_code == 200
+    assert page.client.post("/scan/stop", headers=own).status_code == 200
+    assert page.client.post("/scan/stop").status_code == 200
 
 
 @pytest.mark.parametrize("path", READS)
@@ -189,20 +188,20 @@ def test_a_folder_of_another_machine_is_opened_only_where_it_was_typed(
     share = "\\\\host\\share"
     assert not is_on_network("/home/me", True) and not is_on_network("C:\\x", True)
     assert is_on_network(share, True) and is_on_network("//host/share", True) and not is_on_network(share, False)
-    for module in (desk_module, places_module):
+    for module in (draft, store_module):
         monkeypatch.setattr(module, "is_on_network", lambda path: is_on_network(path, True))
     monkeypatch.setattr(os, "scandir", lambda folder: pytest.fail(f"opened {folder}"))
-    assert places_module.list_paths(share, "any", typed=False) == []
+    assert store_module.list_paths(share, "any", typed=False) == []
     monkeypatch.undo()
-    monkeypatch.setattr(desk_module, "is_on_network", lambda path: is_on_network(path, True))
-    desk = desk_module.Desk(tmp_path)
+    monkeypatch.setattr(draft, "is_on_network", lambda path: is_on_network(path, True))
+    mine = draft.Draft(tmp_path)
     loaded = form.defaults() | {"model.base_model": share}
-    desk.load(loaded, "a preset")
-    assert desk.untyped() == [share]
-    desk.shown("tab")
-    desk.keep(loaded | {"model.base_model": ""}, "tab")
-    desk.keep(loaded, "tab")
-    assert desk.untyped() == [] and desk_module.Desk(tmp_path).untyped() == []
+    mine.load(loaded, "a preset")
+    assert mine.untyped() == [share]
+    mine.shown("tab")
+    mine.keep(loaded | {"model.base_model": ""}, "tab")
+    mine.keep(loaded, "tab")
+    assert mine.untyped() == [] and draft.Draft(tmp_path).untyped() == []
 
 
 def basic(password: str, user: str = "me") -> dict[str, str]:
@@ -226,7 +225,7 @@ def test_a_page_for_others_needs_its_password(tmp_path: Path) -> None:
             assert client.get(path, headers=wrong).status_code == 401, path
     assert client.get("/runs", headers=basic("größer als 8")).status_code == 200
     assert (
-        client.post("/look/stop", headers=basic("größer als 8") | {"origin": "https://evil.example"}).status_code == 403
+        client.post("/scan/stop", headers=basic("größer als 8") | {"origin": "https://evil.example"}).status_code == 403
     )
     assert client.get("/runs", headers=basic("größer als 8") | {"host": "evil.example"}).status_code == 400
 
@@ -294,12 +293,12 @@ def test_below_a_sub_path_every_address_is_found(tmp_path: Path) -> None:
             assert client.get(prefix + path).status_code == 200, path
         assert client.get(f"{prefix}/", headers=foreign).status_code == 200
         assert client.get(f"{prefix}/runs", headers=foreign).status_code == 403
-        assert client.post(f"{prefix}/look/stop", headers=own).status_code == 200
-        assert client.post(f"{prefix}/look/stop", headers=other).status_code == 403
+        assert client.post(f"{prefix}/scan/stop", headers=own).status_code == 200
+        assert client.post(f"{prefix}/scan/stop", headers=other).status_code == 403
 
 
 @pytest.mark.parametrize("path", ["/gradio_api/upload", "/gradio_api/upload/", "/upload"])
 def test_gradios_uploads_are_closed(page: Page, path: str) -> None:
     """They are bounded in size, but not in number; no field of the page needs them."""
     answer = page.client.post(path, files={"files": ("a.txt", b"x")}, headers={"origin": ADDRESS})
-    assert answer.status_code == 403 and "takes no files" in answer.text
+    assert answer.status_code == 403 and "takes no file uploads" in answer.text

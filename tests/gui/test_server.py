@@ -34,7 +34,8 @@ def test_a_free_port_needs_no_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "said"), [("127.0.0.1", 70000, "not a port"), ("203.0.113.7", 7860, "can't listen on 203.0.113.7")]
+    ("host", "port", "said"),
+    [("127.0.0.1", 70000, "not a valid port"), ("203.0.113.7", 7860, "can't listen on 203.0.113.7")],
 )
 def test_what_cannot_be_listened_on_is_named(host: str, port: int, said: str) -> None:
     with pytest.raises(OSError, match=said):

@@ -97,7 +97,7 @@ def test_an_activated_environment_without_pip_is_told_and_left_alone(ready: Clon
 
 
 def card(tmp_path: Path) -> dict[str, str]:
-    """A PATH on which an NVIDIA card answers."""
+    """A PATH on which an NVIDIA GPU answers."""
     folder = tmp_path / "driver"
     folder.mkdir()
     tool = folder / "nvidia-smi"
@@ -116,10 +116,10 @@ def test_extras_are_tried_one_by_one_and_a_failing_one_is_named_and_left_out(rea
     done = ready.offline(**card(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (
-        "extra-absent: left out: it can't be built here: The folder given with --wheels has no extra-absent"
+        "extra-absent: skipped: it can't be built here: The folder given with --wheels has no extra-absent"
         in done.stderr
     )
-    assert "extra-built: left out: it can't be built here" in done.stderr
+    assert "extra-built: skipped: it can't be built here" in done.stderr
     assert "extra-good: installed" in done.stderr
     assert "extra-good" in ready.installed()
     left_out = json.loads((ready.venv / "monotile-setup.json").read_text())["left_out"]
@@ -153,7 +153,7 @@ def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready
     everything = index_of(tmp_path / "everything", *ready.wheels.glob("*.whl"))
     done = ready.start(PIP_INDEX_URL=everything, PATH="/usr/bin:/bin")
     assert done.returncode == 0 and ready.installed()["torch"] == "2.13.0"
-    assert "No NVIDIA card was found. Without --torch-index, Linux usually gets PyTorch's CUDA build" in done.stderr
+    assert "No NVIDIA GPU was found. Without --torch-index, Linux usually gets PyTorch's CUDA build" in done.stderr
     cpu = index_of(tmp_path / "cpu", make_wheel(tmp_path, "torch", "2.13.0+cpu"))
     gpu = index_of(tmp_path / "gpu", make_wheel(tmp_path, "torch", "2.13.0+cu130"))
     others = index_of(tmp_path / "others", *ready.wheels.glob("monotile*.whl"))
@@ -169,5 +169,5 @@ def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready
     for link in (ready.venv / "bin").glob("python*"):
         link.unlink()
     done = ready.start(PIP_INDEX_URL=others)
-    assert done.returncode == 0 and "made anew" in done.stderr
+    assert done.returncode == 0 and "making it again" in done.stderr
     assert ready.installed()["torch"] == "2.13.0+cu130"

@@ -193,7 +193,7 @@ def test_the_systems_own_description_is_read(tmp_path: Path) -> None:
             True,
             "given with --wheels has no gradio==6.31.0",
         ),
-        (["ERROR: ResolutionImpossible: for help visit"], False, "contradict"),
+        (["ERROR: ResolutionImpossible: for help visit"], False, "do not fit together"),
         (["SSLCertVerificationError: CERTIFICATE_VERIFY_FAILED"], False, "certificate"),
         (["fatal error: Python.h: No such file or directory"], False, "headers are missing"),
         (["ERROR: something new"], False, "something new"),
@@ -207,7 +207,7 @@ def test_pips_failures_are_put_into_words(tail: list[str], offline: bool, words:
 def test_progress_of_a_download_is_read_from_pip() -> None:
     follower = pip._Follower()
     follower.read("Collecting torch==2.13.0")
-    assert follower.doing == "looking at torch==2.13.0"
+    assert follower.doing == "checking torch==2.13.0"
     milestone = follower.read("  Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl (526.6 MB)")
     assert milestone == "downloading torch-2.13.0, 526.6 MB"
     follower.read("Progress 263300000 of 526600000")

@@ -1,4 +1,4 @@
-"""What others report of compiled training, beside what was measured here."""
+"""Compares what others publish about compiled training with what was measured here."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 MUSUBI = {True: 137.0, False: 102.0}
 AIM = 1.25
 
-# What seed 002 says of musubi-tuner's users (Kontext, Qwen-Image) and expects of sd-scripts (SDXL), by size of ours.
-SEED_002 = {
+# What users of musubi-tuner report (Kontext, Qwen-Image) and is expected of sd-scripts (SDXL), by size of ours.
+REPORTED = {
     "kontext": "25-40 % faster, with max-autotune",
     "qwen": "15-30 % faster",
-    "sdxl": "10-40 % faster, expected",
+    "sdxl": "10-40 % faster (expected)",
 }
 
 
-def others(found: Sequence[Group]) -> str:
+def others(groups: Sequence[Group]) -> str:
     """Lines of text, each a paragraph; empty where nothing of this work is known of others."""
-    return "".join(f"\n{line}\n" for line in (*_musubi(found), *_seed_002(found)))
+    return "".join(f"\n{line}\n" for line in (*_musubi(groups), *_reported(groups)))
 
 
-def _musubi(found: Sequence[Group]) -> Iterator[str]:
-    """Our best exact variant beside musubi-tuner's compiled FLUX, a line for checkpointing on and off."""
+def _musubi(groups: Sequence[Group]) -> Iterator[str]:
+    """Our best exact variant and musubi-tuner's compiled FLUX, a line for checkpointing on and off."""
     for checkpointing, theirs in MUSUBI.items():
-        ours = [group for group in found if group.checkpointing is checkpointing and _on_their_work(group)]
+        ours = [group for group in groups if group.checkpointing is checkpointing and _on_their_work(group)]
         measured = _fastest(ours)
         if measured:
             seconds, best = measured
@@ -52,18 +52,18 @@ def _on_their_work(group: Group) -> bool:
     return row["size"] == "flux" and plain and _offered(group) and "H100" in row["device"]
 
 
-def _seed_002(found: Sequence[Group]) -> Iterator[str]:
-    """What our best exact variant gains over eager on the same work, beside what seed 002 reports of the family."""
-    for (size, checkpointing), told in {(s, c): told for s, told in SEED_002.items() for c in (True, False)}.items():
-        here = [g for g in found if g.checkpointing is checkpointing and g.rows[0]["size"] == size]
+def _reported(groups: Sequence[Group]) -> Iterator[str]:
+    """What our best exact variant gains over eager on the same work, and what is reported for the family elsewhere."""
+    for (size, checkpointing), gain in {(s, c): gain for s, gain in REPORTED.items() for c in (True, False)}.items():
+        here = [g for g in groups if g.checkpointing is checkpointing and g.rows[0]["size"] == size]
         measured = _fastest([group for group in here if _offered(group)])
         base = measured and _fastest([g for g in here if g.plain and _work(g) == _work(measured[1])])
         if measured and base:
             seconds, best = measured
             yield (
-                f"Seed 002 beside it, checkpointing {_on(checkpointing)}: {best.name()} is "
-                f"{100 * (base[0] / seconds - 1):.0f} % faster than eager ({1000 * seconds:.1f} against "
-                f"{1000 * base[0]:.1f} ms a step); the seed says {told}, of other cards and programs."
+                f"Compared with others, checkpointing {_on(checkpointing)}: {best.name()} is "
+                f"{100 * (base[0] / seconds - 1):.0f} % faster than eager ({1000 * seconds:.1f} and "
+                f"{1000 * base[0]:.1f} ms a step); reported elsewhere, on other GPUs and programs: {gain}."
             )
 
 
@@ -81,8 +81,8 @@ def _fastest(groups: Sequence[Group]) -> tuple[float, Group] | None:
 
 def _offered(group: Group) -> bool:
     """Compiled and exact: what a person would train with."""
-    chosen = VARIANTS.get(group.variant)
-    return chosen is not None and chosen.exact and chosen.compile is not None
+    row = VARIANTS.get(group.variant)
+    return row is not None and row.exact and row.compile is not None
 
 
 def _on(checkpointing: bool) -> str:
