@@ -18,7 +18,8 @@ import sys
 ROOT = os.path.dirname(os.path.abspath(__file__))
 OLDEST, NEWEST = (3, 11), (3, 14)
 
-# command: (module, what it does, usage, message at the start; None where a program may read the output)
+# command, in the order of the overview: (module, what it does, usage, message at the start; None where a program may
+# read the output)
 COMMANDS = {
     "gui": (
         "gui",
@@ -45,7 +46,7 @@ COMMANDS = {
         None,
     ),
     "doctor": ("backend.doctor", "check what this machine can and can't do, and how to fix it", "[--json]", None),
-    "demo": ("backend.demo.__main__", "train the demo LoRA and show what it changed", "", "running the demo"),
+    "demo": ("backend.demo", "train the demo LoRA and show what it changed", "", "running the demo"),
     "test": (
         None,
         "run the tests (ruff and pytest; installs their packages)",

@@ -16,53 +16,59 @@ import { suggest } from "./suggestions.js";
 import { openTab } from "./tabs.js";
 /** @import { Draft } from "./server" */
 
-let parts = null;
-const build = (root) => {
-  const search = el("input", {
+// The elements that change.
+const barParts = () => ({
+  preset: el(
+    "button",
+    { class: "preset-button", id: "preset-button", "aria-haspopup": "dialog", onclick: openPresets },
+    "Presets",
+  ),
+  save: el(
+    "button",
+    { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
+    "Save",
+    el("span", { class: "wide-only" }, " preset"),
+  ),
+  undo: el(
+    "button",
+    {
+      class: "icon",
+      id: "undo",
+      "aria-label": "Undo the last load",
+      title: "Undo the last load",
+      disabled: true,
+      onclick: () => sendRequest("undo"),
+    },
+    drawIcon("undo"),
+  ),
+  redo: el(
+    "button",
+    {
+      class: "icon",
+      id: "redo",
+      "aria-label": "Redo the last load",
+      title: "Redo the last load",
+      disabled: true,
+      onclick: () => sendRequest("redo"),
+    },
+    drawIcon("redo"),
+  ),
+  chip: el("button", { class: "chip", id: "run-chip", hidden: true, onclick: () => openTab("Run") }),
+});
+
+const searchBox = () =>
+  el("input", {
     type: "search",
     id: "search",
     placeholder: "Search settings",
     "aria-label": "Search settings",
     "data-first": "1",
   });
-  parts = {
-    preset: el(
-      "button",
-      { class: "preset-button", id: "preset-button", "aria-haspopup": "dialog", onclick: openPresets },
-      "Presets",
-    ),
-    save: el(
-      "button",
-      { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
-      "Save",
-      el("span", { class: "wide-only" }, " preset"),
-    ),
-    undo: el(
-      "button",
-      {
-        class: "icon",
-        id: "undo",
-        "aria-label": "Undo the last load",
-        title: "Undo the last load",
-        disabled: true,
-        onclick: () => sendRequest("undo"),
-      },
-      drawIcon("undo"),
-    ),
-    redo: el(
-      "button",
-      {
-        class: "icon",
-        id: "redo",
-        "aria-label": "Redo the last load",
-        title: "Redo the last load",
-        disabled: true,
-        onclick: () => sendRequest("redo"),
-      },
-      drawIcon("redo"),
-    ),
-    chip: el("button", { class: "chip", id: "run-chip", hidden: true, onclick: () => openTab("Run") }),
-  };
+
+let parts = null;
+const build = (root) => {
+  const search = searchBox();
+  parts = barParts();
   fill(
     root,
     el("h1", { class: "offscreen" }, "Monotile"),

@@ -7,27 +7,16 @@ import { setStat } from "./run_frame.js";
 import { LIVE } from "./run_states.js";
 /** @import { CompiledGraph, MetricsRow, RunFacts, RunStatus } from "./server" */
 
-// ui: the elements to draw into; last: the newest row; facts: what the run's events say.
+// What a row counted; else what events say, once a graph is made.
+const counted = (made, value, fromEvents) => value ?? (made.length ? fromEvents : null);
 /**
- * @param {import("./run_frame.js").RunFrame} ui
- * @param {MetricsRow} last
- * @param {RunStatus} status
- * @param {Partial<RunFacts>} facts
+ * @param {MetricsRow} row
+ * @param {CompiledGraph[]} made
+ * @param {{graphs: number | null, planned: number, recompiles: number | null, breaks: number | null}} counts
  */
-export const drawCompile = (ui, last, status, facts) => {
-  const c = facts.compile || {};
-  // Once the process reports what it compiles, that counts: with linear layers left out nothing is planned.
-  const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
-  // The counts of an earlier process of a resumed run say nothing about this one.
-  const row = (last.generation ?? 0) < (status.generation ?? 0) ? {} : last;
-  // A row has the count of its step; before the first one, and between two, events have it.
-  const counts = [row.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
-  const graphs = counts.length ? Math.max(...counts) : null;
-  const made = c.made || [];
-  const counted = (value, fromEvents) => value ?? (made.length ? fromEvents : null);
-  const recompiles = counted(row.recompiles, (facts.recompiles || []).length);
-  const breaks = counted(row.breaks, (facts.breaks || []).length);
+const drawCounts = (row, made, { graphs, planned, recompiles, breaks }) => {
   const seconds = counted(
+    made,
     row.compile_seconds,
     made.reduce((sum, graph) => sum + (graph.seconds || 0), 0),
   );
@@ -45,23 +34,37 @@ export const drawCompile = (ui, last, status, facts) => {
   );
   setStat("breaks", countText(breaks), breaks ? "warn" : "");
   setStat("compile", seconds === null ? "–" : formatDuration(seconds));
-  setStat("hits", countText(counted(row.cache_hits, made.filter((graph) => graph.cached).length)));
-  setStat("misses", countText(counted(row.cache_misses, made.filter((graph) => !graph.cached).length)));
+  setStat("hits", countText(counted(made, row.cache_hits, made.filter((graph) => graph.cached).length)));
+  setStat("misses", countText(counted(made, row.cache_misses, made.filter((graph) => !graph.cached).length)));
   setStat("limits", countText(row.limit_hits), row.limit_hits ? "warn" : "");
   setStat("syncs", countText(row.syncs));
-  const [tone, sentence] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
-  ui.compile.className = `verdict ${tone}`;
-  const share =
-    c.share === null || c.share === undefined
-      ? ""
-      : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
-  setText(ui.compile, sentence + share + recorded(facts.recorded));
-  drawPayback(ui, status);
+};
+const reasonRow = (r) =>
+  el(
+    "li",
+    {},
+    el(
+      "strong",
+      {},
+      [r.what, r.block && `${r.block} blocks`, r.times > 1 && `${r.times} times`]
+        .filter(Boolean)
+        .join(" · "),
+    ),
+    el("span", {}, r.reason || "no reason given"),
+    r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
+    r.setting ? el("span", { class: "remedy" }, `Fix: ${r.setting}`) : null,
+  );
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {Partial<RunFacts>} facts
+ */
+const drawReasons = (ui, facts) => {
+  const made = facts.compile?.made || [];
   const list = grouped([
     ...(facts.breaks || []).map((b) => ({ ...b, what: "Graph break" })),
     ...(facts.recompiles || []).map((r) => ({ ...r, what: "Recompiled" })),
   ]);
-  const shown = JSON.stringify([list, c.made || []]);
+  const shown = JSON.stringify([list, made]);
   if (ui.reasons.dataset.shown === shown) return;
   ui.reasons.dataset.shown = shown;
   fill(
@@ -73,26 +76,42 @@ export const drawCompile = (ui, last, status, facts) => {
           list
             .slice(-20)
             .reverse()
-            .map((r) =>
-              el(
-                "li",
-                {},
-                el(
-                  "strong",
-                  {},
-                  [r.what, r.block && `${r.block} blocks`, r.times > 1 && `${r.times} times`]
-                    .filter(Boolean)
-                    .join(" · "),
-                ),
-                el("span", {}, r.reason || "no reason given"),
-                r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
-                r.setting ? el("span", { class: "remedy" }, `Fix: ${r.setting}`) : null,
-              ),
-            ),
+            .map(reasonRow),
         )
       : null,
-    (c.made || []).length ? graphTable(c.made) : null,
+    made.length ? graphTable(made) : null,
   );
+};
+
+// ui: the elements to draw into; last: the newest row; facts: what the run's events say.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {MetricsRow} last
+ * @param {RunStatus} status
+ * @param {Partial<RunFacts>} facts
+ */
+export const drawCompile = (ui, last, status, facts) => {
+  const c = facts.compile || {};
+  // Once the process reports what it compiles, that counts: with linear layers left out nothing is planned.
+  const planned = c.state ? c.planned : facts.plan?.graphs?.planned;
+  // The counts of an earlier process of a resumed run say nothing about this one.
+  const row = (last.generation ?? 0) < (status.generation ?? 0) ? {} : last;
+  // A row has the count of its step; before the first one, and between two, events have it.
+  const counts = [row.graphs, c.graphs].filter((n) => n !== null && n !== undefined);
+  const graphs = counts.length ? Math.max(...counts) : null;
+  const made = c.made || [];
+  const recompiles = counted(made, row.recompiles, (facts.recompiles || []).length);
+  const breaks = counted(made, row.breaks, (facts.breaks || []).length);
+  drawCounts(row, made, { graphs, planned, recompiles, breaks });
+  const [tone, sentence] = verdict(c, facts, status, graphs, recompiles, planned, breaks);
+  ui.compile.className = `verdict ${tone}`;
+  const share =
+    c.share === null || c.share === undefined
+      ? ""
+      : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
+  setText(ui.compile, sentence + share + recorded(facts.recorded));
+  drawPayback(ui, status);
+  drawReasons(ui, facts);
 };
 // Equal reasons once, with their count: ten layers that are called in one line break at one place.
 const grouped = (list) => {

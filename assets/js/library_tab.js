@@ -135,6 +135,62 @@ const files = (run) => {
 };
 
 /**
+ * @param {LibraryRun} run
+ */
+const runCard = (run) =>
+  el(
+    "article",
+    { class: "card run-card", "data-run": run.name },
+    el(
+      "div",
+      { class: "card-head" },
+      el("h2", {}, run.name),
+      el("span", { class: `state ${run.tone}` }, WORDS[run.state] || run.state),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      [
+        run.when,
+        run.total_steps
+          ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps`
+          : null,
+        run.bytes ? formatBytes(run.bytes) : null,
+        run.memory ? `memory ${run.memory}` : null,
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    ),
+    run.pictures.length
+      ? el(
+          "div",
+          { class: "strip small-strip" },
+          run.pictures.map((file) =>
+            el("img", { src: samplePicture(run.name, file), alt: "Sample of this run", loading: "lazy" }),
+          ),
+        )
+      : null,
+    files(run),
+    el("p", { class: "note" }, "Folder"),
+    pathLine(run.path),
+    el(
+      "div",
+      { class: "buttons" },
+      el("button", { onclick: () => (chooseRun(run.name), openTab("Run")) }, "Show run"),
+      el(
+        "button",
+        {
+          title: "Load this run's settings into the form",
+          onclick: () => sendRequest("load-run", { name: run.name }),
+        },
+        "Load settings",
+      ),
+      run.resumable ? el("button", { onclick: () => resumeRun(run.name) }, "Resume") : null,
+      run.live ? null : el("button", { class: "danger", onclick: () => remove(run.name) }, "Delete"),
+    ),
+  );
+
+/**
  * @param {LibraryRun[]} runs
  */
 const draw = (runs) => {
@@ -154,59 +210,7 @@ const draw = (runs) => {
     el(
       "div",
       { class: "library" },
-      runs.map((run) =>
-        el(
-          "article",
-          { class: "card run-card", "data-run": run.name },
-          el(
-            "div",
-            { class: "card-head" },
-            el("h2", {}, run.name),
-            el("span", { class: `state ${run.tone}` }, WORDS[run.state] || run.state),
-          ),
-          el(
-            "p",
-            { class: "note" },
-            [
-              run.when,
-              run.total_steps
-                ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps`
-                : null,
-              run.bytes ? formatBytes(run.bytes) : null,
-              run.memory ? `memory ${run.memory}` : null,
-            ]
-              .filter(Boolean)
-              .join(" · "),
-          ),
-          run.pictures.length
-            ? el(
-                "div",
-                { class: "strip small-strip" },
-                run.pictures.map((file) =>
-                  el("img", { src: samplePicture(run.name, file), alt: "Sample of this run", loading: "lazy" }),
-                ),
-              )
-            : null,
-          files(run),
-          el("p", { class: "note" }, "Folder"),
-          pathLine(run.path),
-          el(
-            "div",
-            { class: "buttons" },
-            el("button", { onclick: () => (chooseRun(run.name), openTab("Run")) }, "Show run"),
-            el(
-              "button",
-              {
-                title: "Load this run's settings into the form",
-                onclick: () => sendRequest("load-run", { name: run.name }),
-              },
-              "Load settings",
-            ),
-            run.resumable ? el("button", { onclick: () => resumeRun(run.name) }, "Resume") : null,
-            run.live ? null : el("button", { class: "danger", onclick: () => remove(run.name) }, "Delete"),
-          ),
-        ),
-      ),
+      runs.map(runCard),
     ),
   );
 };

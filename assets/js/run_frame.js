@@ -22,8 +22,21 @@ export const setStat = (id, value, tone) => {
   node.className = `stat ${tone || ""}`;
 };
 
-// Draws the tab into its place and returns the elements that change. actions: what its buttons do.
-export const runFrame = (root, actions) => {
+const noRuns = () =>
+  el(
+    "div",
+    { class: "empty", id: "run-empty" },
+    el("img", { src: address("/page/logo.svg"), alt: "", width: 56 }),
+    el("h2", {}, "No runs yet"),
+    el(
+      "p",
+      {},
+      "Choose a base model and a dataset, then press Start training. Runs started in a terminal appear here too.",
+    ),
+  );
+
+// The elements that change. actions: what the buttons do.
+const elementsOf = (actions) => {
   const smooth = el("input", {
     type: "range",
     id: "smoothing",
@@ -35,17 +48,7 @@ export const runFrame = (root, actions) => {
   });
   const progress = el("div");
   const ui = {
-    empty: el(
-      "div",
-      { class: "empty", id: "run-empty" },
-      el("img", { src: address("/page/logo.svg"), alt: "", width: 56 }),
-      el("h2", {}, "No runs yet"),
-      el(
-        "p",
-        {},
-        "Choose a base model and a dataset, then press Start training. Runs started in a terminal appear here too.",
-      ),
-    ),
+    empty: noRuns(),
     body: el("div", { id: "run-body", hidden: true }),
     picker: el("select", { id: "run-picker", "aria-label": "Run", onchange: (e) => actions.choose(e.target.value) }),
     state: el("span", { class: "state", id: "run-state" }),
@@ -82,20 +85,26 @@ export const runFrame = (root, actions) => {
     smoothing: smooth,
   };
   ui.follow.checked = true;
-  const lossCard = section("card-loss", "Loss", ui.loss);
+  return ui;
+};
+
+const lossCard = (ui, actions) => {
+  const card = section("card-loss", "Loss", ui.loss);
   const log = el("input", { type: "checkbox", id: "log-scale", onchange: () => actions.logScale(log.checked) });
-  lossCard.firstElementChild.append(
+  card.firstElementChild.append(
     el(
       "div",
       { class: "card-tools" },
       ui.resetZoom,
       el("label", { class: "smooth" }, log, "Log scale"),
-      el("label", { class: "smooth" }, "Smoothing", smooth, ui.smoothValue),
+      el("label", { class: "smooth" }, "Smoothing", ui.smoothing, ui.smoothValue),
     ),
   );
-  const memoryCard = section("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
+  return card;
+};
 
-  const compileCard = section(
+const compileCard = (ui) =>
+  section(
     "card-compile",
     "Compile",
     ui.compile,
@@ -114,39 +123,51 @@ export const runFrame = (root, actions) => {
     ui.payback,
     ui.reasons,
   );
-  const logCard = section("card-log", "Log", ui.log);
-  logCard.firstElementChild.append(el("label", { class: "smooth" }, ui.follow, "Scroll with the log"));
-  fill(
-    ui.body,
+
+const logCard = (ui) => {
+  const card = section("card-log", "Log", ui.log);
+  card.firstElementChild.append(el("label", { class: "smooth" }, ui.follow, "Scroll with the log"));
+  return card;
+};
+
+const topCard = (ui) =>
+  el(
+    "div",
+    { class: "run-top card" },
     el(
       "div",
-      { class: "run-top card" },
-      el(
-        "div",
-        { class: "run-line" },
-        ui.picker,
-        ui.state,
-        el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop),
-      ),
-      el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
-      ui.bar,
-      el(
-        "div",
-        { class: "stats now" },
-        stat("step", "step"),
-        stat("loss", "loss (last ~50 steps)"),
-        stat("lr", "learning rate"),
-        stat("speed", "per step"),
-        stat("epoch", "epoch"),
-        stat("memory", "memory"),
-      ),
-      ui.folder,
+      { class: "run-line" },
+      ui.picker,
+      ui.state,
+      el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop),
     ),
+    el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
+    ui.bar,
+    el(
+      "div",
+      { class: "stats now" },
+      stat("step", "step"),
+      stat("loss", "loss (last ~50 steps)"),
+      stat("lr", "learning rate"),
+      stat("speed", "per step"),
+      stat("epoch", "epoch"),
+      stat("memory", "memory"),
+    ),
+    ui.folder,
+  );
+
+// Draws the tab into its place and returns the elements that change. actions: what its buttons do.
+export const runFrame = (root, actions) => {
+  const ui = elementsOf(actions);
+  const memoryCard = section("card-memory", "Memory", ui.memory, ui.memoryNow, ui.memoryNote);
+  fill(
+    ui.body,
+    topCard(ui),
     ui.trouble,
     ui.warnings,
-    el("div", { class: "columns" }, lossCard, memoryCard),
+    el("div", { class: "columns" }, lossCard(ui, actions), memoryCard),
     ui.norms,
-    compileCard,
+    compileCard(ui),
     el(
       "div",
       { class: "columns" },
@@ -154,7 +175,7 @@ export const runFrame = (root, actions) => {
       section("card-files", "LoRA files", ui.files),
     ),
     section("card-samples", "Samples", ui.samples),
-    logCard,
+    logCard(ui),
   );
   fill(root, ui.empty, ui.body);
   return ui;

@@ -19,18 +19,12 @@ const left = (s) => {
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {RunStatus} s
- * @param {MetricsRow} last
- * @param {RunFacts | null} facts
  */
-export const drawStatus = (ui, s, last, facts) => {
+const drawProgress = (ui, s) => {
   const [state, tone] = STATES[s.state] || [s.state, "calm"];
   setText(ui.state, state);
   ui.state.className = `state ${tone}`;
   const live = LIVE.has(s.state);
-  ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
-  ui.stop.disabled = s.state === "stopping";
-  setText(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
-  ui.resume.hidden = live || !s.resumable;
   // Compiling has no count of its own, so the steps are shown.
   const training = s.phase === "train" || s.phase === "compile" || !s.phase || !live;
   const done = training ? s.step : s.done;
@@ -53,6 +47,14 @@ export const drawStatus = (ui, s, last, facts) => {
   ui.bar.setAttribute("aria-valuenow", String(Math.round(100 * (share ?? 0))));
   ui.bar.setAttribute("aria-label", phase);
   ui.bar.className = `progress ${tone} ${live && share === null ? "waiting" : ""}`;
+};
+
+/**
+ * @param {RunStatus} s
+ * @param {MetricsRow} last
+ * @param {RunFacts | null} facts
+ */
+const drawNumbers = (s, last, facts) => {
   setStat(
     "step",
     s.step === null || s.step === undefined
@@ -73,10 +75,13 @@ export const drawStatus = (ui, s, last, facts) => {
   const memory = last.vram_reserved ?? last.ram;
   setStat("memory", memory ? formatMemory(memory) : "–");
   setText(document.querySelector("#stat-memory .stat-label"), last.vram_reserved ? "VRAM" : "RAM");
-  if (ui.folder.dataset.path !== s.path) {
-    ui.folder.dataset.path = s.path;
-    fill(ui.folder, pathLine(s.path));
-  }
+};
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunStatus} s
+ */
+const drawError = (ui, s) => {
   const error = s.error || s.hang;
   ui.trouble.hidden = !error;
   const shown = error ? JSON.stringify(error) : "";
@@ -92,4 +97,25 @@ export const drawStatus = (ui, s, last, facts) => {
         : null,
     );
   }
+};
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunStatus} s
+ * @param {MetricsRow} last
+ * @param {RunFacts | null} facts
+ */
+export const drawStatus = (ui, s, last, facts) => {
+  const live = LIVE.has(s.state);
+  ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
+  ui.stop.disabled = s.state === "stopping";
+  setText(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
+  ui.resume.hidden = live || !s.resumable;
+  drawProgress(ui, s);
+  drawNumbers(s, last, facts);
+  if (ui.folder.dataset.path !== s.path) {
+    ui.folder.dataset.path = s.path;
+    fill(ui.folder, pathLine(s.path));
+  }
+  drawError(ui, s);
 };
