@@ -21,7 +21,7 @@ from backend.base.problems import Problem, errors
 from backend.config.arguments import split
 from backend.config.load import load, ready
 from backend.config.schema import Config, by_path, get
-from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
+from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
 from backend.plan import base_model_check as family_check
 from backend.runs.admission import one_start
 from backend.runs.control import Control
@@ -116,7 +116,7 @@ def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool,
     """accepted: settings to write into the run's folder before the first step."""
     _environment(cfg)
     # Here and not above: a wrong setting should be told before torch has loaded.
-    with libraries_loaded():
+    with imports_without_gc():
         from backend.config.toml_io import dump
         from backend.training.ending import train_to_end
         from backend.training.prepare import prepare
@@ -131,9 +131,9 @@ def _train(run: Run, cfg: Config, events: EventWriter, asks: Asks, resume: bool,
 
 def _environment(cfg: Config) -> None:
     """What torch and others read from the environment once, when they load, and how the process takes memory."""
-    give_back_large()
+    lower_mmap_threshold()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    let_segments_grow(os.environ)
+    use_expandable_segments(os.environ)
     if cfg.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # What `accelerate config` once stored for this machine must not change a run behind its settings' back.

@@ -17,14 +17,14 @@ _NO_RAM = re.compile(r"(?:can't allocate memory|not enough memory): you tried to
 _PAGE_FILE = 1455
 
 
-def is_full(error: BaseException) -> bool:
+def is_out_of_vram(error: BaseException) -> bool:
     """Whether an exception says that the card is full."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
 
 
-def is_short_of_ram(error: BaseException) -> bool:
+def is_out_of_ram(error: BaseException) -> bool:
     """Whether an exception says that the machine has no RAM to give."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM or getattr(error, "winerror", None) == _PAGE_FILE

@@ -20,10 +20,10 @@ import torch._dynamo
 from torch._dynamo import callback as dynamo_callback
 from torch._dynamo import utils as dynamo_utils
 
-from backend.compile import durations
-from backend.compile.counts import counts
-from backend.compile.forward_shape import Running, now_running, scene
-from backend.compile.reasons import Cause, InForce, Signature, explain
+from backend.compile import compile_durations
+from backend.compile.dynamo_counters import counts
+from backend.compile.forward_shape import RunningBlock, running_block, scene
+from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Telemetry:
         in_force: InForce = _NOTHING_KNOWN,
     ) -> None:
         self._clock, self._in_force = clock, in_force
-        self._last_took = durations.Durations(folder)
+        self._last_took = compile_durations.Durations(folder)
         self._lock = threading.RLock()
         self._open: dict[str, _Compile] = {}
         self._seen: dict[str, _Compile] = {}
@@ -228,7 +228,7 @@ class Telemetry:
             dynamo_callback.on_compile_end(self._on_end)
 
     def _on_start(self, args: Any) -> None:
-        what = now_running()
+        what = running_block()
         with self._lock:
             known = self._seen.get(args.compile_id)
             kind = what.kind if what else known.kind if known else "other"
@@ -380,7 +380,7 @@ def _place(stack: Sequence[Any]) -> Any:
     return (ours or stack or [None])[-1]
 
 
-def _signature(what: Running | None) -> Signature:
+def _signature(what: RunningBlock | None) -> Signature:
     autocast = None
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):

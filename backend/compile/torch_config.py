@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 
-def set_everywhere(module: ModuleType, name: str, value: Any) -> None:
+def set_for_all_threads(module: ModuleType, name: str, value: Any) -> None:
     """Set `module.name` (such as torch._dynamo.config, "recompile_limit") in this thread and in all others.
 
     AttributeError when the module has no such setting.

@@ -227,12 +227,12 @@ def _install() -> Iterator[Check]:
 def _disk(chosen: str | None) -> tuple[list[Check], Path | None]:
     """Checks of the cache folder and the disk it is on, and the folder."""
     try:
-        folder = compile_cache.root(chosen)
+        folder = compile_cache.cache_root(chosen)
     except OSError as error:
         return [Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder you can write.")], None
     used = compile_cache.size(folder)
     text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
-    wrong = compile_cache.trouble(folder)
+    wrong = compile_cache.path_problem(folder)
     if wrong:
         checks = [
             Check("Compile cache", "warn", f"compilers stumble over its path: {wrong}", toolchain.folder_remedy())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.base import compile_cache
 from backend.base.files import human_bytes
-from backend.compile import cache
+from backend.compile import cache_key
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:
@@ -27,15 +27,15 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     given = parser.parse_args(argv)
     write = write or sys.stdout.write
     try:
-        root = compile_cache.root(given.cache_dir)
+        root = compile_cache.cache_root(given.cache_dir)
         if given.action == "clear":
             gone = compile_cache.clear(root)
             write(f"Cleared {_shown(gone)} from {root}\n")
         elif given.action == "export":
-            folder = cache.prepare(given.cache_dir)
+            folder = cache_key.use_cache_folder(given.cache_dir)
             write(f"Wrote {_shown(compile_cache.export(folder, given.file))} to {given.file}\n")
         elif given.action == "import":
-            count = compile_cache.import_archive(given.file, cache.prepare(given.cache_dir))
+            count = compile_cache.import_archive(given.file, cache_key.use_cache_folder(given.cache_dir))
             nothing = f"All kernels in {given.file} are here already\n"
             write(f"Took {count:,} files from {given.file}\n" if count else nothing)
         else:

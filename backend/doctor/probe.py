@@ -32,8 +32,8 @@ def facts() -> dict[str, Any]:
         # Whatever a broken binary raises is the finding.
         return {"error": f"{type(error).__name__}: {error}"}
     from backend.config.packages import load_problem
-    from backend.memory import support
-    from backend.shapes.attention import route_report
+    from backend.memory import quantization_support
+    from backend.shapes.attention_routes import route_report
 
     found: dict[str, Any] = {
         "torch": torch.__version__,
@@ -52,7 +52,9 @@ def facts() -> dict[str, Any]:
     else:
         found["routes"] = route_report(torch.device("cpu"), torch.float32)
     found["packages"] = {name: load_problem(name) for name in OPTIONAL}
-    found["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    found["quantised"] = quantization_support.support_by_format(
+        torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    )
     return found
 
 

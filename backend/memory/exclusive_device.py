@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def away(model: nn.Module, device: torch.device) -> Iterator[None]:
+def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Free what `model`'s frozen weights and buffers hold on `device`, and bring them back unchanged at the end.
 
     The tensors stay the same objects at the same places in the model; only their storage is given up meanwhile, so

@@ -31,7 +31,7 @@ KINDS = frozenset(
         "plan",  # the shape plan's to_dict()
         "step_total",  # total
         "memory_estimate",  # what `backend.plan.memory.report.memory_dict` gives
-        "swap",  # what `backend.memory.swap.SwapFacts.to_dict` gives, batches, step_limit_seconds
+        "swap",  # what `backend.memory.block_swap.SwapFacts.to_dict` gives, batches, step_limit_seconds
         "memory_peak",  # vram_peak, vram_estimated, ram_peak, ram_estimated, words
         "validation",  # step, set, sigma_losses, loss
         "sample",  # step, prompt_index, file, prompt

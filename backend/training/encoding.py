@@ -11,7 +11,7 @@ import torch
 
 from backend.latents.cache import Words, build_latents, build_text
 from backend.latents.store import CacheLost
-from backend.memory.decoder import tile
+from backend.memory.sample_decoder import tile
 from backend.runs.events import EventWriter
 from backend.runs.progress import PhaseProgress
 from backend.training.requests import Asks

@@ -22,19 +22,19 @@ from backend.dataset.items import DatasetScan, Item, count_of
 from backend.dataset.scan import cache_folder, scan_dataset
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
-from backend.families.table import family as family_named
+from backend.families.table import family as load_family
 from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
 from backend.latents.identity import text_identity, vae_identity
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import find_targets, is_large
-from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
-from backend.memory import support
+from backend.memory import quantization_support
+from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
-from backend.memory.swap import swapped_paths
 from backend.models.common.base_weights import BaseWeights
-from backend.models.common.loading import Loading
-from backend.models.families import family_named as family_code
+from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
+from backend.models.family_classes import load_family as family_code
 from backend.objectives.base import Objective
 from backend.objectives.choose import objective_of
 from backend.optimizers.build import make_optimizer, make_scheduler
@@ -48,7 +48,7 @@ from backend.plan.plan import Plan
 from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.runs.events import EventWriter
 from backend.runs.progress import PhaseProgress
-from backend.shapes import attention
+from backend.shapes import attention_routes
 from backend.training import oom
 from backend.training.encoding import encode, watched
 from backend.training.expected_memory import Expected, limit
@@ -77,7 +77,7 @@ class Inputs:
     plan: Plan
     targets: tuple[str, ...]
     sizes: dict[str, Size]
-    names: Names
+    names: LayerNames
     latents: LatentCache
     texts: TextCache
     objective: Objective
@@ -96,12 +96,12 @@ class Inputs:
         return given.tiled_encode if given is not None else self.cfg.memory.vae_tiling == "on"
 
     @property
-    def loading(self) -> Loading:
+    def loading(self) -> LoadOptions:
         """How a part of the base model is loaded that is neither quantised nor swapped."""
-        return Loading(self.dtype, self.device, self.cfg.model.variant)
+        return LoadOptions(self.dtype, self.device, self.cfg.model.variant)
 
     @property
-    def denoiser_loading(self) -> Loading:
+    def denoiser_loading(self) -> LoadOptions:
         """How the denoiser is loaded."""
         memory = self.cfg.memory
         kind = stored_as(memory.base_quantization, memory.base_compute)
@@ -117,7 +117,7 @@ class Inputs:
         return self.code.running_order(denoiser)
 
     @property
-    def text_loading(self) -> Loading:
+    def text_loading(self) -> LoadOptions:
         """How the text encoders are loaded."""
         kind = stored_as(self.cfg.memory.text_encoder_quantization)
         return replace(self.loading, quantize=kind, merge=self.base_weights and self.base_weights.merged)
@@ -155,7 +155,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
 
     Refused with every problem of a stage at once. StopAsked when a stop is asked for in the middle.
     """
-    family = family_named(cfg.model.family)
+    family = load_family(cfg.model.family)
     base = BaseModelFiles.of(cfg.model)
     tell_problems(family_check.problems(cfg), events)
     scan = _scan(cfg, events, asks)
@@ -180,7 +180,7 @@ def gather(cfg: Config, events: EventWriter, asks: Asks) -> Inputs:
     tell_problems(base_weights.check() if base_weights else [], events)
     texts = TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency)
     given = _check_settings(cfg, family, empty, names, plan, device, dtype)
-    tell_problems(support.slower(cfg, device), events)
+    tell_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     inputs = Inputs(
         cfg,
         family,
@@ -256,7 +256,7 @@ def _check_settings(
     cfg: Config,
     family: FamilyFacts,
     empty: nn.Module,
-    names: Names,
+    names: LayerNames,
     plan: Plan,
     device: torch.device,
     dtype: torch.dtype,
@@ -274,11 +274,11 @@ def _check_settings(
     optimizer = optimizer_of(cfg, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg, device, dtype)
-    lacking = support.problems(cfg.memory, device)
+    lacking = quantization_support.problems(cfg.memory, device)
     if lacking:
         raise Refused.of(lacking)
     try:
-        attention.choose(cfg.compile.attention, device, computed)
+        attention_routes.choose_route(cfg.compile.attention, device, computed)
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
     return given

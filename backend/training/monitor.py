@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from backend.base.errors import Failed
-from backend.compile import share
+from backend.compile import compiled_share
+from backend.compile.compile_report import CompileReport
 from backend.compile.cuda_graphs.recording import Recorder
-from backend.compile.report import CompileReport
-from backend.compile.syncs import SyncSampler
+from backend.compile.device_syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
+from backend.memory.block_swap import BlockSwap
 from backend.memory.meter import Meter
-from backend.memory.swap import Swap
 from backend.plan.graphs import GraphPlan
 from backend.runs.events import EventWriter
 from backend.training.checkpoint import Position
@@ -40,7 +40,7 @@ class Watch:
         telemetry: Telemetry | None,
         report: CompileReport | None,
         plan: GraphPlan | None,
-        swap: Swap | None = None,
+        swap: BlockSwap | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self._events = events
@@ -65,7 +65,7 @@ class Watch:
         if self._swap is not None:
             self._swap.take_waits()
         if self._steps == _SHARE_STEP and self._report is not None and self._report.disable_linear:
-            share.begin(self.meter.device)
+            compiled_share.begin(self.meter.device)
         self._syncs.begin()
 
     def begin(self) -> None:
@@ -147,7 +147,7 @@ class Watch:
 
     def _tell_share(self) -> None:
         """Where linear layers are left out of the graphs: how much still runs compiled, once."""
-        found = share.end() if self._steps == _SHARE_STEP else None
+        found = compiled_share.end() if self._steps == _SHARE_STEP else None
         if found is None or self._report is None:
             return
         self._report.share = found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from backend.base.errors import Failed
-from backend.compile.memory_shortage import is_full, is_short_of_ram
+from backend.compile.memory_shortage import is_out_of_ram, is_out_of_vram
 from backend.plan.memory.changes import Change
 from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM
@@ -143,7 +143,7 @@ def explained(events: EventWriter, expected: Expected | None) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the card or the machine has no memory left."""
-    return is_full(error) or is_short_of_ram(error)
+    return is_out_of_vram(error) or is_out_of_ram(error)
 
 
 def told(
@@ -158,7 +158,7 @@ def told(
     phase, found = last_phase(events), Shortage.read(str(error))
     doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
     need = max(found.missing or 0, _LEAST)
-    if is_full(error):
+    if is_out_of_vram(error):
         text = f"The card ran out of memory while {doing}. {found.words()} {keep()}"
         offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
         return OutOfMemory(" ".join(text.split()), offer.strip())

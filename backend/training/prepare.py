@@ -29,14 +29,14 @@ from backend.latents.identity import base_weights_identity
 from backend.latents.loader import Loader
 from backend.lora import loraplus
 from backend.lora.inject import Lora
-from backend.memory.decoder import Decoder
 from backend.memory.meter import Meter
+from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Teller
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.between_steps import Duties
 from backend.training.checkpoint import Fingerprint, Position, load_state
@@ -292,10 +292,10 @@ def _sampler(
     )
 
 
-def _decoder(inputs: Inputs, denoiser: nn.Module) -> Decoder:
+def _decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
     memory, expected = inputs.cfg.memory, inputs.expected
     given = expected.estimate.given if expected is not None else None
-    return Decoder(
+    return SampleDecoder(
         inputs.load_vae,
         denoiser,
         inputs.device,

@@ -19,7 +19,7 @@ from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.families.spec import Geometry
 from backend.lora.inject import Lora
-from backend.memory.decoder import Decoder
+from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Teller, Told
 from backend.models.common.guidance import guided
 from backend.objectives import flow
@@ -137,7 +137,7 @@ class Sampler:
     predict: Predict
     sampler: Callable[[int, int], Steps]
     lora: Lora
-    decoder: Decoder
+    decoder: SampleDecoder
     geometry: Geometry
     device: torch.device
     tell: Teller

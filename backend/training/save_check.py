@@ -14,14 +14,14 @@ from backend.training.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
+    from backend.lora.comfyui_keys import LayerNames
     from backend.lora.inject import Lora
-    from backend.lora.keys import Names
     from backend.runs.folder import Run
 
 log = logging.getLogger(__name__)
 
 
-def save_problems(run: Run, cfg: Config, lora: Lora, names: Names) -> list[Problem]:
+def save_problems(run: Run, cfg: Config, lora: Lora, names: LayerNames) -> list[Problem]:
     """An error where one LoRA file and one state have no room beside what is kept, a warning where two states haven't.
 
     Refused when the LoRA can't be written in the layout of the settings.

@@ -20,8 +20,8 @@ from torch import Tensor
 from backend.base.errors import WriteFailed
 from backend.base.files import atomic_path, in_words, unused_path
 from backend.config.sections.saving import SavingSection
+from backend.lora.comfyui_keys import LayerNames
 from backend.lora.inject import Lora
-from backend.lora.keys import Names
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -62,7 +62,7 @@ class Saver:
     position: Position
     parts: dict[str, Stateful]
     fingerprint: Fingerprint
-    names: Names
+    names: LayerNames
     metadata: Callable[[int], dict[str, str]]
     flush: Callable[[], object]
     wait_s: float = field(default_factory=lambda: WAIT_S)

@@ -41,8 +41,8 @@ TORCH_FREE = (
     *MODELS,
     "backend.plan.base_model_check",
     "backend.config.layer_patterns",
-    "backend.lora.keys",
-    "backend.lora.native",
+    "backend.lora.comfyui_keys",
+    "backend.lora.native_names",
 )
 
 
@@ -141,7 +141,7 @@ def test_families_are_reached_only_through_the_table() -> None:
     wrong = [
         f"{name}:{line} imports {target}"
         for name, path in modules().items()
-        if name not in ("backend.families.table", "backend.models.families")
+        if name not in ("backend.families.table", "backend.models.family_classes")
         and not any(within(name, f"backend.models.{own}") for own in families())
         for line, target in imports(name, path)
         if any(within(target, f"backend.models.{own}") for own in families())

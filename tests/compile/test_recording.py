@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, forget, record
 from backend.compile.cuda_graphs.replay import compare
-from backend.memory.exclusive_device import away
-from backend.models.families import family_named
-from backend.shapes.runtime import ShapeRuntime
+from backend.memory.exclusive_device import offloaded
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
 from tests.tiny.tape import Card
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 GB = 1 << 30
 Losses = list[tuple[float, list[Tensor]]]
@@ -157,7 +157,7 @@ def test_recordings_give_way_where_another_model_needs_the_card(device: str) -> 
     model, plain = (model_on(device) for _ in range(2))
     recorder = record(model)
     losses(model, turns(device))
-    with away(model, torch.device(device)):
+    with offloaded(model, torch.device(device)):
         assert not recorder.recordings and not recorder.kept
     assert_same(losses(model, turns(device, 2)), losses(plain, turns(device, 2)))
     assert len(recorder.recordings) == 2 and forget(model) and not forget(plain)
@@ -343,7 +343,7 @@ def test_a_denoisers_pass_goes_through_its_recorder(family: str, card: Card) -> 
         (model, plain), batch, code = (denoiser_with_lora() for _ in range(2)), make_batch([(8, 8)], [12]), predict
         given = (batch.noisy, batch.sigma, batch.text)
     else:
-        (model, plain), code = (make_tiny_unet() for _ in range(2)), family_named("sdxl").predict
+        (model, plain), code = (make_tiny_unet() for _ in range(2)), load_family("sdxl").predict
         width = FIRST_WIDTH + SECOND_WIDTH
         text = {"prompt_embeds": torch.randn(77, width), "pooled": torch.randn(POOLED_WIDTH), "time_ids": torch.ones(6)}
         given = ([torch.randn(4, 8, 8)], torch.tensor([500.0]), [text])

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from backend.families.table import family
-from backend.lora.keys import Names, linear_layers, names_of, not_loadable
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, not_loadable
 from tests.lora.golden.make_comfyui import GOLDEN
 from tests.models.sdxl.test_runs import comfy_map
 from tests.models.test_single_files import tiny_unet
@@ -24,7 +24,7 @@ def model(name: str):
     return make_tiny_denoiser() if name == "flux" else tiny_unet(name)
 
 
-def names(name: str) -> Names:
+def names(name: str) -> LayerNames:
     return names_of(linear_layers(model(name)), family(name))
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from backend.config.layer_patterns import factor_shapes
 from backend.config.load import parse
 from backend.families.flux.facts import FACTS
-from backend.lora.factors import Factored
+from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.inject import find_targets, inject
-from backend.lora.keys import linear_layers, names_of
+from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.save import file_tensors
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
@@ -99,7 +99,7 @@ def test_convolutions_of_one_pixel(kind: str) -> None:
     frozen = model.get_submodule(path)
     lora = inject(model, [path], rank=2, alpha=2.0, dropout=0.0, seed=1, kind=kind, weight_dtype=torch.bfloat16)
     layer = model.get_submodule(path)
-    assert isinstance(layer, Factored) and all(p.dtype == torch.bfloat16 for p in layer.factors.values())
+    assert isinstance(layer, FactoredLayer) and all(p.dtype == torch.bfloat16 for p in layer.factors.values())
     x = torch.randn(2, frozen.in_channels, 3, 5)
     assert layer(x).shape == frozen(x).shape
     nn.functional.mse_loss(layer(x), torch.zeros(())).backward()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from backend.memory.heap import let_segments_grow
+from backend.memory.allocators import use_expandable_segments
 
 ROOT = Path(__file__).resolve().parents[2]
 _KEPT = """
 import psutil, sys
-from backend.memory.heap import give_back_large
+from backend.memory.allocators import give_back_large
 if sys.argv[1] == "set":
     give_back_large()
 held = lambda: psutil.Process().memory_info().rss
@@ -41,16 +41,16 @@ def test_large_pieces_go_back_to_the_system_when_they_are_freed() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has it on Linux alone")
 def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise() -> None:
     found: dict[str, str] = {}
-    let_segments_grow(found)
+    use_expandable_segments(found)
     assert found == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    let_segments_grow(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
+    use_expandable_segments(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
     assert own == {"PYTORCH_ALLOC_CONF": "backend:native"}
 
 
 def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:
     code = """
 import gc
-from backend.memory.heap import libraries_loaded
+from backend.memory.allocators import libraries_loaded
 searches = []
 gc.callbacks.append(lambda phase, info: searches.append(phase))
 with libraries_loaded():

@@ -18,7 +18,7 @@ from backend.families.files.base_model import SHIPPED, BaseModelFiles
 from backend.families.files.layouts.rules import UnknownNames
 from backend.families.files.parts import Part
 from backend.families.table import LAYOUTS, family
-from backend.models.common.sources import open_part
+from backend.models.common.tensor_sources import open_part
 from tests.tiny import originals
 
 # the families' own parts; CLIP as all that read it together have it

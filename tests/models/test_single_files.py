@@ -14,8 +14,8 @@ from diffusers import FluxTransformer2DModel, UNet2DConditionModel
 from backend.config.schema import Config
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from tests.tiny import originals
 from tests.tiny.training import config, events, lora_of, start
@@ -139,7 +139,7 @@ def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.Fixt
     )
     row = family(kind)
     assert row.check_base_model(base) == []
-    loaded = family_named(row.name).load_denoiser(base, Loading(torch.float32, CPU))
+    loaded = load_family(row.name).load_denoiser(base, LoadOptions(torch.float32, CPU))
     assert loaded.state_dict().keys() == unet.state_dict().keys()
     assert all(torch.equal(value, unet.state_dict()[name]) for name, value in loaded.state_dict().items())
     for key in ("block_out_channels", "cross_attention_dim", "attention_head_dim", "use_linear_projection"):
@@ -225,7 +225,7 @@ def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> Non
 
 
 def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
-    code = family_named("flux")
+    code = load_family("flux")
 
     model = flux_files(tiny_flux, tmp_path / "files")
     schnell = originals.write(

@@ -19,7 +19,7 @@ from backend.config.profiles import apply_profile
 from backend.config.schema import Config, with_values
 from backend.families.files.base_model import BaseModelFiles
 from backend.latents.identity import text_identity, vae_identity
-from backend.memory import swap_run
+from backend.memory import run_block_swap
 from backend.memory.devices import mixed_precision, weight_dtype
 from backend.objectives.choose import objective_of
 from backend.plan.make_plan import make_plan
@@ -27,7 +27,7 @@ from backend.plan.memory.settings import chosen
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import inputs as gathering
 from backend.training import prepare as preparing
 from backend.training.between_steps import Duties
@@ -163,7 +163,7 @@ def attended(world: World, cfg: Config) -> Any:
 def loaded(world: World, cfg: Config) -> Any:
     """The denoiser, the LoRA, the optimizer and the schedule that a run is made of."""
     swaps: list[Any] = []
-    swap = swap_run.Swap
+    swap = run_block_swap.Swap
 
     def swapped(*given: Any, **named: Any) -> Any:
         swaps.append((given[2], sorted(named.items())))
@@ -171,7 +171,7 @@ def loaded(world: World, cfg: Config) -> Any:
 
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(swap_run, "Swap", swapped)
+        patch.setattr(run_block_swap, "Swap", swapped)
         trained = load_trained(world.given(cfg), world.accelerator, world.events, stack)
         modules = dict(trained.denoiser.named_modules())
         layers = {name: _layer(modules[name]) for name in trained.lora.layers if name in modules}

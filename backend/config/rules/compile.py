@@ -190,7 +190,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("compile.compile_cache_dir", "compile.compile"),
-        lambda chosen, on: on and chosen is not None and compile_cache.trouble(resolve(chosen)) is not None,
+        lambda chosen, on: on and chosen is not None and compile_cache.path_problem(resolve(chosen)) is not None,
         "compilers stumble over paths with spaces or letters beyond ASCII, or over long ones: {compile_cache_dir}",
         "Choose a short folder without spaces, or leave compile_cache_dir empty: our own place is one",
         "warning",

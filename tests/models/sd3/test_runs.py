@@ -13,7 +13,7 @@ from torch import nn
 
 from backend.config.schema import Config
 from backend.families.sd3.facts import FACTS
-from backend.lora.keys import linear_layers, names_of
+from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.runs.folder import Run

@@ -16,7 +16,7 @@ from backend.config.layer_patterns import Kind, factor_shapes
 from backend.lora.dropout import acts, kept
 
 
-class Factored(nn.Module):
+class FactoredLayer(nn.Module):
     """A frozen layer and the trained factors of its change; the change is 0 at the start.
 
     scale: alpha / rank, and 1 where every factor is whole, as other programs take it.
@@ -24,7 +24,7 @@ class Factored(nn.Module):
 
     def __init__(self, base: nn.Module, kind: Kind, rank: int, alpha: float, factor: int | None) -> None:
         # Not at the top: a run that trains a LoRA need not wait for LyCORIS.
-        from backend.lora.products import CHANGES
+        from backend.lora.lokr_loha_products import CHANGES
 
         super().__init__()
         self.base_layer, self.change = base, CHANGES[kind]

@@ -1,6 +1,6 @@
 """Opens the config and tensors of a part: files that are mapped, of which one tensor at a time is read.
 
-What `open_part(base, part)` gives goes to `backend.models.common.local.load_part`. A source has the names that
+What `open_part(base, part)` gives goes to `backend.models.common.weight_loading.load_part`. A source has the names that
 diffusers and transformers use, whatever the files call them: `FolderSource` reads a folder in diffusers layout,
 `FileSource` a single file through the rules of its layout (`backend.families.files.layouts`).
 """

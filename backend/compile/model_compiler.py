@@ -19,13 +19,13 @@ import torch._dynamo
 import torch._functorch.config
 from torch import nn
 
-from backend.compile import share, telemetry
-from backend.compile.counts import limit_hits
-from backend.compile.forward_shape import Running, running
-from backend.compile.memory_shortage import is_full
-from backend.compile.report import CompileReport
-from backend.compile.selection import Choice, decide
-from backend.compile.torch_config import set_everywhere
+from backend.compile import compiled_share, telemetry
+from backend.compile.block_selection import BlockChoice, decide_blocks
+from backend.compile.compile_report import CompileReport
+from backend.compile.dynamo_counters import limit_hits
+from backend.compile.forward_shape import RunningBlock, running
+from backend.compile.memory_shortage import is_out_of_vram
+from backend.compile.torch_config import set_for_all_threads
 from backend.config.checkpointing import PARTITIONING
 from backend.config.graph_choice import RECORDING_MODES
 from backend.setup import toolchain
@@ -95,18 +95,18 @@ class BlockForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.compiled is None:
-            with share.span("block"), share.span("left out"):
+            with compiled_share.span("block"), compiled_share.span("left out"):
                 return self.eager(*args, **kwargs)
         hits = limit_hits()
-        scene = Running(self.kind, self.name, self.eager.__self__.training, self.backend)
-        with running(scene), share.span("block"):
+        scene = RunningBlock(self.kind, self.name, self.eager.__self__.training, self.backend)
+        with running(scene), compiled_share.span("block"):
             try:
                 result = self.compiled(*args, **kwargs)
             except torch._dynamo.exc.FailOnRecompileLimitHit as error:
                 self._fail(_LIMIT_AND_FULLGRAPH, error)
             # "This can't be compiled". A real mistake of the model comes again from the eager forward.
             except torch._dynamo.exc.TorchDynamoException as error:
-                if is_full(error):
+                if is_out_of_vram(error):
                     raise
                 self._fail(_said(error), error)
             else:
@@ -147,7 +147,7 @@ def disable_linear_layers(module: nn.Module) -> int:
     for path, layer in module.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in done)
         if "linear" in type(layer).__name__.lower() and not inside:
-            layer.forward = torch._dynamo.disable(share.left_out(layer.forward))
+            layer.forward = torch._dynamo.disable(compiled_share.left_out(layer.forward))
             done.append(path)
     return len(done)
 
@@ -155,8 +155,8 @@ def disable_linear_layers(module: nn.Module) -> int:
 def set_recompile_limit(limit: int) -> None:
     """Graphs a code object may have, in all threads. The limit counts all blocks of a class together."""
     config = torch._dynamo.config
-    set_everywhere(config, "recompile_limit", limit)
-    set_everywhere(config, "accumulated_recompile_limit", max(256, 8 * limit))
+    set_for_all_threads(config, "recompile_limit", limit)
+    set_for_all_threads(config, "accumulated_recompile_limit", max(256, 8 * limit))
 
 
 def _refusal(backend: Any, device: torch.device) -> str | None:
@@ -172,11 +172,11 @@ def _refusal(backend: Any, device: torch.device) -> str | None:
 def _configure_torch() -> None:
     """What every compile of ours needs of torch, in all threads."""
     # A backward graph that can't be compiled must fail in the forward, where its block can go eager.
-    set_everywhere(torch._functorch.config, "force_non_lazy_backward_lowering", True)
+    set_for_all_threads(torch._functorch.config, "force_non_lazy_backward_lowering", True)
     # Quantised layers are autograd functions, whose bodies are part of a graph's key like everything else. Torch
     # leaves such graphs out of its cache unless told; then a warm start traces each of them again.
     with contextlib.suppress(AttributeError):  # a later torch may do without
-        set_everywhere(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
+        set_for_all_threads(torch._functorch.config, "autograd_cache_allow_custom_autograd_functions", True)
 
 
 def _leaves_linear_out(disable_linear: str) -> bool:
@@ -226,7 +226,7 @@ def compile_model(
     cache_size_limit: int | None = None,
     disable_linear: str = "off",
     scope: str = "blocks",
-    selection: Iterable[Choice] | None = None,
+    selection: Iterable[BlockChoice] | None = None,
     checkpointing: bool = False,
     recompute: bool = False,
 ) -> CompileReport:
@@ -249,7 +249,7 @@ def compile_model(
         scope=scope, backend=_shown(backend), dynamic=tri_state(dynamic), fullgraph=fullgraph, disable_linear=linear
     )
     inner = unwrap(model)
-    decisions = decide({kind: len(blocks) for kind, blocks in block_lists.items()}, selection, backend)
+    decisions = decide_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, selection, backend)
     report.reason = _refusal(backend, next(inner.parameters()).device)
     if report.reason is None:
         _configure_torch()

@@ -11,7 +11,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import nn
 
-from backend.models.common.sources import LazyTensor
+from backend.models.common.tensor_sources import LazyTensor
 
 
 def of_transformers(cls: Any) -> bool:

@@ -11,7 +11,7 @@ _ROW = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?::(?P<numbers>\d+(?:-\d+)?(?:,\d+
 
 
 @dataclass(frozen=True)
-class Choice:
+class BlockChoice:
     """One row: blocks ("double", "double:3", "single:0-5,8"), the backend (None: the general one), compiled or not."""
 
     blocks: str
@@ -20,13 +20,13 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Decision:
+class BlockDecision:
     """What a single block gets: the backend that compiles it, or None for eager."""
 
     backend: Any
 
 
-def numbers(text: str, count: int) -> list[int]:
+def block_numbers(text: str, count: int) -> list[int]:
     """Block numbers of "0,2,5-8"; ValueError when one is not below `count`."""
     found: list[int] = []
     for piece in text.split(","):
@@ -38,12 +38,14 @@ def numbers(text: str, count: int) -> list[int]:
     return found
 
 
-def decide(sizes: Mapping[str, int], choices: Iterable[Choice] | None, backend: Any) -> dict[str, Sequence[Decision]]:
+def decide_blocks(
+    sizes: Mapping[str, int], choices: Iterable[BlockChoice] | None, backend: Any
+) -> dict[str, Sequence[BlockDecision]]:
     """Decision of every block, by block class; later rows win.
 
     sizes: number of blocks by class. ValueError, naming the row, for an unknown class or number.
     """
-    decisions = {kind: [Decision(backend)] * count for kind, count in sizes.items()}
+    decisions = {kind: [BlockDecision(backend)] * count for kind, count in sizes.items()}
     for choice in choices or ():
         match = _ROW.fullmatch(choice.blocks.strip())
         if match is None:
@@ -52,9 +54,9 @@ def decide(sizes: Mapping[str, int], choices: Iterable[Choice] | None, backend: 
         if kind not in sizes:
             raise ValueError(f"compile_blocks: no block class {kind!r}; this model has {', '.join(sizes)}")
         try:
-            chosen = numbers(match["numbers"], sizes[kind]) if match["numbers"] else range(sizes[kind])
+            chosen = block_numbers(match["numbers"], sizes[kind]) if match["numbers"] else range(sizes[kind])
         except ValueError as error:
             raise ValueError(f"compile_blocks: {choice.blocks!r}: {error}") from None
         for number in chosen:
-            decisions[kind][number] = Decision((choice.backend or backend) if choice.compile else None)
+            decisions[kind][number] = BlockDecision((choice.backend or backend) if choice.compile else None)
     return decisions

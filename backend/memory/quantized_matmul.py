@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.memory.formats import dequantize, dequantize_again, quantize_rows
+from backend.memory.quantized_formats import dequantize, dequantize_again, quantize_rows
 
 MIN_ROWS = 17
 """Fewer rows than this CUDA's int8 product refuses; so few gain nothing from 8 bits either."""

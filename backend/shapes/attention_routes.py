@@ -1,7 +1,8 @@
 """The attention routes: one result whatever the choice, each with the mask form that its kernel takes.
 
-`choose` picks a route for a device and dtype, or refuses a named one in words. A `Route` has two halves: `prepare`, run
-once a step outside of every compiled region, turns the batch's runs into tensors; `attend` is traced into each block.
+`choose_route` picks a route for a device and dtype, or gives the reason why a named one can't be used. A `Route` has
+two halves: `prepare`, run once a step outside of every compiled region, turns the rows' valid spans into tensors;
+`attend` is traced into each block.
 """
 
 import functools
@@ -16,8 +17,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from backend.config.packages import load_problem
-from backend.shapes import kernels, segments
-from backend.shapes.segments import Runs
+from backend.shapes import flash_kernels, padding
+from backend.shapes.padding import ValidSpans
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Route(ABC):
     unguarded: Any = None
 
     @abstractmethod
-    def prepare(self, runs: Runs, device: torch.device) -> Any:
+    def prepare(self, runs: ValidSpans, device: torch.device) -> Any:
         """Mask of the batch in this route's form."""
 
     @abstractmethod
@@ -70,8 +71,8 @@ class MaskedSdpa(Route):
 
     name, detail = "sdpa", "SDPA with a mask"
 
-    def prepare(self, runs: Runs, device: torch.device) -> Tensor:
-        return segments.key_mask(runs, device)
+    def prepare(self, runs: ValidSpans, device: torch.device) -> Tensor:
+        return padding.key_mask(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return plain_attention(q, k, v, mask)
@@ -89,9 +90,9 @@ class Sink(Route):
     def __init__(self, name: str, detail: str, operator: Any, own: bool = True, other: Any = None) -> None:
         self.name, self.detail, self.operator, self.own, self.other = name, detail, operator, own, other
 
-    def prepare(self, runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
-        mask = segments.key_mask(runs, device)
-        return mask.reshape(mask.shape[0], runs.length, 1, 1), segments.pad_counts(runs, device)
+    def prepare(self, runs: ValidSpans, device: torch.device) -> tuple[Tensor, Tensor]:
+        mask = padding.key_mask(runs, device)
+        return mask.reshape(mask.shape[0], runs.length, 1, 1), padding.pad_counts(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: tuple[Tensor, Tensor] | None) -> Tensor:
         operator = self.operator
@@ -115,8 +116,8 @@ class Varlen(Route):
         # Not at the top: older torch has no such module. Not in `attend`: that is traced.
         self.kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
 
-    def prepare(self, runs: Runs, device: torch.device) -> Tensor:
-        return segments.cu_seqlens(runs, device)
+    def prepare(self, runs: ValidSpans, device: torch.device) -> Tensor:
+        return padding.cu_seqlens(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
@@ -132,8 +133,8 @@ class Segments(Route):
     def __init__(self, name: str, detail: str, operator: Any) -> None:
         self.name, self.detail, self.operator = name, detail, operator
 
-    def prepare(self, runs: Runs, device: torch.device) -> Tensor:
-        return segments.cu_seqlens(runs, device)
+    def prepare(self, runs: ValidSpans, device: torch.device) -> Tensor:
+        return padding.cu_seqlens(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
@@ -147,8 +148,8 @@ class Flex(Route):
 
     name, detail = "flex", "flex attention"
 
-    def prepare(self, runs: Runs, device: torch.device) -> Any:
-        return segments.block_mask(runs, device)
+    def prepare(self, runs: ValidSpans, device: torch.device) -> Any:
+        return padding.block_mask(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         if mask is None:
@@ -168,8 +169,13 @@ def _compiled_flex() -> Any:
 @functools.cache
 def _operator(style: str, name: str) -> Any:
     """Registered operator of a flash kernel, made at first use: one process, one registration."""
-    kernel = {"flash2": kernels.Flash2, "fa3": kernels.Flash3, "fa4": kernels.Flash4, "aten": kernels.AtenFlash}[name]
-    make = kernels.sink_operator if style == "sink" else kernels.segment_operator
+    kernel = {
+        "flash2": flash_kernels.Flash2,
+        "fa3": flash_kernels.Flash3,
+        "fa4": flash_kernels.Flash4,
+        "aten": flash_kernels.AtenFlash,
+    }[name]
+    make = flash_kernels.sink_operator if style == "sink" else flash_kernels.segment_operator
     return make(name, kernel)
 
 
@@ -192,7 +198,7 @@ def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def make_route(name: str, device: torch.device, dtype: torch.dtype) -> Route:
-    """The route `name` for a device and dtype; no check, see `missing`."""
+    """The route `name` for a device and dtype; no check, see `route_problem`."""
     if name == "sdpa":
         if has_flash(device, dtype):
             return sink_route("sdpa", "aten", "SDPA's flash kernel, padded keys removed")
@@ -222,7 +228,7 @@ def package_problem(route: str) -> str | None:
     return None if why is None else f"{title} {why}"
 
 
-def missing(route: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> str | None:
+def route_problem(route: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> str | None:
     """Why `route` has no kernel for this device and dtype, in words; None when it has one."""
     if route == "sdpa":
         return None
@@ -272,17 +278,17 @@ def _proven(name: str, device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def choose(setting: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> Route:
+def choose_route(setting: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> Route:
     """The route for the setting `attention`; ValueError that names the route and the reason when it has no kernel."""
     if setting != "auto":
         if setting not in ROUTES:
             raise ValueError(f"unknown attention route {setting!r}; known: auto, {', '.join(ROUTES)}")
-        why = missing(setting, device, dtype, training)
+        why = route_problem(setting, device, dtype, training)
         if why is not None:
             raise ValueError(f"attention = {setting} cannot be used: {why}. Set attention to auto, or choose another.")
         return make_route(setting, device, dtype)
     for name in AUTO_ORDER:
-        if missing(name, device, dtype, training) is not None:
+        if route_problem(name, device, dtype, training) is not None:
             continue
         if name != "fa4" or _proven(name, device, dtype):
             return make_route(name, device, dtype)
@@ -302,4 +308,4 @@ def pin_sdpa_backends() -> None:
 
 def route_report(device: torch.device, dtype: torch.dtype) -> dict[str, str | None]:
     """Every route -> None if usable for this device and dtype, else why not; for doctor and the page."""
-    return {name: missing(name, device, dtype) for name in ROUTES}
+    return {name: route_problem(name, device, dtype) for name in ROUTES}

@@ -12,12 +12,12 @@ from backend.base.errors import Refused
 from backend.families.files import headers
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.parts import Part
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
-from backend.models.common.sources import open_part, tokenizer_folder
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import open_part, tokenizer_folder
+from backend.models.common.weight_loading import load_part
 
 
-def denoiser(cls: type[nn.Module], base: BaseModelFiles | Path, loading: Loading, part: Part) -> Any:
+def denoiser(cls: type[nn.Module], base: BaseModelFiles | Path, loading: LoadOptions, part: Part) -> Any:
     """The denoiser of class `cls`, frozen, in train mode, in the format and place that `loading` says.
 
     Refused when files are missing or broken, all of them named.
@@ -37,7 +37,7 @@ def without_weights(cls: Any, base: BaseModelFiles | Path, part: Part) -> Any:
         raise Refused(text, "Copy the model again from where it came from.", headers.SETTING) from error
 
 
-def encoder(cls: Any, base: BaseModelFiles, loading: Loading, part: Part) -> Any:
+def encoder(cls: Any, base: BaseModelFiles, loading: LoadOptions, part: Part) -> Any:
     """A text encoder, in eval mode. Refused when files are missing or broken, all of them named."""
     return load_part(cls, open_part(base, part), part, loading).eval()
 

@@ -1,7 +1,8 @@
 """LoRA layers of one input, with one product for all their A: q, k, v of an attention, and what else starts from it.
 
 A x of three layers reads x three times and its gradient writes a tensor of x's size three times; the stacked A does
-each once. The numbers are the same. A family's attention asks for it with `together`, which does nothing by itself.
+each once. The numbers are the same. A family's attention calls `apply_together`, which joins only layers that `fuse`
+marked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def is_fused(layer: nn.Module) -> bool:
     return getattr(layer, "fused", False) and "forward" not in layer.__dict__
 
 
-def together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
+def apply_together(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
     """What each of `layers` gives for `x` (..., in features); their A are one product where `fuse` allowed it."""
     joined = [layer for layer in layers if is_fused(layer)]
     if len(joined) < 2:

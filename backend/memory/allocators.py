@@ -16,7 +16,7 @@ LARGE = 4 << 20
 _MMAP_THRESHOLD = -3
 
 
-def give_back_large() -> None:
+def lower_mmap_threshold() -> None:
     """Have glibc map each piece of memory of LARGE bytes or more by itself; of other C libraries nothing is asked.
 
     Its own limit rises to 32 MiB as tensors come and go, and what is smaller stays in the heap in pieces: a base model
@@ -26,7 +26,7 @@ def give_back_large() -> None:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE)
 
 
-def let_segments_grow(environment: MutableMapping[str, str]) -> None:
+def use_expandable_segments(environment: MutableMapping[str, str]) -> None:
     """Have torch's allocator, which reads it when torch loads, use the pieces that one picture size leaves for another.
 
     On Linux alone; what a person has set there stays.
@@ -36,7 +36,7 @@ def let_segments_grow(environment: MutableMapping[str, str]) -> None:
 
 
 @contextmanager
-def libraries_loaded() -> Iterator[None]:
+def imports_without_gc() -> Iterator[None]:
     """Load torch and what builds on it without looking for garbage, and leave what they hold out of every later search.
 
     They make a million objects that stay to the end. Looking through them took a seventh of their loading, and longer

@@ -15,8 +15,8 @@ from backend.config.layer_patterns import MAGNITUDE, Kind
 from backend.dataset.items import count_of
 from backend.families.files.headers import Unreadable, read_header
 from backend.families.files.kinds import kind_of
-from backend.lora.keys import (
-    Names,
+from backend.lora.comfyui_keys import (
+    LayerNames,
     bundled_embedding,
     family_of_names,
     is_of_conditioner,
@@ -25,7 +25,7 @@ from backend.lora.keys import (
     split_factor,
     split_key,
 )
-from backend.lora.native import Native
+from backend.lora.native_names import Native
 
 SETTING = "network.network_weights"
 _OTHERS = {
@@ -41,7 +41,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Found:
+class FileLayer:
     """A layer's change in the file. keys: name of a part -> key there. rank: there; None where nothing tells it.
 
     Parts are ``A``, ``B`` of a LoRA and ``dora_scale`` of a DoRA, the factors by LyCORIS' names else, and perhaps
@@ -59,14 +59,14 @@ class Found:
 class Contents:
     """What a file holds. left_out: what of it can't be trained here, in words. shapes: of all its tensors, by key."""
 
-    layers: dict[str, Found]
+    layers: dict[str, FileLayer]
     left_out: list[str]
     metadata: dict[str, str]
     kind: Kind = "lora"
     shapes: Shapes = field(default_factory=dict)
 
 
-def inspect_lora(path: Path, names: Names) -> Contents:
+def inspect_lora(path: Path, names: LayerNames) -> Contents:
     """Which layers the file at `path` changes.
 
     Refused, with the reason, for what is none of these kinds and for one of another model.
@@ -78,7 +78,7 @@ def inspect_lora(path: Path, names: Names) -> Contents:
     text = [stem for stem in elsewhere if is_of_text(stem)]
     conditioner = [stem for stem in elsewhere if is_of_conditioner(stem)]
     unknown = []
-    layers: dict[str, Found] = {}
+    layers: dict[str, FileLayer] = {}
     for stem, keys in parts_of.items():
         if stem in text or stem in conditioner:
             continue
@@ -140,9 +140,9 @@ def _found(
     layer: str,
     native: Native | None,
     keys: Mapping[str, str],
-    names: Names,
+    names: LayerNames,
     shapes: Shapes,
-) -> Found:
+) -> FileLayer:
     """One layer's part of the file, whose size is that of the layer. Refused when it is another."""
     inner, outer = names.layers[layer]
     outer = native.rows(outer)[2] if native else outer
@@ -166,7 +166,7 @@ def _found(
         text = f"{path.name} holds {held}, and not one for each of its {outer} outputs"
         remedy = "Use a DoRA of outputs: of peft, LyCORIS (wd_on_out) or OneTrainer (DoRA on the output axis)."
         raise Refused(text, remedy, SETTING)
-    return Found(keys, native, rank, large)
+    return FileLayer(keys, native, rank, large)
 
 
 def of_rows(key: str, shape: tuple[int, ...], rows: int) -> bool:
@@ -252,7 +252,7 @@ def _refuse_broken(path: Path, kind: Kind, stem: str, keys: Mapping[str, str]) -
         raise Refused(text, "Copy the file again.", SETTING)
 
 
-def _refuse_foreign(path: Path, unknown: list[str], stems: Iterable[str], layers: Mapping[str, Found]) -> None:
+def _refuse_foreign(path: Path, unknown: list[str], stems: Iterable[str], layers: Mapping[str, FileLayer]) -> None:
     if not unknown and layers:
         return
     if unknown:

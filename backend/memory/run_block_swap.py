@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from backend.config.schema import Config
-from backend.memory.swap import Swap
+from backend.memory.block_swap import BlockSwap
 from backend.runs.events import EventWriter
 
 log = logging.getLogger(__name__)
@@ -23,10 +23,10 @@ def swap_blocks(
     device: torch.device,
     events: EventWriter,
     stack: ExitStack,
-) -> Swap:
+) -> BlockSwap:
     """Swap as many blocks as the settings say until `stack` ends, and tell what it costs: log and event `swap`."""
     chosen = cfg.memory
-    swap = Swap(
+    swap = BlockSwap(
         denoiser,
         running_order,
         chosen.blocks_to_swap,

@@ -16,20 +16,20 @@ import transformers.utils.logging
 from torch import Tensor, nn
 
 from backend.base.errors import Refused
-from backend.compile.memory_shortage import is_full, is_short_of_ram
+from backend.compile.memory_shortage import is_out_of_ram, is_out_of_vram
 from backend.families.files import headers
 from backend.families.files.parts import Part
-from backend.memory.quantized import quantize_layer, quantized_layers
-from backend.models.common import skeleton
-from backend.models.common.loading import Loading
-from backend.models.common.sources import FolderSource, LazyTensor, PartSource
+from backend.memory.quantized_linear import quantize_layer, quantized_layers
+from backend.models.common import meta_model
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import FolderSource, LazyTensor, PartSource
 
 # The run has a progress of its own; theirs would fill its log with control characters.
 diffusers.utils.logging.disable_progress_bar()
 transformers.utils.logging.disable_progress_bar()
 
 
-def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading, folder: Path | None = None) -> Any:
+def load_part(cls: Any, source: Path | PartSource, part: Part, loading: LoadOptions, folder: Path | None = None) -> Any:
     """The model of class `cls` that is `part` of `source`: a base model's folder, or where else its tensors come from.
 
     cls: a model class of diffusers or transformers. folder: read from this folder in place of the part's own (another
@@ -46,9 +46,9 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
                 "Choose the original model; it is quantised while it loads.",
                 headers.SETTING,
             )
-        model = skeleton.empty_model(cls, config, loading.dtype)
+        model = meta_model.empty_model(cls, config, loading.dtype)
         tensors: Mapping[str, LazyTensor] = _matched(
-            model, skeleton.by_model_names(model, source.tensors()), part, source.title
+            model, meta_model.by_model_names(model, source.tensors()), part, source.title
         )
         if loading.merge is not None:
             tensors = loading.merge(part.name, tensors, loading.device)
@@ -58,11 +58,11 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
     except Refused:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        if is_full(error) or is_short_of_ram(error):
+        if is_out_of_vram(error) or is_out_of_ram(error):
             raise
         text = f"{part.title} in {source.title} can't be loaded: {_first_line(error)}"
         raise Refused(text, "Copy it again from where the model came from.", headers.SETTING) from error
-    if skeleton.of_transformers(cls):
+    if meta_model.of_transformers(cls):
         model.tie_weights()
     _place_buffers(model, loading, tensors)
     return model.requires_grad_(False).eval()
@@ -70,12 +70,12 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: Loading,
 
 def _matched(model: nn.Module, found: Mapping[str, LazyTensor], part: Part, title: str) -> dict[str, LazyTensor]:
     """The model's own tensors in its order; Refused for missing and foreign names and for wrong shapes, all at once."""
-    tied = skeleton.ties(model)
+    tied = meta_model.ties(model)
     # a file may hold either of two tied names
     found = {tied[n] if n in tied and tied[n] not in found else n: lazy for n, lazy in found.items()}
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
-    missing = [name for name in wanted if name not in found and not skeleton.optional(model, name)]
-    foreign = [n for n in found if n not in wanted and n not in tied and not skeleton.ignored(model, n)]
+    missing = [name for name in wanted if name not in found and not meta_model.optional(model, name)]
+    foreign = [n for n in found if n not in wanted and n not in tied and not meta_model.ignored(model, n)]
     shapes = [
         f"{name} {list(found[name].shape)} instead of {list(shape)}"
         for name, shape in wanted.items()
@@ -93,15 +93,15 @@ def _matched(model: nn.Module, found: Mapping[str, LazyTensor], part: Part, titl
     return {name: found[name] for name in wanted if name in found}
 
 
-def _quantized(model: nn.Module, loading: Loading) -> set[str]:
+def _quantized(model: nn.Module, loading: LoadOptions) -> set[str]:
     """Names of the weights to quantise; what the model's class wants in float32 is none of them."""
     if loading.quantize is None:
         return set()
     names = (f"{path}.weight" for path in quantized_layers(model))
-    return {name for name in names if not skeleton.keeps_float32(model, name, loading.dtype)}
+    return {name for name in names if not meta_model.keeps_float32(model, name, loading.dtype)}
 
 
-def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: Loading, quantized: bool) -> None:
+def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: LoadOptions, quantized: bool) -> None:
     """Read one tensor and put it into the model, in its format and place."""
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
@@ -111,7 +111,7 @@ def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: Loading, quanti
         layer = quantize_layer(model, path, lazy.read().to(loading.device), loading.quantize, loading.compute)
         layer.weight.data, layer.scale = layer.weight.data.to(device), layer.scale.to(device)
         return
-    dtype = torch.float32 if skeleton.keeps_float32(model, name, loading.dtype) else loading.dtype
+    dtype = torch.float32 if meta_model.keeps_float32(model, name, loading.dtype) else loading.dtype
     value = _converted(lazy, dtype, device)
     if leaf in owner._parameters:
         owner._parameters[leaf] = nn.Parameter(value, requires_grad=False)
@@ -126,7 +126,7 @@ def _converted(lazy: LazyTensor, dtype: torch.dtype, device: torch.device) -> Te
     return value.to(device=device, dtype=wanted, copy=True, memory_format=torch.contiguous_format)
 
 
-def _place_buffers(model: nn.Module, loading: Loading, loaded: Mapping[str, LazyTensor]) -> None:
+def _place_buffers(model: nn.Module, loading: LoadOptions, loaded: Mapping[str, LazyTensor]) -> None:
     """Bring what the constructor computed to the device."""
     for path, module in model.named_modules():
         for leaf, buffer in module._buffers.items():

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from backend.memory.block_tracker import Travel
+from backend.memory.block_tracker import BlockTracker
 from backend.memory.host_block import HostBlock, frozen, host_memory
-from backend.memory.pinned import pinned_limit
-from backend.memory.ring import Ring
+from backend.memory.pinned_memory import pinned_limit
+from backend.memory.swap_ring import Ring
 from backend.plan.memory.swap import moved_per_batch, swapped_blocks
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class SwapFacts:
         return said
 
 
-class Swap:
+class BlockSwap:
     """Swaps blocks of a model until `close`. Attach it after the LoRA and before compile.
 
     block_lists: the stacks by class name, in running order. count: blocks to swap, at least 1, over all stacks. ring:
@@ -115,7 +115,7 @@ class Swap:
         sizes = [block.nbytes for block in self._held]
         self._ring = Ring(min(ring, count), max(sizes), device, poison)
         self._pinned: list[HostBlock] = []
-        self._travel = Travel(blocks, held, self._ring)
+        self._travel = BlockTracker(blocks, held, self._ring)
         self._take(pinned_limit(pinned_limit_gb))
         for module in (module for block in blocks for module in block.modules()):
             _to_device(module, device)
@@ -177,7 +177,7 @@ class Swap:
 
 
 def swapped_paths(model: nn.Module, block_lists: Mapping[str, Sequence[nn.Module]], count: int) -> tuple[str, ...]:
-    """Module paths of the blocks that a `Swap` of `count` blocks will take, for a loader that leaves them on the host.
+    """Module paths of the blocks that a `BlockSwap` of `count` blocks takes, for a loader that leaves them on the host.
 
     ValueError when there are not so many blocks.
     """

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from backend.memory.formats import quantize
-from backend.memory.products import product
+from backend.memory.quantized_formats import quantize
+from backend.memory.quantized_matmul import product
 from backend.plan.memory.weight_bytes import quantises
 
 
@@ -19,7 +19,7 @@ class QuantizedLinear(nn.Linear):
     """A linear layer whose frozen weight is kept in 8 or 4 bits.
 
     weight: the numbers, a Parameter without gradient (out, in), or (out, in / 2) for NF4; scale: a buffer; formats as
-    in `backend.memory.formats`. kind: "fp8", "int8" or "nf4". compute: "bf16" (dequantised), "int8" or "fp8".
+    in `backend.memory.quantized_formats`. kind: "fp8", "int8" or "nf4". compute: "bf16" (dequantised), "int8" or "fp8".
     """
 
     def __init__(self, weight: Tensor, kind: str, compute: str = "bf16", bias: nn.Parameter | None = None) -> None:

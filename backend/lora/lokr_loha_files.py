@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size, factor_shapes
-from backend.lora.contents import SETTING, TITLES, Contents, Found, Shapes
-from backend.lora.keys import Names
-from backend.lora.native import Native
+from backend.lora.comfyui_keys import LayerNames
+from backend.lora.file_contents import SETTING, TITLES, Contents, FileLayer, Shapes
+from backend.lora.native_names import Native
 
 
-def check_factors(contents: Contents, names: Names, given: Mapping[str, Size], factor: int | None) -> None:
+def check_factors(contents: Contents, names: LayerNames, given: Mapping[str, Size], factor: int | None) -> None:
     """Refused when target layers of these ranks, trained with this factor, can't hold the LoKr or LoHa of a file.
 
     Factors of another rank or size are no part of each other, so that unlike a LoRA's they can't be padded.
@@ -83,7 +83,7 @@ def set_factors(path: str, live: Mapping[str, nn.Parameter], factors: Mapping[st
         live[name].copy_(value * strength if first else value)
 
 
-def _size_of(name: str, found: Found, shapes: Shapes) -> tuple[int, int]:
+def _size_of(name: str, found: FileLayer, shapes: Shapes) -> tuple[int, int]:
     """Rows and columns of a LoKr's factor, made of one tensor or of two."""
     if name in found.keys:
         whole = shapes[found.keys[name]]

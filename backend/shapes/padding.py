@@ -17,7 +17,7 @@ FLEX_BLOCK = 128
 
 
 @dataclass(frozen=True)
-class Runs:
+class ValidSpans:
     """Valid runs of a batch: row b holds real tokens in [start[b], end[b]) of `length` positions."""
 
     start: tuple[int, ...]
@@ -30,9 +30,11 @@ class Runs:
         return any(start > 0 or end < self.length for start, end in zip(self.start, self.end, strict=True))
 
 
-def joint_runs(text_lengths: Sequence[int], image_lengths: Sequence[int], text_size: int, image_size: int) -> Runs:
+def joint_spans(
+    text_lengths: Sequence[int], image_lengths: Sequence[int], text_size: int, image_size: int
+) -> ValidSpans:
     """Runs of [pad | text | image | pad] rows, from the real lengths and the padded sizes, in tokens."""
-    return Runs(
+    return ValidSpans(
         tuple(text_size - length for length in text_lengths),
         tuple(text_size + length for length in image_lengths),
         text_size + image_size,
@@ -57,21 +59,21 @@ def pad_rows(rows: Sequence[Tensor], size: int, side: str, fill: float = 0.0) ->
     return out
 
 
-def _bounds(runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
+def _bounds(runs: ValidSpans, device: torch.device) -> tuple[Tensor, Tensor]:
     """Start and end of each row's run, (B,) int32 on `device`; copied without waiting for the device."""
     both = torch.tensor([runs.start, runs.end], dtype=torch.int32)
     both = both.to(device, non_blocking=True)
     return both[0], both[1]
 
 
-def key_mask(runs: Runs, device: torch.device) -> Tensor:
+def key_mask(runs: ValidSpans, device: torch.device) -> Tensor:
     """(B, 1, 1, S) bool, True on real tokens. Every query sees the run, so no row of scores is masked whole."""
     start, end = _bounds(runs, device)
     at = torch.arange(runs.length, device=device)
     return ((at >= start[:, None]) & (at < end[:, None]))[:, None, None, :]
 
 
-def cu_seqlens(runs: Runs, device: torch.device) -> Tensor:
+def cu_seqlens(runs: ValidSpans, device: torch.device) -> Tensor:
     """(3B + 1,) int32: cumulative bounds of pad, run, pad of each row, for varlen kernels on (B * S, H, D).
 
     Segments may be empty. Padding attends padding only, so it stays finite and touches nothing real.
@@ -83,13 +85,13 @@ def cu_seqlens(runs: Runs, device: torch.device) -> Tensor:
     return torch.tensor(bounds, dtype=torch.int32).to(device, non_blocking=True)
 
 
-def pad_counts(runs: Runs, device: torch.device) -> Tensor:
+def pad_counts(runs: ValidSpans, device: torch.device) -> Tensor:
     """(B,) float32: padded positions of each row."""
     counts = [runs.length - (end - start) for start, end in zip(runs.start, runs.end, strict=True)]
     return torch.tensor(counts, dtype=torch.float32).to(device, non_blocking=True)
 
 
-def block_mask(runs: Runs, device: torch.device) -> BlockMask:
+def block_mask(runs: ValidSpans, device: torch.device) -> BlockMask:
     """BlockMask of flex attention for these runs; build it outside of compiled regions.
 
     A query block visits the key blocks of its row's run: the inner ones whole, the (at most two) edge ones masked.

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from backend.shapes.rotary import Rope
+from backend.shapes.rotary_embedding import Rope
 
 Sizes = Sequence[Sequence[tuple[int, int]]]
 """Of each row the latents' (h, w): of the picture that is made first, then of its control pictures."""

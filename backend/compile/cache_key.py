@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from backend.base.compile_cache import KEY_FILE, root
+from backend.base.compile_cache import KEY_FILE, cache_root
 from backend.base.files import write_atomic
 
 
-def facts(device: Any = None) -> dict[str, str]:
+def machine_facts(device: Any = None) -> dict[str, str]:
     """What kernels depend on: torch, CUDA, Triton, GPU, Python, machine. Imports torch."""
     import importlib.metadata
 
@@ -67,13 +67,13 @@ def signature(facts_: dict[str, str], shapes: Iterable[Any]) -> str:
     return _hash([facts_, code_version(), sorted(map(repr, shapes))], 12)
 
 
-def prepare(chosen: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
+def use_cache_folder(chosen: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
     """Make the folder of this torch and GPU and point torch and Triton at it; call before anything is compiled.
 
     chosen: the setting compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
     """
-    found = facts(device)
-    folder = root(chosen) / _hash(found, 8)
+    found = machine_facts(device)
+    folder = cache_root(chosen) / _hash(found, 8)
     for name, variable in (("inductor", "TORCHINDUCTOR_CACHE_DIR"), ("triton", "TRITON_CACHE_DIR")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         os.environ[variable] = str(folder / name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.compile.forward_shape import Scene
+from backend.compile.forward_shape import ForwardShape
 
 _STATIC = "shape_mode = static pads every picture to one token count"
 _CAPTIONS = "fewer caption_buckets, or none: captions then all have text_length tokens"
@@ -41,7 +41,7 @@ _NOTHING_KNOWN = InForce()
 class Signature:
     """What a graph was made for: sizes of the forward, whether gradients are computed, and by which backend."""
 
-    scene: Scene | None
+    scene: ForwardShape | None
     gradients: bool
     autocast: str | None = None
     training: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from backend.base.problems import Problem
-from backend.compile.helper import torch_version
+from backend.compile.model_compiler import torch_version
 from backend.config.packages import install_remedy, load_problem
 from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
@@ -17,7 +17,7 @@ _NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada o
 _FP8_AS_BYTES = (2, 13)
 
 
-def missing(kind: str | None, compute: str, device: torch.device) -> str:
+def quantization_problem(kind: str | None, compute: str, device: torch.device) -> str:
     """Why `device` can't hold weights of format `kind` and multiply in `compute`, in words; "" when it can.
 
     Every device dequantises fp8 and int8. 8-bit products need a card that has them; on a CPU they run, slowly.
@@ -35,20 +35,26 @@ def missing(kind: str | None, compute: str, device: torch.device) -> str:
     return f"{compute} matrix products need {words} (compute capability {wants}); {name} has {has}"
 
 
-def report(device: torch.device) -> dict[str, str]:
+def support_by_format(device: torch.device) -> dict[str, str]:
     """Every format and 8-bit product -> why `device` or this installation can't do it, "" where it can."""
-    return {"nf4": missing("nf4", "bf16", device)} | {name: missing(None, name, device) for name in _NEEDS}
+    return {"nf4": quantization_problem("nf4", "bf16", device)} | {
+        name: quantization_problem(None, name, device) for name in _NEEDS
+    }
 
 
 def problems(memory: MemorySection, device: torch.device) -> list[Problem]:
     """An error for each of the quantisation settings that `device` or this installation can't do."""
     kind = stored_as(memory.base_quantization, memory.base_compute)
     asked = (
-        ("memory.base_quantization", missing(kind, "bf16", device), _other_format),
-        ("memory.base_compute", missing(None, memory.base_compute, device), lambda: "Set base_compute to bf16."),
+        ("memory.base_quantization", quantization_problem(kind, "bf16", device), _other_format),
+        (
+            "memory.base_compute",
+            quantization_problem(None, memory.base_compute, device),
+            lambda: "Set base_compute to bf16.",
+        ),
         (
             "memory.text_encoder_quantization",
-            missing(stored_as(memory.text_encoder_quantization), "bf16", device),
+            quantization_problem(stored_as(memory.text_encoder_quantization), "bf16", device),
             _other_format,
         ),
     )
@@ -61,8 +67,8 @@ def _other_format() -> str:
     return f"{install_remedy('bitsandbytes', problem)}; or choose int8." if problem else "Choose int8."
 
 
-def slower(cfg: Config, device: torch.device) -> list[Problem]:
-    """A warning where fp8 weights keep blocks from being compiled, which `missing` has nothing against."""
+def fp8_compile_warnings(cfg: Config, device: torch.device) -> list[Problem]:
+    """A warning where fp8 weights keep blocks from being compiled, which `quantization_problem` has nothing against."""
     kind = stored_as(cfg.memory.base_quantization, cfg.memory.base_compute)
     compiles = cfg.compile.compile and cfg.compile.compile_backend == "inductor"
     if kind != "fp8" or not compiles or device.type != "cuda" or torch_version() >= _FP8_AS_BYTES:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs import recording
-from backend.compile.memory_shortage import is_full
-from backend.memory.exclusive_device import away
+from backend.compile.memory_shortage import is_out_of_vram
+from backend.memory.exclusive_device import offloaded
 from backend.plan.memory.stages import TILE_PX
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def tile(vae: nn.Module, side: int = TILE_PX) -> None:
 
 
 @dataclass
-class Decoder:
+class SampleDecoder:
     """Turns sample latents into pixels.
 
     load_vae: the family's VAE on the CPU, asked for once and kept off the device between samples. turns: the denoiser
@@ -56,7 +56,7 @@ class Decoder:
     def on_card(self) -> Iterator[None]:
         """The VAE is on the card until the end of this: several pictures are decoded at one turn."""
         self._vae = self._vae or self.load_vae()
-        with away(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
+        with offloaded(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
             try:
                 yield
             finally:
@@ -88,11 +88,11 @@ class Decoder:
     def _tried(self, latent: Tensor, alone: bool) -> Tensor | None:
         """Pixels, with the denoiser gone meanwhile if `alone`; None when the card is full."""
         try:
-            with away(self.denoiser, self.device) if alone else nullcontext():
+            with offloaded(self.denoiser, self.device) if alone else nullcontext():
                 self._vae.to(self.device)
                 return self._pixels(latent).cpu()
         except RuntimeError as error:
-            if not is_full(error):
+            if not is_out_of_vram(error):
                 raise
         # outside of the except: an exception that is being handled keeps what failed in memory
         return None

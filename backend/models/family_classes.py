@@ -9,14 +9,14 @@ from backend.models.family import Family
 
 
 @cache
-def family_named(name: str) -> Family:
+def load_family(name: str) -> Family:
     """The code of the family called `name`; ValueError that lists the known ones. Imports torch and diffusers."""
     return _class_of(name)(family(name))
 
 
-def family_for(class_name: str) -> Family:
+def load_family_of(class_name: str) -> Family:
     """The code of the first family whose denoiser is of class `class_name`; ValueError when none is."""
-    return family_named(family_of_denoiser(class_name).name)
+    return load_family(family_of_denoiser(class_name).name)
 
 
 def _class_of(name: str) -> type[Family]:
@@ -55,4 +55,4 @@ def _class_of(name: str) -> type[Family]:
 
             return Sd3
     family(name)  # says which are known
-    raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.families")
+    raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.family_classes")

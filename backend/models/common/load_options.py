@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from backend.models.common.sources import LazyTensor
+    from backend.models.common.tensor_sources import LazyTensor
 
 Merge = Callable[[str, "Mapping[str, LazyTensor]", torch.device], "Mapping[str, LazyTensor]"]
 
 
 @dataclass(frozen=True)
-class Loading:
-    """What `backend.models.common.local.load_part` makes of a part's weights.
+class LoadOptions:
+    """What `backend.models.common.weight_loading.load_part` makes of a part's weights.
 
     dtype: of all weights that are not quantised (the model's own float32 exceptions aside). device: where they go.
     variant: of the weight files, as diffusers names it ("fp16"). quantize: "fp8", "int8" or "nf4" for the linear layers
@@ -37,6 +37,6 @@ class Loading:
         """Whether the weights of the module at `path` stay in memory of the host."""
         return self.host is not None and self.host(path)
 
-    def plain(self) -> Loading:
+    def plain(self) -> LoadOptions:
         """The same for a part that is neither quantised nor swapped, such as the VAE."""
         return replace(self, quantize=None, compute="bf16", host=None, merge=None)

@@ -20,11 +20,11 @@ import torch
 import torch._inductor.config
 from torch import Tensor, nn
 
-from backend.compile.forward_shape import Scene, set_scene
-from backend.compile.torch_config import set_everywhere
+from backend.compile.forward_shape import ForwardShape, set_forward_shape
+from backend.compile.torch_config import set_for_all_threads
 from backend.config.family_defaults import shape_mode_of
-from backend.shapes import attention, segments
-from backend.shapes.attention import Route
+from backend.shapes import attention_routes, padding
+from backend.shapes.attention_routes import Route
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class ShapeRuntime:
         self.static_token_count = static_token_count
         self.caption_buckets = tuple(sorted(caption_buckets)) if caption_buckets else None
         self.text_length = text_length
-        self.route = route or attention.MaskedSdpa()
+        self.route = route or attention_routes.MaskedSdpa()
         self.padding = padding
         self.longest = longest
         self.pad_fill = 0.0
@@ -103,7 +103,7 @@ class ShapeRuntime:
             count,
             plan.caption_buckets,
             plan.text_tokens,
-            attention.choose(cfg.compile.attention, device, dtype),
+            attention_routes.choose_route(cfg.compile.attention, device, dtype),
             # Trimmed captions are padded to their batch's bucket; else only images are.
             padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
             longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
@@ -125,11 +125,13 @@ class ShapeRuntime:
         if self._installed == key:
             return
         if next(denoiser.parameters()).device.type == "cuda":
-            attention.pin_sdpa_backends()
+            attention_routes.pin_sdpa_backends()
         # On a card inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer
         # (at least 4096 rows, two rows a column, 5 M numbers). Fixed sizes are decided without a guard.
         with contextlib.suppress(AttributeError):  # a later torch may do without
-            set_everywhere(torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", self.mode == "dynamic")
+            set_for_all_threads(
+                torch._inductor.config, "triton.mix_order_reduction_non_strict_mode", self.mode == "dynamic"
+            )
         install(denoiser, self.route, self.longest if self.mode == "dynamic" else None)
         self._installed = key
 
@@ -178,12 +180,12 @@ class ShapeRuntime:
         if text_size is not None:
             may_pad = may_pad or bool(self.caption_buckets or self.text_length)
         image_size, text_size = self.image_size(image_lengths), text_size or self.text_size(text_lengths)
-        runs = segments.joint_runs(text_lengths, image_lengths, text_size, image_size)
+        runs = padding.joint_spans(text_lengths, image_lengths, text_size, image_size)
         masked = runs.padded or may_pad
-        set_scene(Scene(batch=len(image), image_tokens=image_size, text_tokens=text_size, masked=masked))
+        set_forward_shape(ForwardShape(batch=len(image), image_tokens=image_size, text_tokens=text_size, masked=masked))
         return Packed(
-            image=segments.pad_rows(image, image_size, "right", self.pad_fill),
-            text=segments.pad_rows(text, text_size, "left", self.pad_fill),
+            image=padding.pad_rows(image, image_size, "right", self.pad_fill),
+            text=padding.pad_rows(text, text_size, "left", self.pad_fill),
             image_lengths=image_lengths,
             text_lengths=text_lengths,
             mask=self.route.prepare(runs, image[0].device) if masked else None,
@@ -194,7 +196,7 @@ class ShapeRuntime:
         if batch.mask is None:
             return None
         none = (0,) * len(batch.image_lengths)
-        runs = segments.joint_runs(none, batch.image_lengths, 0, batch.image_size)
+        runs = padding.joint_spans(none, batch.image_lengths, 0, batch.image_size)
         return self.route.prepare(runs, batch.image.device)
 
     @property
@@ -208,7 +210,7 @@ class ShapeRuntime:
 
     def expect_graphs(self, setting: str | bool | None, device: torch.device, dtype: torch.dtype) -> None:
         """Ready the route for blocks compiled with `setting` as their `dynamic`: graphs of open sizes need another."""
-        if self.compile_dynamic(setting) != "false" and attention.has_flash(device, dtype):
+        if self.compile_dynamic(setting) != "false" and attention_routes.has_flash(device, dtype):
             self.route.open_sizes()
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from backend.config.layer_patterns import MAGNITUDE
 from backend.families.spec import FamilyFacts
-from backend.lora.native import Native, native_names
+from backend.lora.native_names import Native, native_names
 
 Format = Literal["kohya", "diffusers"]
 
@@ -63,7 +63,7 @@ _HALF = {"A": "A", "B": "B", "down": "A", "up": "B", "alpha": "alpha"}
 
 
 @dataclass(frozen=True)
-class Names:
+class LayerNames:
     """What the layers of a denoiser are called in LoRA files.
 
     layers: module path -> (in, out) features, of every linear layer and convolution, whose in features are those of
@@ -95,7 +95,7 @@ class Names:
                 found.setdefault(spelled, parts)
         return found
 
-    def joined(self, layers: Mapping[str, tuple[int, int]]) -> Names:
+    def joined(self, layers: Mapping[str, tuple[int, int]]) -> LayerNames:
         """The same with `layers` of text encoders that are trained too."""
         return replace(self, layers={**self.layers, **layers})
 
@@ -122,17 +122,17 @@ class Names:
         return self.kohya_native and any(len(each.shares) > 1 or each.turn for each in self.natives.values())
 
 
-def names_of(linear: Mapping[str, tuple[int, int]], facts: FamilyFacts) -> Names:
+def names_of(linear: Mapping[str, tuple[int, int]], facts: FamilyFacts) -> LayerNames:
     """The names of a family's denoiser, whose linear layers are `linear` (module path -> in, out features).
 
     Those of kohya files are the family's own, or diffusers' where `FamilyFacts.kohya_native` says so.
     """
     natives, others = native_names(facts.lora_layout(linear), linear), native_names(facts.lora_also, linear)
-    return Names(dict(linear), facts.lora_prefix, natives, facts.kohya_native, (others,) if others else ())
+    return LayerNames(dict(linear), facts.lora_prefix, natives, facts.kohya_native, (others,) if others else ())
 
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
-    """Module path -> (in, out) features of a module's linear layers and convolutions, as in `Names`."""
+    """Module path -> (in, out) features of a module's linear layers and convolutions, as in `LayerNames`."""
     found = {}
     for name, module in model.named_modules():
         if name and hasattr(module, "in_features") and hasattr(module, "weight"):
