@@ -1,4 +1,4 @@
-"""Which blocks are compiled, and with which backend: rows such as ("double:0-3", backend=None, compile=False)."""
+"""Selects which blocks are compiled, and with which backend: rows such as ("double:0-3", compile=False)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each block class took to compile last time, kept beside the compile cache."""
+"""Records how long each block class took to compile, next to the compile cache."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from backend.base.files import write_atomic
 log = logging.getLogger(__name__)
 
 _FILE = "durations.json"
-_ANEW, _CACHED = "compiled", "cached"
+_COMPILED, _CACHED = "compiled", "cached"
 
 _Seconds = dict[str, dict[str, float]]
 
 
 class Durations:
-    """Seconds by block class, of the last run and of this one: of graphs made anew, and of those from the cache.
+    """Seconds by block class, of the last run and of this one: of graphs compiled, and of those from the cache.
 
     folder: None keeps nothing on disk.
     """
@@ -33,7 +33,7 @@ class Durations:
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
             return {
-                str(kind): {way: float(took[way]) for way in (_ANEW, _CACHED) if way in took}
+                str(kind): {way: float(took[way]) for way in (_COMPILED, _CACHED) if way in took}
                 for kind, took in data.items()
             }
         except (OSError, ValueError, AttributeError, TypeError):
@@ -42,16 +42,16 @@ class Durations:
 
     def add(self, kind: str, seconds: float, cached: bool) -> None:
         """Count `seconds` of making a graph of block class `kind`; the longest single one of each way is kept."""
-        took, way = self._now.setdefault(kind, {}), _CACHED if cached else _ANEW
+        took, way = self._now.setdefault(kind, {}), _CACHED if cached else _COMPILED
         took[way] = max(seconds, took.get(way, 0.0))
 
     def words(self, kind: str) -> str | None:
         """What `kind` took last time: "12 s last time, 3 s from the cache"; None when not known."""
         took = self._before.get(kind, {})
-        anew, cached = took.get(_ANEW), took.get(_CACHED)
-        if anew is None:
+        compiled, cached = took.get(_COMPILED), took.get(_CACHED)
+        if compiled is None:
             return None if cached is None else f"{cached:.0f} s last time, from the cache"
-        return f"{anew:.0f} s last time" + ("" if cached is None else f", {cached:.0f} s from the cache")
+        return f"{compiled:.0f} s last time" + ("" if cached is None else f", {cached:.0f} s from the cache")
 
     def save(self) -> None:
         """Write what is known, for the next run. A disk that refuses costs only the hint."""

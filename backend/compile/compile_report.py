@@ -1,4 +1,4 @@
-"""What `compile_model` did, as data and as one line."""
+"""Reports what `compile_model` did, as data and as one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the blocks' time still runs compiled where linear layers are left out of the graphs: timed in one step.
+"""Measures which share of the blocks' time runs compiled where linear layers are left out of the graphs.
 
 The forward of each block and of each layer that is left out is timed, a checkpoint's recompute included; what is not
 in such a layer is compiled. Backward passes do not count: theirs run as nodes of autograd, of which nothing

@@ -1,4 +1,4 @@
-"""Device-to-host waits of a step, counted where they can be: torch's own synchronisation warnings on CUDA."""
+"""Counts a step's device-to-host waits where it can: by torch's own synchronisation warnings on CUDA."""
 
 from __future__ import annotations
 

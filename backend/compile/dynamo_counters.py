@@ -1,4 +1,4 @@
-"""torch's running counts of cache hits, cache misses and recompile limits, for the whole process."""
+"""Reads torch's running counts of cache hits, cache misses and recompile limits, for the whole process."""
 
 from __future__ import annotations
 

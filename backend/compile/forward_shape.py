@@ -1,4 +1,4 @@
-"""What is being computed right now, so that telemetry can say why a graph was made, in the person's words."""
+"""Holds the sizes of the forward that is running, so that telemetry can give the reason of a graph in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compile_model`: the one place where torch.compile is applied (DESIGN section 4, seed 002).
+"""Compiles a model's blocks with torch.compile: `compile_model` is the one place where it is applied.
 
 Blocks are compiled one by one by replacing `block.forward`: the state dict, peft and deepcopy stay clean, hooks on the
 block stay eager, and checkpointing, which calls the block, stays outside. All blocks of a class share a code object, so
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _LIMIT_AND_FULLGRAPH = (
-    "compile_fullgraph allows no eager call beside graphs, and compile_cache_size_limit leaves no graph to a new shape"
+    "compile_fullgraph allows no eager call next to graphs, and compile_cache_size_limit leaves no graph to a new shape"
 )
 
 _TRI_STATE = {"true": True, "false": False, "auto": None, "none": None}
@@ -140,7 +140,7 @@ def _said(error: BaseException) -> str:
 def disable_linear_layers(module: nn.Module) -> int:
     """Keep every linear layer in `module` out of compiled graphs; returns how many. Quantised and LoRA layers too.
 
-    As musubi-tuner does under block swap (seed 002): each is one graph break, and what is between them still compiles.
+    As musubi-tuner does under block swap: each is one graph break, and what is between them still compiles.
     A LoRA layer goes as a whole, with the layers inside of it.
     """
     done: list[str] = []

@@ -1,4 +1,4 @@
-"""Why a graph was made, in words a person understands, and the setting that ends it.
+"""Explains why a graph was made, in words a person understands, and names the setting that avoids it.
 
 The first source is what changed between the graphs of a block class (token counts, rows, gradients); where nothing of
 that changed, torch's own guard text is read, and kept verbatim where it can't be put better.

@@ -1,4 +1,4 @@
-"""What torch.compile is doing, in process and live: graphs, recompiles with reasons, breaks, seconds, cache, limits.
+"""Follows torch.compile in process: graphs, recompiles with reasons, breaks, seconds, cache, limits.
 
 It reads torch's own records (one row a compile) and listens to its compile callbacks; `register` tells it which code
 belongs to which block class. A poll with nothing new costs about a microsecond.

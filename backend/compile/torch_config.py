@@ -1,4 +1,4 @@
-"""Set a torch config value for all threads.
+"""Sets a torch config value for all threads.
 
 From torch 2.12 on, a value set on a config module is a context variable: autograd's threads, in which checkpointed
 blocks are computed again and may compile, still see the default. So the default is set as well.

@@ -1,4 +1,4 @@
-"""Names of a LoRA's tensors in files: which layer a key means, in every spelling that people's files have.
+"""Names a LoRA's layers in files: keys as ComfyUI (kohya), diffusers, peft, OneTrainer and LyCORIS spell them.
 
 Writing: ``kohya`` is sd-scripts' (``lora_unet_<module, points as underscores>.lora_down.weight``, ``.lora_up.weight``,
 ``.alpha``, and LyCORIS' ``.dora_scale``), by the names that ComfyUI's key map has for the family; ``diffusers`` is

@@ -1,4 +1,4 @@
-"""DoRA: a LoRA whose rows are brought to lengths that are trained too (Liu et al., arXiv 2402.09353).
+"""Computes DoRA: a LoRA whose rows are brought to lengths that are trained too (Liu et al., arXiv 2402.09353).
 
 ``W' = m (W + s B A) / |W + s B A|``, the length taken of each output's row (of a convolution over all of its kernel),
 as peft and LyCORIS take it. ComfyUI and Forge divide by ``|W|`` instead, which for a small change is nearly the same

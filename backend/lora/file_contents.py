@@ -1,4 +1,4 @@
-"""What a LoRA, DoRA, LoKr or LoHa file holds, told from its header; nothing heavy has to be loaded to refuse it."""
+"""Reads what a LoRA, DoRA, LoKr or LoHa file holds from its header: a wrong file is refused before anything loads."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _refuse_others(path: Path, other: Mapping[str, str], kinds: Mapping[Kind, st
     """Refused for tensors that belong to none of the kinds, and for several kinds in one file."""
     for kind, key in other.items():
         if kind:
-            text = f"{path.name} holds {_OTHERS[kind]} ({key}), which can't be gone on from"
+            text = f"{path.name} holds {_OTHERS[kind]} ({key}), from which training can't continue"
             raise Refused(text, "Give a file with a plain LoRA, DoRA, LoKr or LoHa.", SETTING)
     if other:
         what = kind_of(keys)

@@ -1,4 +1,4 @@
-"""LoRA layers of one input, with one product for all their A: q, k, v of an attention, and what else starts from it.
+"""Computes LoRA layers of one input with one product for all their A: q, k, v of an attention, and others.
 
 A x of three layers reads x three times and its gradient writes a tensor of x's size three times; the stacked A does
 each once. The numbers are the same. A family's attention calls `apply_together`, which joins only layers that `fuse`

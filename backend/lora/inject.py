@@ -1,4 +1,4 @@
-"""LoRA inside a denoiser: which layers, which numbers, and what is trained (Hu et al., arXiv 2106.09685)."""
+"""Puts a LoRA into a denoiser: which layers, and what is trained (Hu et al., arXiv 2106.09685)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading LoRA files of any common layout, and going on from one."""
+"""Reads LoRA files of any common layout, and continues training from one."""
 
 from __future__ import annotations
 

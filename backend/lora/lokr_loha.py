@@ -1,4 +1,4 @@
-"""LoKr and LoHa: a layer's change as a product of small factors, through LyCORIS (Yeh et al., arXiv 2309.14859).
+"""Adds LoKr and LoHa: a layer's change as a product of small factors, by LyCORIS (Yeh et al., arXiv 2309.14859).
 
 LoKr: W + scale * kron(w1, w2), w2 whole or w2_a w2_b. LoHa: W + scale * (w1_a w1_b) * (w2_a w2_b), element by element.
 The factors' names and shapes are those that LyCORIS writes and ComfyUI reads.

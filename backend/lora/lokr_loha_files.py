@@ -1,4 +1,4 @@
-"""The factors of a LoKr or LoHa as files hold them, brought to those that are trained here.
+"""Converts the factors of a LoKr or LoHa file to those that are trained here.
 
 Names and shapes are LyCORIS' (``lycoris/modules/lokr.py``, ``loha.py``). Of a LoKr each factor may be whole there, or a
 product of two; here w1 is always whole.

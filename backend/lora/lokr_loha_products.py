@@ -1,7 +1,7 @@
-"""LoKr's and LoHa's change of a layer's output, by LyCORIS' own functions.
+"""Computes what LoKr and LoHa add to a layer's output, by LyCORIS' own functions.
 
 Of its library only these functions are taken: they have no graph break, its modules replace the frozen layers' forward.
-``backend="torch"`` keeps them the same in eager and compiled blocks; on a card they would else choose kernels of their
+``backend="torch"`` keeps them the same in eager and compiled blocks; on a GPU they would else choose kernels of their
 own, or compile each by itself.
 """
 
@@ -27,7 +27,7 @@ def kronecker(x: Tensor, factors: Mapping[str, Tensor]) -> Tensor:
 
 
 def hadamard(x: Tensor, factors: Mapping[str, Tensor]) -> Tensor:
-    """x ((w1_a w1_b) * (w2_a w2_b))^T of `x` (..., in features); its backward pass makes both products anew."""
+    """x ((w1_a w1_b) * (w2_a w2_b))^T of `x` (..., in features); its backward pass makes both products again."""
     w1_a, w1_b, w2_a, w2_b = (factors[f"hada_{name}"] for name in ("w1_a", "w1_b", "w2_a", "w2_b"))
     return loha.bypass_forward_diff(x, None, w1_b, w1_a, w2_b, w2_a, None, None, gamma=x.new_ones(()), backend="torch")
 

@@ -1,4 +1,4 @@
-"""Weights in 16 bits for forward and backward, moved through float32 copies: the masters (Micikevicius, 1710.03740)."""
+"""Keeps float32 master copies of 16-bit weights, which the optimizer updates (Micikevicius et al., 1710.03740)."""
 
 from __future__ import annotations
 

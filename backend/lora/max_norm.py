@@ -1,4 +1,4 @@
-"""A limit for what a LoRA changes in each layer: sd-scripts' scale_weight_norms (apply_max_norm_regularization)."""
+"""Limits what a LoRA changes in each layer: sd-scripts' scale_weight_norms (apply_max_norm_regularization)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project of its own names calls a layer: a single file's layout (`families.files.layouts`), read backwards."""
+"""Finds a layer's name in its project's own layout: the rules of a single file layout in reverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a LoRA so that diffusers and ComfyUI load it at the strength it was trained at."""
+"""Writes a LoRA so that diffusers and ComfyUI load it at the strength it was trained at."""
 
 from __future__ import annotations
 

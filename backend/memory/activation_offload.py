@@ -1,4 +1,4 @@
-"""Checkpointing with the blocks' inputs on the host: copied out beside the forward, and back ahead of the backward.
+"""Moves the blocks' inputs to the host in the forward pass, and back before the backward pass (checkpointing).
 
 The idea is unsloth's offloaded gradient checkpointing; here on torch's own (non-reentrant) checkpoint, which keeps
 gradients on in the forward: LoRA dropout, random numbers and graphs are those of plain checkpointing.

@@ -1,5 +1,4 @@
-"""What is kept in memory for no use: by the C library on Linux, by torch on a card, and by libraries that are searched
-for garbage."""
+"""Sets up allocators and garbage collection so that unused memory goes back: glibc's, torch's, Python's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block swap: frozen weights stay on the host and stream one way through a small ring of places on the device.
+"""Swaps blocks: frozen weights stay on the host and stream one way through a small ring of buffers on the device.
 
 Each swapped block has one fixed place in the ring (its rank modulo the ring's size), and its parameters are views into
 that place for good: see `backend.memory.host_block`. So whatever autograd or a compiled graph saved of a weight in the

@@ -1,4 +1,4 @@
-"""Which blocks are computed a second time in the backward pass, and where their inputs wait until then.
+"""Chooses which blocks are computed again in the backward pass, and where their inputs are kept until then.
 
 One hook serves every family: diffusers' ``_gradient_checkpointing_func``, called with a function and its arguments. A
 family's core must do three things:

@@ -1,4 +1,4 @@
-"""Models that take the card one after the other: the denoiser's weights wait in RAM while something else has it."""
+"""Moves the denoiser's weights to RAM while something else needs the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the machine's memory may be pinned."""
+"""Computes how much of the machine's memory may be pinned."""
 
 from __future__ import annotations
 

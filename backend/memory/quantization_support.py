@@ -1,4 +1,4 @@
-"""What a machine can do with quantised weights: packages and cards, named where they don't suffice."""
+"""Tells which quantised formats this machine can't use, with the package or the GPU that is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
 from backend.plan.memory.weight_bytes import stored_as
 
-_NEEDS = {"int8": ((8, 0), "an Ampere card or newer"), "fp8": ((8, 9), "an Ada or Hopper card or newer")}
+_NEEDS = {"int8": ((8, 0), "an Ampere GPU or newer"), "fp8": ((8, 9), "an Ada or Hopper GPU or newer")}
 
 # Triton has no fp8 of this kind before Ada; from this torch on, inductor reads its bytes by itself there.
 _FP8_AS_BYTES = (2, 13)
@@ -20,7 +20,7 @@ _FP8_AS_BYTES = (2, 13)
 def quantization_problem(kind: str | None, compute: str, device: torch.device) -> str:
     """Why `device` can't hold weights of format `kind` and multiply in `compute`, in words; "" when it can.
 
-    Every device dequantises fp8 and int8. 8-bit products need a card that has them; on a CPU they run, slowly.
+    Every device dequantises fp8 and int8. 8-bit products need a GPU that has them; on a CPU they run, slowly.
     """
     if kind == "nf4" and (problem := load_problem("bitsandbytes")):
         return f"nf4 needs the package bitsandbytes, which {problem}"

@@ -1,4 +1,4 @@
-"""Weights in 8 and 4 bits: rowwise scaled fp8 and int8, and NF4.
+"""Quantizes weights to 8 and 4 bits: rowwise scaled fp8 and int8, and NF4.
 
 fp8 and int8: ``weight (out, in) = 8-bit number * scale (out,)``, one scale a row, so that no row's outlier costs
 another row its precision, and so that a matrix product of the 8-bit numbers is scaled after it. NF4 (Dettmers et al.,
@@ -101,7 +101,7 @@ def _nf4(packed: Tensor, scale: Tensor, shape: list[int], dtype: torch.dtype) ->
 
 
 def require_bitsandbytes() -> None:
-    """Load bitsandbytes' operators. Refused, with the mend, where it is missing or can't be loaded."""
+    """Load bitsandbytes' operators. Refused, with the fix, where it is missing or can't be loaded."""
     if problem := load_problem("bitsandbytes"):
         remedy = f"{install_remedy('bitsandbytes', problem)}; or choose int8."
         raise Refused(f"nf4 needs the package bitsandbytes, which {problem}", remedy, "memory.base_quantization")

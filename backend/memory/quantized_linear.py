@@ -1,4 +1,4 @@
-"""Frozen linear layers with quantised weights, which LoRA, block swap and the compiler take like any other.
+"""Defines frozen linear layers with quantised weights, for which LoRA, block swap and the compiler need no changes.
 
 Own modules and not torchao's or bitsandbytes': weight and scale are plain tensors, which block swap streams without
 knowing of formats; the layer is an ``nn.Linear``, which peft wraps as such; and the 8-bit matrix products work on the

@@ -1,4 +1,4 @@
-"""The matrix product with a frozen quantised weight, forward and backward, in traceable operations.
+"""Computes the matrix product with a frozen quantised weight, forward and backward, in traceable operations.
 
 Three ways: the weight dequantised on the fly, int8 times int8 (``_int_mm``), fp8 times fp8 (``_scaled_mm``). Only the
 quantised weight is kept for the backward, never a dequantised one; the input is not needed, as the weight has no
@@ -82,7 +82,7 @@ def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _scaled(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor, fast: bool) -> Tensor:
-    # bf16 is the one result that rowwise scaled kernels give on every card
+    # bf16 is the one result that rowwise scaled kernels give on every GPU
     return torch._scaled_mm(
         a, b, scale_a=rows, scale_b=columns, out_dtype=torch.bfloat16, use_fast_accum=fast and a.is_cuda
     )

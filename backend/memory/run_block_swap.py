@@ -1,4 +1,4 @@
-"""Block swap as a run's settings have it."""
+"""Starts block swap by a run's settings."""
 
 from __future__ import annotations
 

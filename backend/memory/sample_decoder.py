@@ -1,4 +1,4 @@
-"""Decoding of samples on a card that the denoiser fills: by turns, in tiles, and at last on the CPU."""
+"""Decodes samples on a GPU that the denoiser fills: with the denoiser in RAM, in tiles, at last on the CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SampleDecoder:
     """Turns sample latents into pixels.
 
     load_vae: the family's VAE on the CPU, asked for once and kept off the device between samples. turns: the denoiser
-    leaves the card meanwhile. tiled: work in tiles. may_turn, may_tile: do so too when the card is full.
+    leaves the GPU meanwhile. tiled: work in tiles. may_turn, may_tile: do so too when the GPU is full.
     """
 
     load_vae: Callable[[], Any]
@@ -54,7 +54,7 @@ class SampleDecoder:
 
     @contextmanager
     def on_card(self) -> Iterator[None]:
-        """The VAE is on the card until the end of this: several pictures are decoded at one turn."""
+        """The VAE is on the GPU until the end of this: several pictures are decoded at one turn."""
         self._vae = self._vae or self.load_vae()
         with offloaded(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
             try:
@@ -76,17 +76,17 @@ class SampleDecoder:
             if done is not None:
                 return done
         for said in self._lighter():
-            log.warning("No room on the card to decode a sample; %s", said)
+            log.warning("No room on the GPU to decode a sample; %s", said)
             torch.cuda.empty_cache()
             done = self._tried(latent, alone=self.may_turn and not self.turns)
             if done is not None:
                 return done
-        log.warning("No room on the card to decode a sample; it is decoded on the CPU")
+        log.warning("No room on the GPU to decode a sample; it is decoded on the CPU")
         self._vae.to("cpu")
         return self._pixels(latent.cpu())
 
     def _tried(self, latent: Tensor, alone: bool) -> Tensor | None:
-        """Pixels, with the denoiser gone meanwhile if `alone`; None when the card is full."""
+        """Pixels, with the denoiser gone meanwhile if `alone`; None when the GPU is full."""
         try:
             with offloaded(self.denoiser, self.device) if alone else nullcontext():
                 self._vae.to(self.device)
@@ -107,7 +107,7 @@ class SampleDecoder:
         return self._vae.to(dtype=torch.float32).decode(latent[None])[0]
 
     def _lighter(self) -> Iterator[str]:
-        """Ways to need less of the card, each taken when the one before it was not enough."""
+        """Ways to need less of the GPU, each taken when the one before it was not enough."""
         if self.may_turn and not self.turns and self.device.type == "cuda":
             yield "the denoiser leaves it meanwhile"
         if self.may_tile and not self.tiled:

@@ -1,4 +1,4 @@
-"""The places on the device that swapped blocks take turns in, and the stream that fills them."""
+"""Holds the buffers on the device that swapped blocks share, and the stream that fills them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Ring:
         self._waits.append((before, after))
 
     def leave(self, index: int) -> None:
-        """All kernels that read place `index` are launched: it may be filled anew after them."""
+        """All kernels that read place `index` are launched: it may be filled again after them."""
         if self.cuda:
             used = torch.cuda.Event()
             used.record(torch.cuda.current_stream(self.device))

@@ -1,4 +1,4 @@
-"""The attention routes: one result whatever the choice, each with the mask form that its kernel takes.
+"""Defines the attention routes: one result whichever is chosen, each with the mask form that its kernel takes.
 
 `choose_route` picks a route for a device and dtype, or gives the reason why a named one can't be used. A `Route` has
 two halves: `prepare`, run once a step outside of every compiled region, turns the rows' valid spans into tensors;
@@ -60,7 +60,7 @@ class Route(ABC):
         """Unpadded rows go through torch's flash kernel behind our operator, for graphs of open sizes.
 
         SDPA's backward pass is guarded by inductor on whether rows of its lse are a multiple of 8 long
-        (`sdpa_constraint`, on a card alone): 4096 tokens were one graph and 4068 the next. An operator of ours is asked
+        (`sdpa_constraint`, on a GPU alone): 4096 tokens were one graph and 4068 the next. An operator of ours is asked
         nothing.
         """
         self.unguarded = _operator("sink", "aten")
@@ -259,7 +259,7 @@ AUTO_ORDER = ("fa4", "sdpa", "varlen", "flash2", "flex")
 
 @functools.cache
 def _proven(name: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `auto` may take the package behind a route: measured on this kind of card, and it computes here and now.
+    """Whether `auto` may take the package behind a route: measured on this kind of GPU, and it computes here and now.
 
     A small forward and backward pass: a package that loads may still not fit this torch or driver. The kernels that it
     builds on the way are those of the run.

@@ -1,4 +1,4 @@
-"""Flash kernels behind our own registered operators, so that a compiled block has no graph break at them.
+"""Registers flash kernels as our own operators, so that a compiled block has no graph break at them.
 
 Two styles, both exact on real tokens:
 

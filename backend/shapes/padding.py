@@ -1,4 +1,4 @@
-"""Rows of unequal length in one rectangle, with one contiguous valid run a row.
+"""Pads rows of unequal length to one rectangle, with one contiguous valid span a row.
 
 Text is padded on the left and image on the right, so that joint attention sees [pad | text | image | pad]. The run's
 bounds are data, not shape: whatever the lengths, the tensors keep their sizes and one graph serves them all.

@@ -1,4 +1,4 @@
-"""Rotary embedding with positions a sample, in both of the pairings that models use. Traced into blocks."""
+"""Computes rotary embedding with positions a sample, in both of the pairings that models use. Traced into blocks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a step's shapes are, decided in one place: padding, masks, dynamic marks and the attention route.
+"""Decides a step's shapes, in one place: padding, masks, dynamic marks and the attention route.
 
 A family's `predict` hands its rows to `ShapeRuntime.pack` and gets rectangles back, with the mask of the chosen route.
-Which rectangle is the shape mode's business (DESIGN section 3):
+Which rectangle is the shape mode's business:
 
 - static: image rows padded to `static_token_count`, exactly masked: one graph for every bucket.
 - exact_buckets, off: native sizes; padding only where rows of one batch differ.
@@ -126,7 +126,7 @@ class ShapeRuntime:
             return
         if next(denoiser.parameters()).device.type == "cuda":
             attention_routes.pin_sdpa_backends()
-        # On a card inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer
+        # On a GPU inductor asks whether fusing two reductions pays, and guards a graph of open sizes on the answer
         # (at least 4096 rows, two rows a column, 5 M numbers). Fixed sizes are decided without a guard.
         with contextlib.suppress(AttributeError):  # a later torch may do without
             set_for_all_threads(

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import json, sys
 from pathlib import Path
-from backend.compile import cache
-folder = cache.prepare(sys.argv[1])
+from backend.compile import cache_key
+folder = cache_key.use_cache_folder(sys.argv[1])
 import torch
 from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
@@ -177,5 +177,5 @@ def test_archives_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_cache_folder_module_is_torch_free() -> None:
-    code = "import sys, backend.base.compile_cache as c; c.candidates(); assert 'torch' not in sys.modules"
+    code = "import sys, backend.base.compile_cache as c; c.candidate_folders(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -14,9 +14,9 @@ from backend.memory.allocators import use_expandable_segments
 ROOT = Path(__file__).resolve().parents[2]
 _KEPT = """
 import psutil, sys
-from backend.memory.allocators import give_back_large
+from backend.memory.allocators import lower_mmap_threshold
 if sys.argv[1] == "set":
-    give_back_large()
+    lower_mmap_threshold()
 held = lambda: psutil.Process().memory_info().rss
 large = b"1" * (30 << 20)  # glibc learns from its end that 30 MB may lie in the heap
 del large
@@ -50,10 +50,10 @@ def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise() -> 
 def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:
     code = """
 import gc
-from backend.memory.allocators import libraries_loaded
+from backend.memory.allocators import imports_without_gc
 searches = []
 gc.callbacks.append(lambda phase, info: searches.append(phase))
-with libraries_loaded():
+with imports_without_gc():
     import torch
 assert not searches and gc.get_freeze_count() > 50_000, (len(searches), gc.get_freeze_count())
 class Ring:
@@ -63,7 +63,7 @@ ring.own = ring
 del ring
 assert gc.isenabled() and gc.collect() > 0
 held = gc.get_freeze_count()
-with libraries_loaded():
+with imports_without_gc():
     later = [[] for _ in range(1000)]
 assert gc.get_freeze_count() == held
 """

@@ -170,7 +170,7 @@ def test_recorded_passes_are_named_first(tmp_path: Path) -> None:
     assert "cuda_graphs" not in told(error, writer, None).remedy
     writer.write("cuda_graphs", state="recorded", shapes=2, seconds=1.0, kept=3 << 30, reason="")
     assert told(error, writer, None).remedy.startswith("Set compile.cuda_graphs to off: recorded passes keep 3.0 GB.")
-    writer.write("cuda_graphs", state="failed", reason="memory ran out beside them")
+    writer.write("cuda_graphs", state="failed", reason="memory ran out")
     assert "cuda_graphs" not in told(error, writer, None).remedy
 
 

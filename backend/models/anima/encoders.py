@@ -27,7 +27,7 @@ class TextStack:
     t5_tokenizer: Any
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Qwen3, the conditioner and both tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(

@@ -1,4 +1,4 @@
-"""Attention to text whose zero padding is attended: rows of zeros stand for attention sinks, and may be left out.
+"""Computes attention to text whose zero padding is attended: rows of zeros act as attention sinks, and may be trimmed.
 
 A zero row has a zero key and a zero value (no layer before them has a bias), so each adds exp(0) to the softmax's
 denominator and nothing else. n of them weigh as much as one with the logit bias log(n), or as what a flash kernel's

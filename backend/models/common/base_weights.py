@@ -1,4 +1,4 @@
-"""LoRA files that are merged into the base model while it loads, before it is quantised (sd-scripts' ``base_weights``).
+"""Merges LoRA files into the base model while it loads, before it is quantised (sd-scripts' ``base_weights``).
 
 One after the other, in the order given: ``W + t s B A`` of a LoRA with multiplier t, likewise the product of a LoKr or
 LoHa; of a DoRA ``W + t (W' - W)``, as ComfyUI has it, W' being `backend.lora.dora`'s. Sums are made in float32.

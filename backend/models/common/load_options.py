@@ -1,4 +1,4 @@
-"""How a part of a base model is to be loaded: number format, place, quantisation."""
+"""Defines how a part of a base model is loaded: number format, device, quantisation."""
 
 from __future__ import annotations
 

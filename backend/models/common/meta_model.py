@@ -1,4 +1,4 @@
-"""A model of diffusers or transformers without its weights, and what its class says about names and number formats."""
+"""Makes a model without its weights (on torch's meta device), and reads its class's rules of names and formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a base model, loaded from files on this machine by what their facts say; nothing is ever downloaded."""
+"""Loads parts of a base model from files on this machine by their facts; nothing is ever downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the config and tensors of a part: files that are mapped, of which one tensor at a time is read.
+"""Opens the config and tensors of a part: its files are mapped, and one tensor at a time is read.
 
 What `open_part(base, part)` gives goes to `backend.models.common.weight_loading.load_part`. A source has the names that
 diffusers and transformers use, whatever the files call them: `FolderSource` reads a folder in diffusers layout,

@@ -1,4 +1,4 @@
-"""The autoencoder of a base model, as pipelines use it."""
+"""Encodes pictures and decodes latents with the autoencoder of a base model, as pipelines do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one part of a base model from disk: local files only, tensor by tensor, what is missing or foreign is named.
+"""Loads the weights of one part of a base model onto its device, tensor by tensor, from local files only.
 
 The model is made without weights first; then each tensor is read from its mapped file, brought into its number format,
 quantised where asked, and put where it belongs. So memory holds the result and one tensor more, never two models.

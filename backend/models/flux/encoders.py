@@ -26,7 +26,7 @@ class TextStack:
     t5_tokenizer: Any
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """T5 and CLIP of the model with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(

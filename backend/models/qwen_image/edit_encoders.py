@@ -1,4 +1,4 @@
-"""Qwen-Image-Edit's text: Qwen2.5-VL reads caption and control pictures together, as diffusers' pipelines ask.
+"""Encodes Qwen-Image-Edit's captions: Qwen2.5-VL reads caption and control pictures together, as in diffusers.
 
 ``QwenImageEditPipeline`` shows one picture, ``QwenImageEditPlusPipeline`` several with a label each.
 """

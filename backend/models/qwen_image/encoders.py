@@ -25,7 +25,7 @@ class TextStack:
     tokenizer: Any
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Qwen2.5-VL and its tokenizer. Refused when a part is missing or broken, named."""
         model = model_parts.encoder(Qwen2_5_VLForConditionalGeneration, base, loading, facts.part("text_encoder"))
         return cls(model, model_parts.tokenizer(Qwen2Tokenizer, base, facts.part("tokenizer")))

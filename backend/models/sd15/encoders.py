@@ -25,7 +25,7 @@ class TextStack:
     tokenizer: CLIPTokenizer
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """The encoder with its tokenizer. Refused when a part is missing or broken, named."""
         clip = model_parts.encoder(CLIPTextModel, base, loading, facts.part("text_encoder"))
         return cls(clip, model_parts.tokenizer(CLIPTokenizer, base, facts.part("tokenizer")))

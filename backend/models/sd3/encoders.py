@@ -30,7 +30,7 @@ class TextStack:
     width: int
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """All encoders that the model has, with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         place, t5 = base.place(part("text_encoder")), part("text_encoder_3")

@@ -27,7 +27,7 @@ class TextStack:
     second_tokenizer: CLIPTokenizer
 
     @classmethod
-    def model_parts(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Both encoders with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(

@@ -67,7 +67,7 @@ def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
 def _border(denoiser: nn.Module) -> Hook:
     """Makes the inputs of all blocks of a class alike: contiguous, and requiring a gradient while one is made.
 
-    Runs outside of the compiled block and inside of what a checkpoint recomputes, so that a mark is set anew there.
+    Runs outside of the compiled block and inside of what a checkpoint recomputes, so that a mark is set again there.
     """
 
     def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
