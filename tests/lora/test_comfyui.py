@@ -12,9 +12,9 @@ from backend.families.table import family
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, not_loadable
 from tests.lora.golden.make_comfyui import GOLDEN
 from tests.models.sdxl.test_runs import comfy_map
-from tests.models.test_single_files import tiny_unet
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.single_files import tiny_unet
 
 MAPS: dict[str, dict[str, list]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
 

@@ -21,10 +21,10 @@ from backend.lora.dora import frozen_lengths
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.lora.test_dora import moved
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs, names, trained
+from tests.tiny.lora_values import moved
 from tests.tiny.sdxl import make_tiny_unet
 
 NAMES = names()

@@ -24,10 +24,10 @@ from backend.lora.inject import Lora
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import LayerWeights, file_tensors, in_format, write_lora
 from backend.models.common.tensor_sources import open_part
-from tests.models.test_layouts import golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import names, trained
+from tests.tiny.published_files import golden
 
 NAMES = names()
 EVERYTHING = tuple(NAMES.layers)

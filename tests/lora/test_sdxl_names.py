@@ -16,8 +16,8 @@ from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, split
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.lora import name_rules
-from tests.models.test_layouts import golden
+from tests.tiny import name_rules
+from tests.tiny.published_files import golden
 from tests.tiny.sdxl import make_tiny_unet
 
 FACTS = family("sdxl")

@@ -29,9 +29,9 @@ from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
-from tests.models.test_single_files import flux_files
 from tests.tiny import comfy_maps
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
+from tests.tiny.single_files import flux_files
 from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
 predict = load_family("flux").predict

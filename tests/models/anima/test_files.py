@@ -18,9 +18,9 @@ from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.tensor_sources import open_part
-from tests.models.anima.cosmos import published
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny, conditioner, make_tiny_denoiser, qwen
+from tests.tiny.anima_pipeline import published
 
 EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
 

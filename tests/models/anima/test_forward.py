@@ -17,8 +17,8 @@ from backend.models.anima import sinks
 from backend.models.family_classes import load_family
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.models.anima.cosmos import without_torchvision
 from tests.tiny.anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.anima_pipeline import without_torchvision
 from tests.tiny.shapes import assert_equal_runs, relative
 
 predict = load_family("anima").predict

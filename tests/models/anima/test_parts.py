@@ -16,7 +16,7 @@ from backend.families.table import family
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.plan.texts import token_counter
-from tests.models.anima.cosmos import pipeline_of
+from tests.tiny.anima_pipeline import pipeline_of
 
 ROW, CPU = family("anima"), LoadOptions(torch.float32, torch.device("cpu"))
 CODE = load_family(ROW.name)

@@ -22,9 +22,9 @@ from backend.models.common.tensor_sources import open_part
 from backend.models.family_classes import load_family
 from backend.plan.memory.parts import place_of
 from tests.models.sd3.test_forward import EVERY_LAYER
-from tests.models.test_layouts import DIFFERS, golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.published_files import DIFFERS, golden
 from tests.tiny.sd3 import denoiser, make_tiny_denoiser
 
 block_lists = load_family("sd3").block_lists

@@ -18,10 +18,10 @@ from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.runs.folder import Run
 from tests.models.sd3.test_files import trained
-from tests.models.test_single_files import words
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser
+from tests.tiny.single_files import words
 from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
