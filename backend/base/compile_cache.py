@@ -4,7 +4,7 @@
     <root>/<key>/triton     GPU binaries (TRITON_CACHE_DIR)
     <root>/<key>/key.json   what the key was made of
 
-`backend.compile.cache` makes the key and points torch at its folder.
+`backend.compile.cache_key` makes the key and points torch at its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CacheSize:
     bytes: int
 
 
-def trouble(path: Path) -> str | None:
+def path_problem(path: Path) -> str | None:
     """Why compilers may stumble over `path`, in words; None when they don't."""
     text = str(path)
     odd = toolchain.odd_path(path)
@@ -46,7 +46,7 @@ def trouble(path: Path) -> str | None:
     return None
 
 
-def candidates() -> list[Path]:
+def candidate_folders() -> list[Path]:
     """Places for our folder, best first: the person's own cache folder, then ones that are short on any machine."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
@@ -69,7 +69,7 @@ def _writable(path: Path) -> bool:
     return True
 
 
-def root(chosen: str | os.PathLike[str] | None = None) -> Path:
+def cache_root(chosen: str | os.PathLike[str] | None = None) -> Path:
     """The cache's root: `chosen` as it is, else the first candidate without trouble that can be written.
 
     OSError, naming the folder, when nothing can be written.
@@ -79,14 +79,14 @@ def root(chosen: str | os.PathLike[str] | None = None) -> Path:
         if not _writable(path):
             raise OSError(f"the compile cache folder {path} cannot be written; choose another in compile_cache_dir")
         return path
-    places = [place / "compile" for place in candidates()]
+    places = [place / "compile" for place in candidate_folders()]
     for path in places:
-        if trouble(path) is None and _writable(path):
+        if path_problem(path) is None and _writable(path):
             return path
     raise OSError(f"no folder for the compile cache: tried {', '.join(map(str, places))}; set compile_cache_dir")
 
 
-def made_of(folder: Path) -> dict[str, str]:
+def key_facts(folder: Path) -> dict[str, str]:
     """What the key of a folder was made of, as `prepare` wrote it down."""
     return json.loads((folder / KEY_FILE).read_text(encoding="utf-8"))
 
@@ -152,7 +152,7 @@ def import_archive(file: Path, folder: Path) -> int:
             raise ValueError(f"{file} is damaged ({error})") from None
         if damaged is not None:
             raise ValueError(f"{file} is damaged: {damaged} in it can't be read")
-        ours = made_of(folder)
+        ours = key_facts(folder)
         different = [f"{k}: {theirs.get(k)} there, {ours.get(k)} here" for k in ours if theirs.get(k) != ours[k]]
         if different:
             raise ValueError(f"{file} was made on another machine or torch ({'; '.join(different)})")

@@ -1,4 +1,4 @@
-"""The exceptions for a person: what is wrong, named, and the mend; neither needs a traceback."""
+"""Defines the exceptions for a person: what is wrong, and the fix; neither needs a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from backend.base.problems import Problem
 
 
 class Refused(ValueError):
-    """Settings or files that the person has to mend before this can go on."""
+    """Settings or files that the person has to fix before this can continue."""
 
     def __init__(self, text: str, remedy: str, path: str | None = None) -> None:
         self.problems = [Problem(path, None, text, remedy)]

@@ -1,4 +1,4 @@
-"""Whole files or none: every file that a person may rely on is written here.
+"""Writes whole files or none: every file that a person may rely on is written here.
 
 A file is written under a temporary name in its own folder, flushed to the disk, and then renamed over the old one. A
 crash, a kill or a full disk at any point leaves either the old file or the new one, never half of one.

@@ -1,4 +1,4 @@
-"""Turn what the trainer has at hand into JSON that a browser accepts."""
+"""Converts the trainer's values to JSON that a browser accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, a file or a data set, in words for the person who has to mend it."""
+"""Describes what is wrong with a setting, a file or a data set, for the person who has to fix it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Problem:
     path: the setting it belongs to, e.g. ``dataset.batch_size`` or ``dataset.folders[1].path``; None for a whole file.
     line: line in the TOML file (from 1), None where there is no file.
     text: what is wrong, one sentence. remedy: what to do about it, one sentence.
-    severity: an ``error`` stops a start, a ``warning`` is shown and goes on.
+    severity: an ``error`` stops a start, a ``warning`` is shown and does not stop it.
     """
 
     path: str | None

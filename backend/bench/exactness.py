@@ -18,8 +18,8 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     import torch
 
     from backend.bench.work import DTYPES, Stream, build
-    from backend.shapes.attention import MaskedSdpa
-    from backend.shapes.runtime import ShapeRuntime
+    from backend.shapes.attention_routes import MaskedSdpa
+    from backend.shapes.shape_runtime import ShapeRuntime
 
     torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

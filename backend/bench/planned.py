@@ -9,7 +9,7 @@ from backend.plan.graphs import GraphCounter, Shape
 
 if TYPE_CHECKING:
     from backend.bench.work import Stream
-    from backend.shapes.runtime import ShapeRuntime
+    from backend.shapes.shape_runtime import ShapeRuntime
 
 
 def step_shape(stream: Stream, step: int, shapes: ShapeRuntime) -> Shape:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.bench.variants import Spec
-from backend.memory.heap import let_segments_grow
+from backend.memory.allocators import use_expandable_segments
 
 ROOT = Path(__file__).parents[2]
 LONGEST_SECONDS = 1800
@@ -28,7 +28,7 @@ class Worker:
     def __init__(self, spec: Spec, timeout: float = LONGEST_SECONDS) -> None:
         command = [sys.executable, "-m", "backend.bench.worker", json.dumps(spec.to_dict())]
         pipe, environment = subprocess.PIPE, dict(os.environ)
-        let_segments_grow(environment)  # as in training, or its peaks would be others
+        use_expandable_segments(environment)  # as in training, or its peaks would be others
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
         )

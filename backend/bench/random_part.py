@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.models.common import skeleton
+from backend.models.common import meta_model
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RandomPart:
         self, cls: type[nn.Module], config: Mapping[str, Any], dtype: torch.dtype, device: torch.device, seed: int
     ) -> None:
         self._config = dict(config)
-        self.empty = skeleton.empty_model(cls, config, dtype)
+        self.empty = meta_model.empty_model(cls, config, dtype)
         """The model without weights: names and shapes."""
         self._tensors = {
             name: RandomTensor(name, tuple(value.shape), dtype, device, seed)

@@ -27,9 +27,9 @@ class Step:
         """Mean squared error of what the objective asks for over the batch, float32."""
         import torch
 
-        from backend.models.families import family_for
+        from backend.models.family_classes import load_family_of
 
-        predict = family_for(type(self.model).__name__).predict
+        predict = load_family_of(type(self.model).__name__).predict
         rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
         noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
         with self.autocast:
@@ -52,8 +52,8 @@ class Step:
 def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
     """Runtime of the variant; eager and the native-size variants use plain SDPA."""
     from backend.bench.work import DTYPES
-    from backend.shapes import attention
-    from backend.shapes.runtime import ShapeRuntime
+    from backend.shapes import attention_routes
+    from backend.shapes.shape_runtime import ShapeRuntime
 
     size = SIZES[spec.size]
     if size.lacks(kind.mode):
@@ -78,15 +78,15 @@ def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
 
 def _unmasked_route() -> Any:
     """Padding attended like anything else: what static tokens cost without being exact. Only the bench has it."""
-    from backend.shapes import attention, segments
+    from backend.shapes import attention_routes, padding
 
-    class Unmasked(attention.Route):
+    class Unmasked(attention_routes.Route):
         name, detail = "unmasked", "plain SDPA over padding and all"
 
         def prepare(self, runs: Any, device: Any) -> Any:
-            return segments.pad_counts(runs, device)
+            return padding.pad_counts(runs, device)
 
         def attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
-            return attention.plain_attention(q, k, v)
+            return attention_routes.plain_attention(q, k, v)
 
     return Unmasked()

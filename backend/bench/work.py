@@ -15,14 +15,14 @@ from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
 from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.families.table import family
-from backend.lora.fused import fuse
+from backend.lora.fused_layers import fuse
 from backend.lora.inject import Lora, find_targets, inject
 from backend.memory import checkpointing
+from backend.memory.block_swap import BlockSwap, swapped_paths
 from backend.memory.seeds import generator
-from backend.memory.swap import Swap, swapped_paths
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.weight_loading import load_part
+from backend.models.family_classes import load_family
 from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
@@ -77,7 +77,7 @@ def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
     source = RandomPart(getattr(diffusers, facts.denoiser_class), {**size.config, **layers}, dtype, device, spec.seed)
     swapped = swapped_paths(source.empty, _running_order(spec, source.empty), spec.swap) if spec.swap else ()
-    loading = Loading(
+    loading = LoadOptions(
         dtype,
         device,
         quantize=stored_as(spec.base_quantization, spec.base_compute),
@@ -87,11 +87,11 @@ def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     return load_part(type(source.empty), source, facts.denoiser, loading)
 
 
-def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
+def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> BlockSwap | None:
     """Swap as many blocks as the spec says; None for none."""
     if not spec.swap:
         return None
-    swap = Swap(model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring)
+    swap = BlockSwap(model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring)
     for line in swap.facts.lines():
         log.info(line)
     if device.type == "cuda":
@@ -100,7 +100,7 @@ def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> Swap | None:
 
 
 def _running_order(spec: Spec, model: nn.Module) -> dict[str, nn.ModuleList]:
-    return family_named(SIZES[spec.size].family).running_order(model)
+    return load_family(SIZES[spec.size].family).running_order(model)
 
 
 def objective_of(size: Size) -> Objective:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from backend.bench.sizes import SIZES
 from backend.bench.step import Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
-from backend.compile import cache
-from backend.memory.heap import libraries_loaded
+from backend.compile import cache_key
+from backend.memory.allocators import imports_without_gc
 
 if TYPE_CHECKING:
     from backend.compile.cuda_graphs.recording import Recorder
@@ -30,13 +30,13 @@ _OF_A_PROCESS_ALONE = ("compile_s", "step_100_s", "total_s", "second_half_s", "g
 
 def measure(spec: Spec) -> dict[str, Any]:
     """Run the spec's steps and return its row. Raises what the variant raises: the caller makes a failed row of it."""
-    folder = cache.prepare(spec.cache_dir or None)
-    with libraries_loaded():
+    folder = cache_key.use_cache_folder(spec.cache_dir or None)
+    with imports_without_gc():
         import torch
 
         from backend.bench.work import DTYPES, Stream, build, swap_of
         from backend.compile.cuda_graphs.recording import record
-        from backend.compile.syncs import counted_syncs
+        from backend.compile.device_syncs import counted_syncs
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
@@ -120,7 +120,7 @@ def _timed(times: list[float], warm: int) -> dict[str, float]:
 
 def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:
     """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
-    from backend.compile.helper import compile_model
+    from backend.compile.model_compiler import compile_model
 
     if kind.compile is None:
         return None

@@ -1,4 +1,4 @@
-"""What is being computed right now, so that telemetry can say why a graph was made, in the person's words."""
+"""Holds the sizes of the forward that is running, so that telemetry can give the reason of a graph in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Scene:
+class ForwardShape:
     """Sizes of the forward that is running: rows, padded image and text tokens a row, and whether a mask is used."""
 
     batch: int
@@ -19,7 +19,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningBlock:
     """The compiled thing that a thread is in.
 
     kind: its class ("double"). name: its own ("double block 3"). training: train or eval mode. backend: what compiles
@@ -32,23 +32,23 @@ class Running:
     backend: str = ""
 
 
-_current: Scene | None = None
+_current: ForwardShape | None = None
 _thread = threading.local()
 
 
-def set_scene(scene: Scene) -> None:
+def set_forward_shape(scene: ForwardShape) -> None:
     """Called by the shape runtime at each forward. Global on purpose: a recompute runs in an autograd thread."""
     global _current
     _current = scene
 
 
-def scene() -> Scene | None:
+def scene() -> ForwardShape | None:
     """The scene of the latest forward; None before the first."""
     return _current
 
 
 @contextmanager
-def running(what: Running) -> Iterator[None]:
+def running(what: RunningBlock) -> Iterator[None]:
     """Mark `what` as running in this thread; nests."""
     before = getattr(_thread, "running", None)
     _thread.running = what
@@ -58,6 +58,6 @@ def running(what: Running) -> Iterator[None]:
         _thread.running = before
 
 
-def now_running() -> Running | None:
+def running_block() -> RunningBlock | None:
     """What this thread is running, None outside of compiled things."""
     return getattr(_thread, "running", None)

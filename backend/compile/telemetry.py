@@ -1,4 +1,4 @@
-"""What torch.compile is doing, in process and live: graphs, recompiles with reasons, breaks, seconds, cache, limits.
+"""Follows torch.compile in process: graphs, recompiles with reasons, breaks, seconds, cache, limits.
 
 It reads torch's own records (one row a compile) and listens to its compile callbacks; `register` tells it which code
 belongs to which block class. A poll with nothing new costs about a microsecond.
@@ -25,6 +25,10 @@ from backend.compile.counts import counts
 from backend.compile.forward_shape import Running, now_running, scene
 from backend.compile.reasons import Cause, InForce, Signature, explain
 from backend.runs.events.kinds import Event, GraphBreakEvent, GraphEvent, RecompileEvent
+from backend.compile import compile_durations
+from backend.compile.dynamo_counters import counts
+from backend.compile.forward_shape import RunningBlock, running_block, scene
+from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +111,7 @@ class Telemetry:
         in_force: InForce = _NOTHING_KNOWN,
     ) -> None:
         self._clock, self._in_force = clock, in_force
-        self._last_took = durations.Durations(folder)
+        self._last_took = compile_durations.Durations(folder)
         self._lock = threading.RLock()
         self._open: dict[str, _Compile] = {}
         self._seen: dict[str, _Compile] = {}
@@ -229,7 +233,7 @@ class Telemetry:
             dynamo_callback.on_compile_end(self._on_end)
 
     def _on_start(self, args: Any) -> None:
-        what = now_running()
+        what = running_block()
         with self._lock:
             known = self._seen.get(args.compile_id)
             kind = what.kind if what else known.kind if known else "other"
@@ -385,7 +389,7 @@ def _place(stack: Sequence[Any]) -> Any:
     return (ours or stack or [None])[-1]
 
 
-def _signature(what: Running | None) -> Signature:
+def _signature(what: RunningBlock | None) -> Signature:
     autocast = None
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):

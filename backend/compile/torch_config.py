@@ -1,4 +1,4 @@
-"""Set a torch config value for all threads.
+"""Sets a torch config value for all threads.
 
 From torch 2.12 on, a value set on a config module is a context variable: autograd's threads, in which checkpointed
 blocks are computed again and may compile, still see the default. So the default is set as well.
@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 
-def set_everywhere(module: ModuleType, name: str, value: Any) -> None:
+def set_for_all_threads(module: ModuleType, name: str, value: Any) -> None:
     """Set `module.name` (such as torch._dynamo.config, "recompile_limit") in this thread and in all others.
 
     AttributeError when the module has no such setting.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.base.output import Write, progress_of, stdout_writer, write_json
+from backend.base.command_output import Write, progress_of, stdout_writer, write_json
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.config import load
 from backend.dataset.scan import scan, scan_dataset

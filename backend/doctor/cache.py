@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.base import compile_cache
 from backend.base.files import human_bytes
-from backend.compile import cache
+from backend.compile import cache_key
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | None = None) -> int:

@@ -32,8 +32,8 @@ def facts() -> dict[str, Any]:
         # Whatever a broken binary raises is the result.
         return {"error": f"{type(error).__name__}: {error}"}
     from backend.config.packages import load_problem
-    from backend.memory import support
-    from backend.shapes.attention import route_report
+    from backend.memory import quantization_support
+    from backend.shapes.attention_routes import route_report
 
     answer: dict[str, Any] = {
         "torch": torch.__version__,

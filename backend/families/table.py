@@ -1,4 +1,4 @@
-"""Lists the model families, torch-free: a family is a folder, a row here, and a row of `backend.models.families`."""
+"""Lists the model families, torch-free: each is a folder, a row here, and one of `backend.models.family_classes`."""
 
 from __future__ import annotations
 

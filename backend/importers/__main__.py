@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from backend.base.command_output import Write, stdout_writer
 from backend.base.errors import WriteFailed
-from backend.base.output import Write, stdout_writer
 from backend.config import toml_io
 from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS
 from backend.config.schema import Config

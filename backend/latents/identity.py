@@ -17,7 +17,7 @@ from backend.families.files.base_model import BaseModelFiles, header_of
 from backend.families.files.headers import Unreadable, read_header
 from backend.families.files.parts import Part
 from backend.families.table import family
-from backend.lora.keys import is_of_text
+from backend.lora.comfyui_keys import is_of_text
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -1,4 +1,4 @@
-"""DoRA: a LoRA whose rows are brought to lengths that are trained too (Liu et al., arXiv 2402.09353).
+"""Computes DoRA: a LoRA whose rows are brought to lengths that are trained too (Liu et al., arXiv 2402.09353).
 
 ``W' = m (W + s B A) / |W + s B A|``, the length taken of each output's row (of a convolution over all of its kernel),
 as peft and LyCORIS take it. ComfyUI and Forge divide by ``|W|`` instead, which for a small change is nearly the same
@@ -20,12 +20,12 @@ from peft.tuners.lora.layer import LoraVariant
 from torch import Tensor, nn
 
 from backend.lora.dropout import acts, kept
-from backend.memory.formats import dequantize
-from backend.memory.products import product
-from backend.memory.quantized import QuantizedLinear
+from backend.memory.quantized_formats import dequantize
+from backend.memory.quantized_linear import QuantizedLinear
+from backend.memory.quantized_matmul import product
 
 if TYPE_CHECKING:
-    from backend.lora.keys import Names
+    from backend.lora.comfyui_keys import LayerNames
 
 _SHORTEST = 1e-12
 """Square of the length that a row of zeros counts as."""
@@ -52,7 +52,7 @@ class Magnitude(nn.Module):
         return self.strength * kept(self.strength, self.dropout) if self.dropout and acts(self) else self.strength
 
 
-class Decomposed(LoraVariant):
+class DoraVariant(LoraVariant):
     """How peft's LoRA layer uses a `Magnitude`."""
 
     @staticmethod
@@ -69,7 +69,7 @@ def decompose(layer: LoraLayer, adapter: str, device: torch.device | None, dropo
     """
     squares = row_lengths(layer.get_base_layer()).square()
     layer.lora_magnitude_vector[adapter] = Magnitude(squares, device, dropout)
-    layer.lora_variant[adapter] = Decomposed
+    layer.lora_variant[adapter] = DoraVariant
 
 
 def magnitude_of(layer: nn.Module, adapter: str) -> Magnitude | None:
@@ -121,7 +121,7 @@ def row_lengths(frozen: nn.Module) -> Tensor:
     return torch.linalg.vector_norm(weight.flatten(1), dim=1, dtype=torch.float32)
 
 
-def lengths_beside(model: nn.Module, targets: Collection[str], names: Names) -> dict[str, Tensor]:
+def frozen_lengths(model: nn.Module, targets: Collection[str], names: LayerNames) -> dict[str, Tensor]:
     """Row lengths (out, 1) of frozen layers that are one with a target in the project's own names, on the CPU."""
     joined = {native.stem for path, native in names.natives.items() if path in targets and len(native.shares) > 1}
     frozen = [path for path, native in names.natives.items() if native.stem in joined and path not in targets]

@@ -1,4 +1,4 @@
-"""What is left out of a LoRA in a training step: of its inputs, of its ranks, or all of it.
+"""Leaves out parts of a LoRA in a training step: some of its inputs, some of its ranks, or all of it.
 
 All act only where gradients are made. Validation and samples run in train mode under ``no_grad``, so that they share
 one graph a block class with nothing but the grad mode to tell them apart; switching modules to eval mode would cost a

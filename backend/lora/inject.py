@@ -1,4 +1,4 @@
-"""LoRA inside a denoiser: which layers, which numbers, and what is trained (Hu et al., arXiv 2106.09685)."""
+"""Puts a LoRA into a denoiser: which layers, and what is trained (Hu et al., arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from backend.base.errors import Refused
 from backend.config.layer_patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.lora.dora import Magnitude, decompose, magnitude_of
 from backend.lora.dropout import LowDropout, TrainingDropout
-from backend.lora.factors import Factored
-from backend.lora.masters import Masters
+from backend.lora.lokr_loha import FactoredLayer
+from backend.lora.master_weights import Masters
 from backend.memory.seeds import generator
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Lora:
     beside: of a DoRA, module path -> row lengths (out, 1) of frozen layers that some files keep as one with a target.
     """
 
-    layers: dict[str, LoraLayer | Factored]
+    layers: dict[str, LoraLayer | FactoredLayer]
     rank: int
     alpha: float
     masters: Masters | None = None
@@ -46,12 +46,12 @@ class Lora:
     def rank_of(self, path: str) -> int:
         """Rank of one target."""
         layer = self.layers[path]
-        return layer.rank if isinstance(layer, Factored) else layer.r[ADAPTER]
+        return layer.rank if isinstance(layer, FactoredLayer) else layer.r[ADAPTER]
 
     def alpha_of(self, path: str) -> float:
         """Alpha of one target."""
         layer = self.layers[path]
-        return float(layer.alpha if isinstance(layer, Factored) else layer.lora_alpha[ADAPTER])
+        return float(layer.alpha if isinstance(layer, FactoredLayer) else layer.lora_alpha[ADAPTER])
 
     def scale_of(self, path: str) -> float:
         """What B A of one target is multiplied by."""
@@ -76,7 +76,7 @@ class Lora:
         `pair`, and row lengths of a DoRA; or the factors of a LoKr or LoHa.
         """
         layer = self.layers[path]
-        if not isinstance(layer, Factored):
+        if not isinstance(layer, FactoredLayer):
             parts = dict(zip(("lora_A.weight", "lora_B.weight"), self.pair(path), strict=True))
             magnitude = self.magnitude(path)
             return parts if magnitude is None else {**parts, MAGNITUDE: magnitude.weight}
@@ -91,7 +91,7 @@ class Lora:
         layer, magnitude = self.layers[path], self.magnitude(path)
         if magnitude is not None:
             return magnitude.strength
-        if isinstance(layer, Factored):
+        if isinstance(layer, FactoredLayer):
             return layer.factors["lokr_w1" if layer.kind == "lokr" else "hada_w1_a"]
         return self.live(path)[1]
 
@@ -227,8 +227,8 @@ def inject(
     float32 masters. cast: bring a layer's input to the LoRA's format first; off under autocast, which does the same
     without a copy of every activation.
     dropout: of what enters A; rank_dropout, module_dropout: as in `LowDropout`, the first for a LoRA alone.
-    sizes: rank and alpha of layers that have their own. kind, factor: of the change, as in `Factored`. device: where
-    what is trained lies; None puts it beside its layer's frozen weight.
+    sizes: rank and alpha of layers that have their own. kind, factor: of the change, as in `FactoredLayer`.
+    device: of the trained weights; None puts them on the device of their layer's frozen weight.
     """
     model.requires_grad_(False)
     given = {path: (sizes or {}).get(path, Size(rank, alpha)) for path in targets}
@@ -287,13 +287,13 @@ def _peft_layers(
     return layers
 
 
-def _factored(model: nn.Module, path: str, kind: Kind, size: Size, factor: int | None, seed: int) -> Factored:
+def _factored(model: nn.Module, path: str, kind: Kind, size: Size, factor: int | None, seed: int) -> FactoredLayer:
     """Put the factors of a LoKr or LoHa beside the layer at `path`; Refused for a convolution larger than a pixel."""
     parent, _, name = path.rpartition(".")
     if is_large(model.get_submodule(path)):
         text = f"{path} is a convolution larger than one pixel, into which no {kind} goes"
         raise Refused(text, "Take it out of targets_include, or set network_type to lora.", "network.targets_include")
-    layer = Factored(model.get_submodule(path), kind, size.rank, size.alpha, factor)
+    layer = FactoredLayer(model.get_submodule(path), kind, size.rank, size.alpha, factor)
     layer.start(generator(seed, "lora", path))
     setattr(model.get_submodule(parent), name, layer)
     return layer

@@ -1,4 +1,4 @@
-"""Reading LoRA files of any common layout, and going on from one."""
+"""Reads LoRA files of any common layout, and continues training from one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import FACTORED, MAGNITUDE, Kind, Size
-from backend.lora.contents import SETTING, TITLES, Contents, Found, inspect_lora
+from backend.lora.comfyui_keys import LayerNames
 from backend.lora.dora import changed_lengths
-from backend.lora.factor_files import check_factors, own_factors, own_rows, set_factors
+from backend.lora.file_contents import SETTING, TITLES, Contents, FileLayer, inspect_lora
 from backend.lora.inject import ADAPTER, Lora
-from backend.lora.keys import Names
-from backend.lora.native import Native
+from backend.lora.lokr_loha_files import check_factors, own_factors, own_rows, set_factors
+from backend.lora.native_names import Native
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class LoraFile:
 
 
 def check_continue(
-    path: Path, names: Names, given: Mapping[str, Size], kind: Kind = "lora", factor: int | None = None
+    path: Path, names: LayerNames, given: Mapping[str, Size], kind: Kind = "lora", factor: int | None = None
 ) -> Contents:
     """`inspect_lora`, and Refused when a network of this kind with these target layers can't hold what the file holds.
 
@@ -72,7 +72,7 @@ def check_continue(
     return contents
 
 
-def read_lora(path: Path, names: Names) -> LoraFile:
+def read_lora(path: Path, names: LayerNames) -> LoraFile:
     """The LoRA, DoRA, LoKr or LoHa at `path`, on the CPU in float32. Refused as in `inspect_lora`.
 
     Where the file has a fused layer (query, key and value in one), each layer gets its own rows of B and of a DoRA's
@@ -202,7 +202,7 @@ class _Configured:
         return float(alpha) / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
 
 
-def _joined(found: Found) -> bool:
+def _joined(found: FileLayer) -> bool:
     """Whether the file keeps a layer as one with others."""
     return found.native is not None and len(found.native.shares) > 1
 

@@ -1,4 +1,4 @@
-"""LoRA+: B learns at a multiple of A's rate (Hayou et al., arXiv 2402.12354)."""
+"""Splits parameters for LoRA+: B learns at a multiple of A's rate (Hayou et al., arXiv 2402.12354)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a LoRA so that diffusers and ComfyUI load it at the strength it was trained at."""
+"""Writes a LoRA so that diffusers and ComfyUI load it at the strength it was trained at."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from backend.base.errors import Refused
 from backend.base.files import write_atomic
 from backend.base.tensor_names import is_clean
 from backend.config.layer_patterns import MAGNITUDE
-from backend.lora.factors import Factored
+from backend.lora.comfyui_keys import Format, LayerNames
 from backend.lora.inject import Lora
-from backend.lora.keys import Format, Names
-from backend.lora.native import Native
+from backend.lora.lokr_loha import FactoredLayer
+from backend.lora.native_names import Native
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class LoraNotFinite(ValueError):
 
 
 @dataclass(frozen=True)
-class Trained:
+class LayerWeights:
     """One layer's LoRA, to be written. a: (rank, in). b: (out, rank). scale: alpha / rank.
 
     lengths: of a DoRA, those of its rows, (out, 1).
@@ -54,7 +54,7 @@ class Trained:
         return self.a.shape[0]
 
 
-def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya") -> dict[str, Tensor]:
+def file_tensors(lora: Lora, precision: str, names: LayerNames, form: Format = "kohya") -> dict[str, Tensor]:
     """What goes into the file, on the CPU in `precision`, in the format `form`.
 
     Alpha is in float32, and a DoRA's lengths, whose rounding would change the base's own weights.
@@ -64,7 +64,7 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
     layers = {}
     factors: dict[str, Tensor] = {}
     for path, layer in lora.layers.items():
-        if isinstance(layer, Factored):
+        if isinstance(layer, FactoredLayer):
             name = names.factored_name(path)
             factors |= {f"{name}.{n}": p.detach().to("cpu", torch.float32) for n, p in lora.parts(path).items()}
             factors[f"{name}.alpha"] = torch.tensor(layer.scale * layer.rank)
@@ -72,7 +72,7 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
         a, b = (half.detach().to("cpu", torch.float32) for half in lora.pair(path))
         magnitude = lora.magnitude(path)
         lengths = None if magnitude is None else magnitude.weight.detach().to("cpu", torch.float32)
-        layers[path] = Trained(a, b, lora.scale_of(path), lengths)
+        layers[path] = LayerWeights(a, b, lora.scale_of(path), lengths)
     dtype = PRECISIONS[precision]
     tensors = in_format(layers, names, form, lora.beside) | factors
     cast = {
@@ -87,17 +87,17 @@ def file_tensors(lora: Lora, precision: str, names: Names, form: Format = "kohya
     return cast
 
 
-def check_savable(lora: Lora, names: Names, form: Format) -> None:
+def check_savable(lora: Lora, names: LayerNames, form: Format) -> None:
     """Refused, with the first layer that is meant, when `file_tensors` could not write the layout `form`.
 
     Run before the first step on shapes alone, so that no training is lost to a layer that no file can hold.
     """
     layers = {}
     for path, layer in lora.layers.items():
-        if not isinstance(layer, Factored):
+        if not isinstance(layer, FactoredLayer):
             a, b = (half.detach().to("meta") for half in lora.pair(path))
             magnitude = lora.magnitude(path)
-            layers[path] = Trained(a, b, 1.0, None if magnitude is None else magnitude.weight.detach().to("meta"))
+            layers[path] = LayerWeights(a, b, 1.0, None if magnitude is None else magnitude.weight.detach().to("meta"))
     beside = {path: each.to("meta") for path, each in lora.beside.items()}
     for name, paths in _together(layers, names, form).items():
         try:
@@ -110,7 +110,7 @@ def check_savable(lora: Lora, names: Names, form: Format) -> None:
 
 
 def in_format(
-    layers: Mapping[str, Trained], names: Names, form: Format, beside: Mapping[str, Tensor] | None = None
+    layers: Mapping[str, LayerWeights], names: LayerNames, form: Format, beside: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """The LoRAs of `layers` (by module path) as tensors under the keys of the format `form`.
 
@@ -141,7 +141,7 @@ def in_format(
     return tensors
 
 
-def _together(layers: Iterable[str], names: Names, form: Format) -> dict[str, list[str]]:
+def _together(layers: Iterable[str], names: LayerNames, form: Format) -> dict[str, list[str]]:
     """What comes before the ending of keys -> the layers that are written under it."""
     together: dict[str, list[str]] = {}
     for path in layers:
@@ -149,7 +149,7 @@ def _together(layers: Iterable[str], names: Names, form: Format) -> dict[str, li
     return together
 
 
-def _as_one(parts: Mapping[str, Trained], names: Names, beside: Mapping[str, Tensor]) -> Trained:
+def _as_one(parts: Mapping[str, LayerWeights], names: LayerNames, beside: Mapping[str, Tensor]) -> LayerWeights:
     """The LoRA of the layer in the project's own names that `parts` are rows of; a part itself where it is all."""
     if not names.kohya_native or not parts.keys() <= names.natives.keys():
         (only,) = parts.values()
@@ -176,7 +176,7 @@ def _as_one(parts: Mapping[str, Trained], names: Names, beside: Mapping[str, Ten
         for path, each in (frozen | {path: one.lengths for path, one in ordered}).items():
             start, end, _ = names.natives[path].rows(each.shape[0])
             lengths[start:end] = _turned(each, names.natives[path])
-    return Trained(a, b, scale, lengths)
+    return LayerWeights(a, b, scale, lengths)
 
 
 def _turned(rows: Tensor, native: Native) -> Tensor:

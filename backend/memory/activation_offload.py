@@ -1,4 +1,4 @@
-"""Checkpointing with the blocks' inputs on the host: copied out beside the forward, and back ahead of the backward.
+"""Moves the blocks' inputs to the host in the forward pass, and back before the backward pass (checkpointing).
 
 The idea is unsloth's offloaded gradient checkpointing; here on torch's own (non-reentrant) checkpoint, which keeps
 gradients on in the forward: LoRA dropout, random numbers and graphs are those of plain checkpointing.
@@ -25,7 +25,7 @@ _IN_FLIGHT = 1
 """Blocks whose inputs may still be on their way to the host while the next one is computed."""
 
 
-class Hosts:
+class HostBuffers:
     """Host memory for inputs, used again and again; pinned where a device copies into it."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Hosts:
         return torch.empty(size, dtype=torch.uint8)
 
 
-class Kept:
+class OffloadedInput:
     """One input of a block from its forward to its recompute: on the device, on the host, and on the device again."""
 
-    def __init__(self, live: Tensor, hosts: Hosts, stream: Any) -> None:
+    def __init__(self, live: Tensor, hosts: HostBuffers, stream: Any) -> None:
         self.host: Tensor | None = None
         self.ready: Any = None
         self.hosts, self.stream = hosts, stream
@@ -130,16 +130,16 @@ class Kept:
 class _Call:
     """The arguments of one checkpointed call; those that are worth it wait on the host."""
 
-    def __init__(self, arguments: tuple[Any, ...], named: dict[str, Any], offload: Offload) -> None:
+    def __init__(self, arguments: tuple[Any, ...], named: dict[str, Any], offload: ActivationOffload) -> None:
         self.before = offload.latest() if offload.latest is not None else None
-        self.kept: list[Kept] = []
+        self.kept: list[OffloadedInput] = []
         self.arguments, self.named = self._swap((arguments, named), offload)
         self.first = True
 
-    def _swap(self, value: Any, offload: Offload) -> Any:
-        """`value` with `Kept` in place of the tensors that go to the host; tuples, lists and dicts are looked into."""
+    def _swap(self, value: Any, offload: ActivationOffload) -> Any:
+        """`value` with `OffloadedInput` in place of the tensors that go to the host, also inside of lists and dicts."""
         if isinstance(value, Tensor) and offload.wants(value):
-            self.kept.append(Kept(value, offload.hosts, offload.stream(value.device)))
+            self.kept.append(OffloadedInput(value, offload.hosts, offload.stream(value.device)))
             return self.kept[-1]
         if type(value) in (tuple, list):
             return type(value)(self._swap(each, offload) for each in value)
@@ -165,8 +165,8 @@ class _Call:
             kept.leave()
 
 
-def _filled(value: Any, tensor: Callable[[Kept], Any]) -> Any:
-    if isinstance(value, Kept):
+def _filled(value: Any, tensor: Callable[[OffloadedInput], Any]) -> Any:
+    if isinstance(value, OffloadedInput):
         return tensor(value)
     if type(value) in (tuple, list):
         return type(value)(_filled(each, tensor) for each in value)
@@ -175,7 +175,7 @@ def _filled(value: Any, tensor: Callable[[Kept], Any]) -> Any:
     return value
 
 
-class Offload:
+class ActivationOffload:
     """The hook: recomputes a block from its input, and keeps that input on the host between forward and backward.
 
     Tensors that need a gradient, have tokens (three axes or more) and `smallest` bytes go; what all blocks share
@@ -184,7 +184,7 @@ class Offload:
     """
 
     def __init__(self, smallest: int = SMALLEST) -> None:
-        self.smallest, self.hosts = smallest, Hosts()
+        self.smallest, self.hosts = smallest, HostBuffers()
         self.latest: Callable[[], _Call | None] | None = None
         self._leaving: list[Callable[[], _Call | None]] = []
         self._streams: dict[torch.device, Any] = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.memory.host_block import HostBlock
-from backend.memory.ring import Ring
+from backend.memory.swap_ring import Ring
 
 
 def in_backward() -> bool:
@@ -30,7 +30,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(inner)
 
 
-class Travel:
+class BlockTracker:
     """Knows at which block the computation is, and which come next.
 
     blocks: of all stacks in running order, swapped or not. held: their host memory, None for those that stay on the

@@ -1,4 +1,4 @@
-"""Which blocks are computed a second time in the backward pass, and where their inputs wait until then.
+"""Chooses which blocks are computed again in the backward pass, and where their inputs are kept until then.
 
 One hook serves every family: diffusers' ``_gradient_checkpointing_func``, called with a function and its arguments. A
 family's core must do three things:
@@ -25,8 +25,8 @@ import torch._functorch.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from backend.compile.torch_config import set_everywhere
-from backend.memory.activation_offload import Offload
+from backend.compile.torch_config import set_for_all_threads
+from backend.memory.activation_offload import ActivationOffload
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ KINDS = ("auto", "block", "offload", "selective")
 Hook = Callable[..., Any]
 
 
-def apply(denoiser: nn.Module, kind: str, random: bool = True) -> Offload | None:
+def apply(denoiser: nn.Module, kind: str, random: bool = True) -> ActivationOffload | None:
     """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
 
     block: every block is recomputed from its input. auto: as block, but compiled blocks do it in their backward graphs
@@ -50,8 +50,8 @@ def apply(denoiser: nn.Module, kind: str, random: bool = True) -> Offload | None
     if kind == "off":
         denoiser.disable_gradient_checkpointing()
         return None
-    offload = Offload() if kind == "offload" else None
-    hooks = {"auto": Within, "block": Recompute, "selective": Selective}
+    offload = ActivationOffload() if kind == "offload" else None
+    hooks = {"auto": RecomputeInGraph, "block": Recompute, "selective": Selective}
     denoiser.enable_gradient_checkpointing(offload or hooks[kind](random))
     return offload
 
@@ -70,7 +70,7 @@ class Recompute:
         return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=self._random, **named)
 
 
-class Within(Recompute):
+class RecomputeInGraph(Recompute):
     """As `Recompute`, but a block whose compiled backward recomputes by itself is called plainly.
 
     Asked at every call: a block that fails to compile, or was never compiled, is recomputed from outside.
@@ -116,4 +116,4 @@ def set_activation_budget(share: float | None, recompute: bool = False) -> None:
     recomputable ones (seen with torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
     """
     usual = 0.0 if recompute else 1.0
-    set_everywhere(torch._functorch.config, "activation_memory_budget", usual if share is None else share)
+    set_for_all_threads(torch._functorch.config, "activation_memory_budget", usual if share is None else share)

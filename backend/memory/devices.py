@@ -1,4 +1,4 @@
-"""Where and in which number format a run computes, and how tensors get there without holding the device up."""
+"""Picks the device and number format of a run, and copies tensors there without making the device wait."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def pick_device() -> torch.device:
-    """The first CUDA card, or the CPU."""
+    """The first CUDA GPU, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def weight_dtype(setting: str, device: torch.device) -> torch.dtype:
-    """The format of the frozen weights: as set, or for auto bf16 where the card computes in it, else fp32."""
+    """The format of the frozen weights: as set, or for auto bf16 where the GPU computes in it, else fp32."""
     if setting != "auto":
         return DTYPES[setting]
     return torch.bfloat16 if _has_bf16(device) else torch.float32
 
 
 def mixed_precision(setting: str, device: torch.device) -> str:
-    """accelerate's name for the arithmetic: as set, or for auto bf16 where the card computes in it, else no.
+    """accelerate's name for the arithmetic: as set, or for auto bf16 where the GPU computes in it, else no.
 
     Refused for fp16 on a CPU, which has no loss scaling there.
     """
     if setting == "auto":
         return "bf16" if _has_bf16(device) else "no"
     if setting == "fp16" and device.type != "cuda":
-        text = "mixed_precision fp16 needs a CUDA card, and none is found"
+        text = "mixed_precision fp16 needs a CUDA GPU, and none is found"
         raise Refused(text, "Set mixed_precision to auto.", "training.mixed_precision")
     return setting
 

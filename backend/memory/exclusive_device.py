@@ -1,4 +1,4 @@
-"""Models that take the card one after the other: the denoiser's weights wait in RAM while something else has it."""
+"""Moves the denoiser's weights to RAM while something else needs the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def away(model: nn.Module, device: torch.device) -> Iterator[None]:
+def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Free what `model`'s frozen weights and buffers hold on `device`, and bring them back unchanged at the end.
 
     The tensors stay the same objects at the same places in the model; only their storage is given up meanwhile, so

@@ -1,8 +1,8 @@
-"""The frozen tensors of one block as one flat piece of host memory, and as views into a place of the same layout.
+"""Keeps the frozen tensors of a block in one flat piece of host memory, and as views into a buffer of its layout.
 
 One flat piece is one transfer. The views are made once: a swapped parameter is for good a view into its place in the
 ring, and only the bytes below it come and go. So its address, strides and identity never change, what autograd or a
-compiled graph saved of it stays a view of the same bytes, and no graph is made anew.
+compiled graph saved of it stays a view of the same bytes, and no graph is made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory the run and others use, read without waiting for the device."""
+"""Reads how much memory the run and other programs use, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Meter:
         """``ram`` = resident memory of this process, ``ram_available`` and ``ram_total`` of the machine.
 
         On CUDA also ``vram_allocated`` and ``vram_reserved`` by torch, ``vram_peak`` = `vram_peak`,
-        ``vram_total`` and ``vram_free`` of the card, all programs counted, and ``vram_others`` = what other
+        ``vram_total`` and ``vram_free`` of the GPU, all programs counted, and ``vram_others`` = what other
         programs hold, where the driver tells (it does not in some containers and on WSL).
         """
         machine = psutil.virtual_memory()
@@ -75,7 +75,7 @@ class Meter:
 
 
 class Driver:
-    """What NVIDIA's driver says about other programs on a card, by NVML (the package nvidia-ml-py, optional)."""
+    """What NVIDIA's driver says about other programs on a GPU, by NVML (the package nvidia-ml-py, optional)."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -84,7 +84,7 @@ class Driver:
 
     @classmethod
     def of(cls, device: torch.device) -> Driver | None:
-        """The driver's view of `device`; None where NVML is not there or does not know the card."""
+        """The driver's view of `device`; None where NVML is not there or does not know the GPU."""
         try:
             import pynvml
 
@@ -93,13 +93,13 @@ class Driver:
             name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
             return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
         except ImportError:
-            log.info("nvidia-ml-py %s: other programs' share of the card is not shown", load_problem("pynvml"))
+            log.info("nvidia-ml-py %s: other programs' share of the GPU is not shown", load_problem("pynvml"))
         except Exception as error:  # noqa: BLE001 - NVML's errors are classes made at run time
-            log.info("NVML says nothing about this card: %s", error)
+            log.info("NVML says nothing about this GPU: %s", error)
         return None
 
     def others(self) -> int | None:
-        """Bytes that other programs hold on the card; None where the driver does not tell processes apart."""
+        """Bytes that other programs hold on the GPU; None where the driver does not tell processes apart."""
         now = time.monotonic()
         if now - self._asked >= _EVERY_S:
             self._asked = now

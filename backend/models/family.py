@@ -1,7 +1,7 @@
 """Defines what the code of a model family must give, and what it may give with its default.
 
-A run reaches a family's code through an object of such a class (`backend.models.families.family_named`) and through
-nothing else. What is missing is named when the object is made. What needs no torch is in the family's facts.
+A run reaches a family's code through an object of such a class (`backend.models.family_classes.load_family`) and
+through nothing else. What is missing is named when the object is made. What needs no torch is in the family's facts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import BaseModel, FamilyFacts
-from backend.models.common import load
+from backend.models.common import model_parts
 from backend.models.common.guidance import guided
-from backend.models.common.loading import Loading
+from backend.models.common.load_options import LoadOptions
 from backend.models.common.tokens import flow_sigmas
 from backend.models.common.vae import VaeStack
-from backend.shapes.attention import Route
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.attention_routes import Route
+from backend.shapes.shape_runtime import ShapeRuntime
 
 Conditions = Callable[[tuple[int, int], tuple[float, float], tuple[int, int]], Mapping[str, Tensor]]
 """Of the file's size, the left and top of its cut and the bucket's size, all in px -> tensors for the denoiser."""
@@ -30,7 +30,7 @@ class TextStack(Protocol):
     """The text encoders of a base model, with their tokenizers."""
 
     @classmethod
-    def load(cls, facts: Any, base: BaseModelFiles, loading: Loading) -> Self:
+    def model_parts(cls, facts: Any, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """All of them. Refused when a part is missing or broken, named."""
         ...
 
@@ -89,19 +89,19 @@ class Family(ABC):
         """The blocks in the order in which they run, for what follows them one by one (block swap)."""
         return self.block_lists(denoiser)
 
-    def load_denoiser(self, base: BaseModel, loading: Loading) -> Any:
-        """The denoiser, as `backend.models.common.load.denoiser`."""
-        return load.denoiser(self.model, base, loading, self.facts.denoiser)
+    def load_denoiser(self, base: BaseModel, loading: LoadOptions) -> Any:
+        """The denoiser, as `backend.models.common.model_parts.denoiser`."""
+        return model_parts.denoiser(self.model, base, loading, self.facts.denoiser)
 
     def empty_denoiser(self, base: BaseModel) -> Any:
-        """The denoiser without weights, as `backend.models.common.load.without_weights`."""
-        return load.without_weights(self.model, base, self.facts.denoiser)
+        """The denoiser without weights, as `backend.models.common.model_parts.without_weights`."""
+        return model_parts.without_weights(self.model, base, self.facts.denoiser)
 
-    def load_text(self, base: BaseModel, loading: Loading) -> Any:
+    def load_text(self, base: BaseModel, loading: LoadOptions) -> Any:
         """The text encoders with their tokenizers. Refused when a part is missing or broken, named."""
         return self.text_stack.load(self.facts, BaseModelFiles.at(base, loading.variant), loading)
 
-    def load_vae(self, base: BaseModel, loading: Loading) -> VaeStack:
+    def load_vae(self, base: BaseModel, loading: LoadOptions) -> VaeStack:
         """The VAE. Refused when it is missing or broken, named."""
         return self.vae_stack.load(base, loading, self.facts.part("vae"))
 

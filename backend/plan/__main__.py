@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
+from backend.base.command_output import Write, progress_of, stdout_writer, write_json
 from backend.base.errors import Refused
-from backend.base.output import Write, progress_of, stdout_writer, write_json
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config import load

@@ -1,4 +1,4 @@
-"""What makes a block class one graph: code of its own, and a first block whose border looks like every other one."""
+"""Makes a block class one graph: code of its own, and a first block whose inputs look like every other one's."""
 
 from __future__ import annotations
 

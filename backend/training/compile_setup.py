@@ -12,14 +12,14 @@ import torch
 from backend.base import compile_cache
 from backend.base.errors import Refused
 from backend.base.paths import resolve
-from backend.compile import cache as cache_key
+from backend.compile import cache_key as cache_key
+from backend.compile.block_selection import BlockChoice
+from backend.compile.compile_report import CompileReport
 from backend.compile.cuda_graphs import capture
 from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, record
-from backend.compile.helper import compile_model
-from backend.compile.reasons import InForce
-from backend.compile.report import CompileReport
-from backend.compile.selection import Choice
+from backend.compile.model_compiler import compile_model
+from backend.compile.recompile_reasons import InForce
 from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
 from backend.config.graph_choice import RECORDING_MODES, recording_of
@@ -30,6 +30,7 @@ from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
 from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.inputs import Inputs
 from backend.training.trainable import Trainable
 
@@ -87,7 +88,7 @@ def compile_blocks(
         telemetry.expect_pieces(len(set(graphs.training)), len({*graphs.validation, *graphs.sampling}))
         return telemetry, report
     planned = {*graphs.training, *graphs.validation, *graphs.sampling}
-    log.info("compile: cache %s, signature %s", cache, cache_key.signature(compile_cache.made_of(cache), planned))
+    log.info("compile: cache %s, signature %s", cache, cache_key.signature(compile_cache.key_facts(cache), planned))
     telemetry.warm(
         inputs.plan.planned_graphs,
         training=graphs.training_graphs,

@@ -10,7 +10,7 @@ import torch
 
 from backend.latents.cache import Words, build_latents, build_text
 from backend.latents.store import CacheLost
-from backend.memory.decoder import tile
+from backend.memory.sample_decoder import tile
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.runs.phase_progress import PhaseProgress

@@ -20,7 +20,17 @@ from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents,
 from backend.lora.keys import Names
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.loading import Loading
+from backend.families.table import family as load_family
+from backend.latents.identity import text_identity, vae_identity
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
+from backend.lora.inject import find_targets, is_large
+from backend.lora.load import check_continue
+from backend.memory import quantization_support
+from backend.memory.block_swap import swapped_paths
+from backend.memory.devices import mixed_precision, pick_device, weight_dtype
+from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
+from backend.models.family_classes import load_family as family_code
 from backend.objectives.base import Objective
 from backend.plan.memory.settings import Chosen
 from backend.plan.memory.weight_bytes import stored_as
@@ -82,12 +92,12 @@ class Inputs:
         return resolved.tiled_encode if resolved is not None else self.cfg.memory.vae_tiling == "on"
 
     @property
-    def loading(self) -> Loading:
+    def loading(self) -> LoadOptions:
         """How a part of the base model is loaded that is neither quantised nor swapped."""
-        return Loading(self.dtype, self.device, self.cfg.model.variant)
+        return LoadOptions(self.dtype, self.device, self.cfg.model.variant)
 
     @property
-    def denoiser_loading(self) -> Loading:
+    def denoiser_loading(self) -> LoadOptions:
         """How the denoiser is loaded."""
         memory = self.cfg.memory
         kind = stored_as(memory.base_quantization, memory.base_compute)
@@ -103,7 +113,7 @@ class Inputs:
         return self.code.running_order(denoiser)
 
     @property
-    def text_loading(self) -> Loading:
+    def text_loading(self) -> LoadOptions:
         """How the text encoders are loaded."""
         kind = stored_as(self.cfg.memory.text_encoder_quantization)
         return replace(self.loading, quantize=kind, merge=self.base_weights and self.base_weights.merged)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backend.base.errors import Failed
-from backend.compile import share
+from backend.compile import compiled_share
+from backend.compile.compile_report import CompileReport
 from backend.compile.cuda_graphs.recording import Recorder
-from backend.compile.report import CompileReport
-from backend.compile.syncs import SyncSampler
+from backend.compile.device_syncs import SyncSampler
 from backend.compile.telemetry import Telemetry
+from backend.memory.block_swap import BlockSwap
 from backend.memory.meter import Meter
-from backend.memory.swap import Swap
 from backend.plan.graphs import GraphPlan
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CompiledShareEvent, CompileStateEvent, PhaseEvent, WarningEvent

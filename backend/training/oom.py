@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from backend.base.errors import Failed
-from backend.compile.memory_shortage import is_full, is_short_of_ram
+from backend.compile.memory_shortage import is_out_of_ram, is_out_of_vram
 from backend.plan.memory.changes import Change
 from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM

@@ -21,6 +21,8 @@ from backend.families.spec import Geometry
 from backend.lora.inject import Lora
 from backend.memory.decoder import Decoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
+from backend.memory.sample_decoder import SampleDecoder
+from backend.models.common.conditioning import Teller, Told
 from backend.models.common.guidance import guided
 from backend.objectives import flow
 from backend.objectives.base import Steps

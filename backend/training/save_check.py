@@ -14,8 +14,8 @@ from backend.runs.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
+    from backend.lora.comfyui_keys import LayerNames
     from backend.lora.inject import Lora
-    from backend.lora.keys import Names
     from backend.runs.folder import Run
 
 log = logging.getLogger(__name__)

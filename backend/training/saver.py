@@ -20,8 +20,8 @@ from torch import Tensor
 from backend.base.errors import WriteFailed
 from backend.base.files import atomic_path, in_words, unused_path
 from backend.config.sections.saving import SavingSection
+from backend.lora.comfyui_keys import LayerNames
 from backend.lora.inject import Lora
-from backend.lora.keys import Names
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent

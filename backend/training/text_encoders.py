@@ -9,8 +9,8 @@ from typing import Any
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from backend.lora.comfyui_keys import linear_layers
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import linear_layers
 from backend.training.inputs import Inputs
 
 

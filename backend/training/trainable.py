@@ -18,16 +18,16 @@ from backend.base.paths import resolve
 from backend.config.layer_patterns import by_rate
 from backend.config.sections.training import TrainingSection
 from backend.lora import loraplus
-from backend.lora.dora import lengths_beside
-from backend.lora.fused import fuse
+from backend.lora.comfyui_keys import LayerNames, not_loadable
+from backend.lora.dora import frozen_lengths
+from backend.lora.fused_layers import fuse
 from backend.lora.inject import Lora, inject
-from backend.lora.keys import Names, not_loadable
 from backend.lora.load import continue_from, read_lora
-from backend.lora.norms import NormLimit
+from backend.lora.max_norm import NormLimit
 from backend.lora.save import check_savable
 from backend.memory import checkpointing
-from backend.memory.swap import Swap
-from backend.memory.swap_run import swap_blocks
+from backend.memory.block_swap import BlockSwap
+from backend.memory.run_block_swap import swap_blocks
 from backend.optimizers.ema import PART, Ema
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
@@ -150,7 +150,7 @@ def _inject(
         device=inputs.device,
     )
     if network.network_type == "dora" and cfg.saving.save_layout == "kohya":
-        lora = replace(lora, beside=lengths_beside(denoiser, lora.layers, names))
+        lora = replace(lora, beside=frozen_lengths(denoiser, lora.layers, names))
     if network.lora_fused:
         fuse(lora)
     lora = lora if encoders is None else lora.joined(encoders.lora)

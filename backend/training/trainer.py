@@ -21,7 +21,7 @@ from backend.dataset.items import count_of
 from backend.families.spec import Geometry
 from backend.latents.loader import Batch, Loader
 from backend.lora.inject import Lora
-from backend.lora.norms import NormLimit
+from backend.lora.max_norm import NormLimit
 from backend.memory.devices import to_device, to_host
 from backend.memory.seeds import generator
 from backend.models.common.conditioning import ConditioningEncoder

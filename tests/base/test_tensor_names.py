@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from backend.base.tensor_names import clean_key, clean_keys, is_clean
-from backend.compile.helper import compile_model, unwrap
+from backend.compile.model_compiler import compile_model, unwrap
 
 
 class Block(nn.Module):

@@ -23,14 +23,14 @@ from backend.bench.variants import OPTIONS, VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _notes, measure
 from backend.compile.cuda_graphs.recording import record
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.families.table import FAMILIES
-from backend.lora.fused import is_fused
-from backend.memory.activation_offload import Offload
-from backend.memory.heap import let_segments_grow
-from backend.models.common.loading import Loading
-from backend.shapes.runtime import ShapeRuntime
+from backend.lora.fused_layers import is_fused
+from backend.memory.activation_offload import ActivationOffload
+from backend.memory.allocators import use_expandable_segments
+from backend.models.common.load_options import LoadOptions
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.bench_rows import answer, made_up
 from tests.tiny.blocks import Counting, Stack, lists
 
@@ -143,7 +143,7 @@ def test_swapped_blocks_are_built_where_a_run_loads_them(size: str, monkeypatch:
     kept: list[str] = []
     load = work.load_part
 
-    def watched(cls: type, source: RandomPart, part: object, loading: Loading) -> torch.nn.Module:
+    def watched(cls: type, source: RandomPart, part: object, loading: LoadOptions) -> torch.nn.Module:
         model = load(cls, source, part, loading)
         kept.extend(path for path, _ in model.named_modules() if loading.on_host(path))
         return model
@@ -271,7 +271,7 @@ def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
         (True, "selective"),
     ]
     model, lora = build(specs[2], torch.device("cpu"))
-    assert isinstance(model._gradient_checkpointing_func, Offload)
+    assert isinstance(model._gradient_checkpointing_func, ActivationOffload)
     assert all(is_fused(layer) for layer in lora.layers.values())
     rows = [dict.fromkeys(COLUMNS, "") | {"checkpointing_kind": s.checkpointing_kind} for s in specs]
     assert len(groups(rows)) == 3 and groups(rows)[1].settings() == "checkpointing offload"
@@ -350,7 +350,7 @@ def test_a_row_of_recorded_passes_says_why_they_were_not() -> None:
 def test_a_measurement_takes_memory_as_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that their peaks are of one kind."""
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    let_segments_grow(expected := {})
+    use_expandable_segments(expected := {})
     with Worker(Spec("eager", size="tiny")):
         (worker,) = _workers()
         assert expected.items() <= worker.environ().items()

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from backend.base import compile_cache
-from backend.compile import cache
+from backend.compile import cache_key
 
 ROOT = Path(__file__).parents[2]
 
 RUN = """
 import json, sys
 from pathlib import Path
-from backend.compile import cache
-folder = cache.prepare(sys.argv[1])
+from backend.compile import cache_key
+folder = cache_key.use_cache_folder(sys.argv[1])
 import torch
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
-from backend.memory.quantized import quantize_layer
+from backend.memory.quantized_linear import quantize_layer
 from tests.tiny.blocks import Stack, lists
 stack = Stack()
 for number, block in enumerate(stack.firsts):
@@ -78,43 +78,47 @@ def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path) ->
 def test_prepare_points_torch_at_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, "/elsewhere")
-    folder = cache.prepare(tmp_path)
+    folder = cache_key.use_cache_folder(tmp_path)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor") and (folder / "inductor").is_dir()
     assert os.environ["TRITON_CACHE_DIR"] == str(folder / "triton")
     assert set(json.loads((folder / "key.json").read_text())) >= {"torch", "gpu", "triton", "python"}
 
 
 def test_key_changes_with_torch_and_signature_with_code_and_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_of = cache.facts()
+    made_of = cache_key.machine_facts()
     other = made_of | {"torch": "9.9"}
-    assert cache._hash(made_of, 8) != cache._hash(other, 8)
-    same = cache.signature(made_of, [(4096, 512, 1)])
-    assert same == cache.signature(made_of, [(4096, 512, 1)])
-    assert same != cache.signature(made_of, [(4096, 256, 1)]) and same != cache.signature(other, [(4096, 512, 1)])
-    monkeypatch.setattr(cache, "code_version", lambda: "changed")
-    assert same != cache.signature(made_of, [(4096, 512, 1)])
+    assert cache_key._hash(made_of, 8) != cache_key._hash(other, 8)
+    same = cache_key.signature(made_of, [(4096, 512, 1)])
+    assert same == cache_key.signature(made_of, [(4096, 512, 1)])
+    assert same != cache_key.signature(made_of, [(4096, 256, 1)]) and same != cache_key.signature(
+        other, [(4096, 512, 1)]
+    )
+    monkeypatch.setattr(cache_key, "code_version", lambda: "changed")
+    assert same != cache_key.signature(made_of, [(4096, 512, 1)])
 
 
 def test_a_user_name_with_a_space_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K10: the first candidate has a space in it, the second an umlaut; the third is taken."""
     places = [tmp_path / "Jane Doe", tmp_path / "Jürgen", tmp_path / "m"]
-    monkeypatch.setattr(compile_cache, "candidates", lambda: places)
+    monkeypatch.setattr(compile_cache, "candidate_folders", lambda: places)
     monkeypatch.setattr(compile_cache, "MOST_PATH", len(str(tmp_path)) + 12)
-    assert compile_cache.root() == tmp_path / "m" / "compile"
-    assert "has a space" in compile_cache.trouble(places[0]) and "beyond ASCII" in compile_cache.trouble(places[1])
-    assert "characters long" in compile_cache.trouble(tmp_path / ("x" * 300))
-    assert compile_cache.root(tmp_path / "Jane Doe") == tmp_path / "Jane Doe", "a chosen folder is taken as it is"
+    assert compile_cache.cache_root() == tmp_path / "m" / "compile"
+    assert "has a space" in compile_cache.path_problem(places[0]) and "beyond ASCII" in compile_cache.path_problem(
+        places[1]
+    )
+    assert "characters long" in compile_cache.path_problem(tmp_path / ("x" * 300))
+    assert compile_cache.cache_root(tmp_path / "Jane Doe") == tmp_path / "Jane Doe", "a chosen folder is taken as it is"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("x")
     with pytest.raises(OSError, match="cannot be written; choose another in compile_cache_dir"):
-        compile_cache.root(blocked / "below")
-    monkeypatch.setattr(compile_cache, "candidates", lambda: [blocked])
+        compile_cache.cache_root(blocked / "below")
+    monkeypatch.setattr(compile_cache, "candidate_folders", lambda: [blocked])
     monkeypatch.setattr(compile_cache, "MOST_PATH", 4000)
     with pytest.raises(OSError, match="set compile_cache_dir"):
-        compile_cache.root()
+        compile_cache.cache_root()
 
 
 def test_size_and_clear_touch_only_our_folders(tmp_path: Path) -> None:
@@ -168,5 +172,5 @@ def test_archives_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_cache_folder_module_is_torch_free() -> None:
-    code = "import sys, backend.base.compile_cache as c; c.candidates(); assert 'torch' not in sys.modules"
+    code = "import sys, backend.base.compile_cache as c; c.candidate_folders(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -3,22 +3,23 @@
 import pytest
 import torch
 
-from backend.compile.helper import compile_model
-from backend.compile.selection import Choice
+from backend.compile.block_selection import BlockChoice
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
 from backend.config.schema import Config
 from backend.families.table import family
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.mode_plan import compiled_classes
 from backend.runs.events.kinds import RecompileEvent
 from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch, run
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 # Latent sizes (h, w) of 12, 16 and 24 tokens.
 SIZES = [(6, 8), (8, 8), (8, 12)]
@@ -174,7 +175,7 @@ def test_a_block_with_a_backend_of_its_own_is_planned_and_no_recompile() -> None
     cfg = Config.model_validate({"compile": {"compile_backend": backends[0], "compile_blocks": rows}})
     classes = sum(count for _, count in compiled_classes(cfg, facts))
     model, shapes = sparse_lora(), ShapeRuntime("static", 24, text_length=TEXT)
-    choices = [Choice(row.blocks, row.backend, row.compile) for row in cfg.compile.compile_blocks or ()]
+    choices = [BlockChoice(row.blocks, row.backend, row.compile) for row in cfg.compile.compile_blocks or ()]
     report = compile_model(model, block_lists(model), backend=backends[0], selection=choices, dynamic="false")
     telemetry = Telemetry().start()
     telemetry.warm(2 * classes, training=1, no_grad=1)
@@ -223,7 +224,7 @@ def test_whole_model_scope_is_one_graph() -> None:
 
 def test_flex_masks_are_data_not_shape() -> None:
     """A new BlockMask each step: one graph a class. Without gradients, as flex has no backward on the CPU."""
-    from backend.shapes.attention import Flex
+    from backend.shapes.attention_routes import Flex
 
     model, counting = sparse_lora(), Counting()
     shapes = ShapeRuntime("static", 24, text_length=TEXT, route=Flex())

@@ -6,10 +6,10 @@ import logging
 import pytest
 import torch
 
-from backend.compile import helper
-from backend.compile.helper import compile_model, disable_linear_layers, set_recompile_limit, tri_state
-from backend.compile.memory_shortage import is_full
-from backend.compile.selection import Choice
+from backend.compile import model_compiler
+from backend.compile.block_selection import BlockChoice
+from backend.compile.memory_shortage import is_out_of_vram
+from backend.compile.model_compiler import compile_model, disable_linear_layers, set_recompile_limit, tri_state
 from backend.setup import toolchain
 from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
 
@@ -47,7 +47,7 @@ def test_compiled_blocks_compute_the_same(caplog) -> None:
     torch.testing.assert_close(stack(X), wanted)
     assert len(counting.graphs) == 1, "two blocks of a class share one graph"
     assert report.state == "compiled" and report.compiled == 2 and report.verdict(1) is None
-    lines = [record.message for record in caplog.records if record.name == "backend.compile.helper"]
+    lines = [record.message for record in caplog.records if record.name == "backend.compile.model_compiler"]
     assert lines == [
         "compile: 2 first blocks, backend counting, mode default, dynamic false, fullgraph false, recompile limit 16"
     ]
@@ -61,7 +61,7 @@ def test_no_graph_and_no_reason_is_an_error() -> None:
 
 def test_selection_and_backend_of_single_blocks() -> None:
     stack, general, special = Stack(count=4), Counting(), Counting()
-    rows = [Choice("first:1-2", compile=False), Choice("first:3", backend=special)]
+    rows = [BlockChoice("first:1-2", compile=False), BlockChoice("first:3", backend=special)]
     report = compile_model(stack, lists(stack), backend=general, selection=rows)
     stack(X)
     assert report.eager == ["first block 1", "first block 2"] and report.compiled == 2
@@ -80,7 +80,7 @@ def test_selection_and_backend_of_single_blocks() -> None:
 def test_selection_that_names_nothing_is_refused(row: str, words: str) -> None:
     stack = Stack()
     with pytest.raises(ValueError, match=words):
-        compile_model(stack, lists(stack), selection=[Choice(row)])
+        compile_model(stack, lists(stack), selection=[BlockChoice(row)])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_failing_block_is_named_and_alone_goes_eager(caplog) -> None:
     def failing(graph, inputs):
         raise RuntimeError("no kernel for this")
 
-    rows, counting = [Choice("first:1", backend=failing)], Counting()
+    rows, counting = [BlockChoice("first:1", backend=failing)], Counting()
     report = compile_model(stack, lists(stack), backend=counting, selection=rows)
     with caplog.at_level(logging.WARNING):
         torch.testing.assert_close(stack(X), wanted)
@@ -174,7 +174,7 @@ def test_a_card_that_is_full_while_compiling_is_no_failed_compile() -> None:
     report = compile_model(stack, lists(stack), backend=full)
     with pytest.raises(RuntimeError, match="out of memory") as raised:
         stack(X)
-    assert is_full(raised.value) and not report.failed
+    assert is_out_of_vram(raised.value) and not report.failed
 
 
 def test_real_mistakes_are_not_swallowed() -> None:
@@ -256,8 +256,8 @@ def test_compiling_twice_does_not_stack() -> None:
     compile_model(stack, lists(stack), backend="eager")
     compile_model(stack, lists(stack), backend=counting)
     stack(X)
-    assert isinstance(stack.firsts[0].forward, helper.BlockForward)
-    assert not isinstance(stack.firsts[0].forward.eager, helper.BlockForward)
+    assert isinstance(stack.firsts[0].forward, model_compiler.BlockForward)
+    assert not isinstance(stack.firsts[0].forward.eager, model_compiler.BlockForward)
     assert len(counting.graphs) == 1
 
 

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, forget, record
 from backend.compile.cuda_graphs.replay import compare
-from backend.memory.exclusive_device import away
-from backend.models.families import family_named
-from backend.shapes.runtime import ShapeRuntime
+from backend.memory.exclusive_device import offloaded
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
 from tests.tiny.tape import Card
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 GB = 1 << 30
 Losses = list[tuple[float, list[Tensor]]]
@@ -157,7 +157,7 @@ def test_recordings_give_way_where_another_model_needs_the_card(device: str) -> 
     model, plain = (model_on(device) for _ in range(2))
     recorder = record(model)
     losses(model, turns(device))
-    with away(model, torch.device(device)):
+    with offloaded(model, torch.device(device)):
         assert not recorder.recordings and not recorder.kept
     assert_same(losses(model, turns(device, 2)), losses(plain, turns(device, 2)))
     assert len(recorder.recordings) == 2 and forget(model) and not forget(plain)
@@ -232,7 +232,9 @@ class TestMemory:
         card.peak, card.free = 10 * GB, 22 * GB
         recorder = record(model, told.append)
         losses(model, turns("cpu", 4))
-        assert recorder.failed == "23.0 GB of the card must be free for it, and 22.0 GB are" and told == [recorder]
+        assert recorder.failed == "23.0 GB of the GPU's memory must be free for it, and 22.0 GB are" and told == [
+            recorder
+        ]
         assert not recorder.made
 
     def test_further_shapes_run_as_they_are_where_it_is_short(self, card: Card) -> None:
@@ -242,7 +244,7 @@ class TestMemory:
         recorder = record(model)
         assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
         assert len(recorder.recordings) == 1 and not recorder.failed
-        assert recorder.full == "13.0 GB of the card must be free for it, and 12.5 GB are"
+        assert recorder.full == "13.0 GB of the GPU's memory must be free for it, and 12.5 GB are"
 
     def test_a_larger_shape_that_comes_late_finds_room(self, card: Card) -> None:
         """Its first pass is a plain one, beside what smaller ones keep."""
@@ -253,7 +255,7 @@ class TestMemory:
         assert_same(losses(model, batches[:3]), losses(plain, batches[:3]))
         assert len(recorder.recordings) == 1
         assert_same(losses(model, batches[3:]), losses(plain, batches[3:]))
-        assert "12.5 GB of the card are free beside them" in recorder.failed and not recorder.recordings
+        assert "12.5 GB of the GPU's memory are free" in recorder.failed and not recorder.recordings
 
     def test_where_it_runs_out_in_a_plain_pass_recordings_go_first(self, card: Card) -> None:
         layer = nn.Linear(2, 1)
@@ -268,7 +270,7 @@ class TestMemory:
             recorder(hungry, torch.ones(2, 2)).sum().backward()
         assert recorder.recordings
         assert recorder(hungry, torch.ones(3, 2)).shape == (3, 1)
-        assert recorder.failed == "memory ran out beside them" and not recorder.recordings
+        assert recorder.failed == "memory ran out" and not recorder.recordings
 
         def hopeless(x: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("none left")
@@ -305,7 +307,7 @@ class TestAuto:
         trial, told = Trial(), []
         assert [trial(lambda: 3) for _ in range(2)] == [3, 3] and not trial.decided
         trial(lambda: 3)
-        assert trial.against == "the card does not wait for the processor: launching takes 20% of a forward pass"
+        assert trial.against == "the GPU does not wait for the processor: launching takes 20% of a forward pass"
         recorder = record(nn.Linear(2, 1), told.append, trial)
         for _ in range(3):
             recorder(lambda x: x * 2, torch.ones(2))
@@ -343,7 +345,7 @@ def test_a_denoisers_pass_goes_through_its_recorder(family: str, card: Card) -> 
         (model, plain), batch, code = (denoiser_with_lora() for _ in range(2)), make_batch([(8, 8)], [12]), predict
         given = (batch.noisy, batch.sigma, batch.text)
     else:
-        (model, plain), code = (make_tiny_unet() for _ in range(2)), family_named("sdxl").predict
+        (model, plain), code = (make_tiny_unet() for _ in range(2)), load_family("sdxl").predict
         width = FIRST_WIDTH + SECOND_WIDTH
         text = {"prompt_embeds": torch.randn(77, width), "pooled": torch.randn(POOLED_WIDTH), "time_ids": torch.ones(6)}
         given = ([torch.randn(4, 8, 8)], torch.tensor([500.0]), [text])

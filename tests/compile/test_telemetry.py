@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from backend.compile.forward_shape import Scene, set_scene
-from backend.compile.helper import compile_model, set_recompile_limit
-from backend.compile.reasons import Signature, explain, from_guard
+from backend.compile.forward_shape import ForwardShape, set_forward_shape
+from backend.compile.model_compiler import compile_model, set_recompile_limit
+from backend.compile.recompile_reasons import Signature, explain, from_guard
 from backend.compile.telemetry import Telemetry
 from backend.runs.events.kinds import GraphBreakEvent, GraphEvent, RecompileEvent
 from tests.tiny.blocks import BreakingBlock, Counting, Stack, lists
@@ -27,7 +27,7 @@ def fresh():
 
 def step(stack: Stack, batch: int, image: int, text: int, gradients: bool = True) -> None:
     """What the shape runtime and predict do, in miniature: tell the scene, run the blocks."""
-    set_scene(Scene(batch, image, text))
+    set_forward_shape(ForwardShape(batch, image, text))
     with torch.set_grad_enabled(gradients):
         stack(torch.randn(batch, image + text, 8).requires_grad_(gradients))
 
@@ -209,12 +209,12 @@ def test_compile_events_say_what_was_made() -> None:
 
 
 def test_first_graph_has_no_cause_and_the_nearest_one_explains() -> None:
-    old = Signature(Scene(1, 4096, 512), True)
-    far = Signature(Scene(4, 1024, 128), False)
+    old = Signature(ForwardShape(1, 4096, 512), True)
+    far = Signature(ForwardShape(4, 1024, 128), False)
     assert explain([], old, None) is None
-    new = Signature(Scene(1, 4096, 256), True)
+    new = Signature(ForwardShape(1, 4096, 256), True)
     assert explain([far, old], new, "0/0: something").reason == "caption length went from 512 to 256 tokens"
-    masked = Signature(Scene(1, 4096, 512, masked=True), True)
+    masked = Signature(ForwardShape(1, 4096, 512, masked=True), True)
     assert explain([old], masked, None).reason == "the batch now holds padded rows"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from backend.compile.forward_shape import Scene
-from backend.compile.reasons import InForce, Signature, explain
-from backend.compile.report import CompileReport
+from backend.compile.compile_report import CompileReport
+from backend.compile.forward_shape import ForwardShape
+from backend.compile.recompile_reasons import InForce, Signature, explain
 from backend.config.family_defaults import shape_mode_of
 from backend.config.rules.check import RULES
 from backend.config.schema import Config, by_name, by_path, get, with_values
@@ -97,8 +97,8 @@ def test_no_finding_of_a_plan_advises_what_is_set_or_can_not_be() -> None:
 
 
 def test_no_reason_of_a_graph_advises_what_is_in_force() -> None:
-    known = [Signature(Scene(2, 16, 64), gradients=True)]
-    new = Signature(Scene(3, 32, 128, masked=True), gradients=True)
+    known = [Signature(ForwardShape(2, 16, 64), gradients=True)]
+    new = Signature(ForwardShape(3, 32, 128, masked=True), gradients=True)
     cause = explain(known, new, None, InForce(static=True, trims=False, one_row=True))
     assert cause is not None and cause.setting is not None
     assert "shape_mode" not in cause.setting and "caption_buckets" not in cause.setting

@@ -35,7 +35,7 @@ def test_kinds_of_checkpointing() -> None:
 
 
 def test_attention_routes() -> None:
-    from backend.shapes.attention import ROUTES
+    from backend.shapes.attention_routes import ROUTES
 
     assert choices("compile.attention") == ("auto", *ROUTES)
 

@@ -23,12 +23,12 @@ from backend.families.flux.facts import FACTS
 from backend.latents import cache as caching
 from backend.latents import store
 from backend.latents.cache import LatentCache, TextCache, build_latents, build_text, pixels_of, wanted_text
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.plan.make_plan import make_plan
 from tests.tiny.pictures import BLUE, RED, picture, with_caption
 
-code = family_named("flux")
+code = load_family("flux")
 
 CPU = torch.device("cpu")
 
@@ -47,12 +47,12 @@ class Counted:
 
 @pytest.fixture
 def vae(tiny_flux: Path) -> Counted:
-    return Counted(lambda: code.load_vae(tiny_flux, Loading(torch.float32, CPU)))
+    return Counted(lambda: code.load_vae(tiny_flux, LoadOptions(torch.float32, CPU)))
 
 
 @pytest.fixture
 def encoders(tiny_flux: Path) -> Counted:
-    return Counted(lambda: code.load_text(tiny_flux, Loading(torch.float32, CPU)))
+    return Counted(lambda: code.load_text(tiny_flux, LoadOptions(torch.float32, CPU)))
 
 
 def latents(folder: Path, **changes: object) -> LatentCache:
@@ -186,7 +186,7 @@ def overflowing(tiny_flux: Path, factor: float, dtype: torch.dtype) -> Counted:
     """The real VAE whose first sums leave the range of float16 (`factor` 3e4) or are NaN everywhere."""
 
     def load() -> object:
-        stack = code.load_vae(tiny_flux, Loading(torch.float32, CPU))
+        stack = code.load_vae(tiny_flux, LoadOptions(torch.float32, CPU))
         with torch.no_grad():
             stack.vae.encoder.conv_in.weight.fill_(factor)
         return stack.to(dtype=dtype)
@@ -295,7 +295,7 @@ def test_bfloat16_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_text_without_finite_values_is_refused(tmp_path: Path, tiny_flux: Path) -> None:
     def broken() -> object:
-        stack = code.load_text(tiny_flux, Loading(torch.float32, CPU))
+        stack = code.load_text(tiny_flux, LoadOptions(torch.float32, CPU))
         with torch.no_grad():
             stack.t5.shared.weight.fill_(float("nan"))
         return stack

@@ -13,10 +13,10 @@ from backend.config.packages import install_remedy, load_problem
 from backend.doctor import __main__ as doctor
 from backend.doctor import cache
 from backend.doctor.__main__ import Check
-from backend.memory import support
+from backend.memory import quantization_support
 from backend.optimizers.build import make_optimizer
 from backend.setup import toolchain
-from backend.shapes.attention import package_problem, route_report
+from backend.shapes.attention_routes import package_problem, route_report
 
 GPU = {
     "torch": "2.13.0+cu130",
@@ -156,7 +156,10 @@ def test_a_package_that_does_not_load_is_not_told_to_be_missing(
     assert load_problem("nothing_of_this_name") == load_problem("os.nothing") == "is not installed"
     assert load_problem("json.decoder") is None
     wanted = load_problem("bitsandbytes")
-    assert support.missing("nf4", "bf16", torch.device("cpu")) == f"nf4 needs the package bitsandbytes, which {wanted}"
+    assert (
+        quantization_support.quantization_problem("nf4", "bf16", torch.device("cpu"))
+        == f"nf4 needs the package bitsandbytes, which {wanted}"
+    )
     with pytest.raises(Refused, match="needs odd_optimizer, which is installed but does not load"):
         make_optimizer("odd_optimizer.Adam", [], learning_rate=1, weight_decay=0, betas=(0.9, 0.9), eps=0)
     package_problem.cache_clear()

@@ -12,15 +12,15 @@ import torch
 
 from backend.families.spec import FamilyFacts
 from backend.families.table import FAMILIES, family
+from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable
 from backend.lora.inject import find_targets
-from backend.lora.keys import linear_layers, names_of, not_loadable
-from backend.models.common.loading import Loading
-from backend.models.families import family_for, family_named
+from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
+from backend.models.family_classes import load_family, load_family_of
 from backend.plan.memory.parts import place_of
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 
-CPU = Loading(torch.float32, torch.device("cpu"))
+CPU = LoadOptions(torch.float32, torch.device("cpu"))
 FOLDERS = {"qwen_image_edit": "qwen_edit", "qwen_image_edit_plus": "qwen_edit_plus", "flux_kontext": "flux"}
 
 
@@ -36,7 +36,7 @@ class Subject:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    facts, code = family(request.param), family_named(request.param)
+    facts, code = family(request.param), load_family(request.param)
     base: Path = request.getfixturevalue(f"tiny_{FOLDERS.get(facts.name, facts.name)}")
     if facts.name == "flux_kontext":
         base = renamed(base, tmp_path_factory.mktemp("kontext"), facts.pipeline_class)
@@ -73,7 +73,7 @@ def test_the_facts_are_those_of_the_model(subject: Subject, tiny_flux: Path, tin
 
 def test_the_denoiser_is_diffusers_own_frozen_and_known_without_its_weights(subject: Subject) -> None:
     facts, code, ours = subject.facts, subject.code, subject.denoiser
-    assert code.model.__name__ == facts.denoiser_class and family_for(facts.denoiser_class).model is code.model
+    assert code.model.__name__ == facts.denoiser_class and load_family_of(facts.denoiser_class).model is code.model
     theirs = code.model.from_pretrained(subject.base / facts.denoiser.folder, local_files_only=True).state_dict()
     assert ours.state_dict().keys() == theirs.keys()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.state_dict().items())

@@ -19,18 +19,17 @@ from backend.config.sections.network import NetworkSection
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.latents.identity import text_identity
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.save import file_tensors
-from backend.memory.formats import dequantize
+from backend.memory.quantized_formats import dequantize
 from backend.models.common.base_weights import BaseWeights
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
-from tests.lora.test_dora import moved
-from tests.lora.test_factors import change
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from tests.models.sdxl.test_runs import pipeline_of
 from tests.tiny import originals
 from tests.tiny.lora import inputs, names, trained
+from tests.tiny.lora_values import change, moved
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 CPU = torch.device("cpu")
@@ -40,7 +39,7 @@ EVERYTHING = tuple(NAMES.layers)
 
 
 def plain(base: Path) -> nn.Module:
-    return family_named(FLUX.name).load_denoiser(base, Loading(torch.float32, CPU))
+    return load_family(FLUX.name).load_denoiser(base, LoadOptions(torch.float32, CPU))
 
 
 def network(
@@ -58,7 +57,7 @@ def network(
     return model, lora
 
 
-def saved(lora: Lora, where: Path, form: str = "kohya", known: Names = NAMES) -> Path:
+def saved(lora: Lora, where: Path, form: str = "kohya", known: LayerNames = NAMES) -> Path:
     safetensors.torch.save_file(file_tensors(lora, "fp32", known, form), where)
     return where
 
@@ -74,7 +73,7 @@ def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
 def loaded(base: Path, *files: tuple[Path, float], **more: object) -> nn.Module:
     merge = merge_of(base, *files)
     assert merge.check() == []
-    return family_named(FLUX.name).load_denoiser(base, Loading(torch.float32, CPU, merge=merge.merged, **more))
+    return load_family(FLUX.name).load_denoiser(base, LoadOptions(torch.float32, CPU, merge=merge.merged, **more))
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "lokr", "loha"])
@@ -140,19 +139,19 @@ def test_it_is_merged_before_it_is_quantised_and_where_it_swaps(tiny_flux: Path,
     assert (
         dequantize(layer.weight, layer.scale, "int8", torch.float32) - weight
     ).abs().max() < weight.abs().max() / 120
-    kept = family_named(FLUX.name).load_denoiser(
-        tiny_flux, Loading(torch.bfloat16, CPU, merge=merge_of(tiny_flux, (file, 1.0)).merged)
+    kept = load_family(FLUX.name).load_denoiser(
+        tiny_flux, LoadOptions(torch.bfloat16, CPU, merge=merge_of(tiny_flux, (file, 1.0)).merged)
     )
     assert torch.equal(kept.get_submodule(path).weight, weight.bfloat16())
 
 
 def text_lora(base: Path, where: Path, name: str = "sdxl") -> tuple[Path, Callable[[], nn.Module]]:
     """A LoRA of the UNet and of both text encoders, in kohya's layout."""
-    code, facts = family_named(name), family(name)
-    stack = code.load_text(base, Loading(torch.float32, CPU))
+    code, facts = load_family(name), family(name)
+    stack = code.load_text(base, LoadOptions(torch.float32, CPU))
     module, idle = stack.trained()
     known = names_of(linear_layers(code.empty_denoiser(base)), facts).joined(linear_layers(module))
-    unet = code.load_denoiser(base, Loading(torch.float32, CPU))
+    unet = code.load_denoiser(base, LoadOptions(torch.float32, CPU))
     lora = inject(unet, find_targets(unet, ["attn2.to_k"]), rank=2, alpha=4.0, dropout=0.0, seed=1)
     encoders = inject(module, find_targets(module, facts.text_targets, idle), rank=2, alpha=4.0, dropout=0.0, seed=1)
     lora = lora.joined(encoders)
@@ -166,15 +165,15 @@ def text_lora(base: Path, where: Path, name: str = "sdxl") -> tuple[Path, Callab
 def test_text_encoders_get_theirs_and_so_do_captions(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     base, row = request.getfixturevalue(f"tiny_{name}"), family(name)
     file, stack = text_lora(base, tmp_path / "x.safetensors", name)
-    code = family_named(row.name)
+    code = load_family(row.name)
     known = names_of(linear_layers(code.empty_denoiser(base)), row)
     merge = BaseWeights.of(NetworkSection(base_weights=[str(file)]), BaseModelFiles.at(base), row, known)
     assert merge is not None and merge.check() == []
-    found = code.load_text(base, Loading(torch.float32, CPU, merge=merge.merged))
+    found = code.load_text(base, LoadOptions(torch.float32, CPU, merge=merge.merged))
     for mine, wanted in zip(found.encode(["a red circle"], 77), stack().encode(["a red circle"], 77), strict=True):
         for key, value in wanted.items():
             torch.testing.assert_close(mine[key], value, rtol=1e-4, atol=1e-4)
-    before = code.load_text(base, Loading(torch.float32, CPU)).encode(["a red circle"], 77)[0]
+    before = code.load_text(base, LoadOptions(torch.float32, CPU)).encode(["a red circle"], 77)[0]
     assert (mine["prompt_embeds"] - before["prompt_embeds"]).abs().max() > 1e-2
     # diffusers fuses the same
     pipeline = pipeline_of(name, base)

@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 
 from backend.families.table import family
-from backend.lora.keys import Names, linear_layers, names_of, not_loadable
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, not_loadable
 from tests.lora.golden.make_comfyui import GOLDEN
 from tests.models.sdxl.test_runs import comfy_map
-from tests.models.test_single_files import tiny_unet
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.single_files import tiny_unet
 
 MAPS: dict[str, dict[str, list]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
@@ -24,7 +24,7 @@ def model(name: str):
     return make_tiny_denoiser() if name == "flux" else tiny_unet(name)
 
 
-def names(name: str) -> Names:
+def names(name: str) -> LayerNames:
     return names_of(linear_layers(model(name)), family(name))
 
 

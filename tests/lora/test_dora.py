@@ -12,14 +12,19 @@ from torch import Tensor, nn
 from backend.config.schema import Config
 from backend.families.flux.facts import FACTS
 from backend.lora.dora import changed_lengths, row_lengths
-from backend.lora.fused import fuse
+from backend.lora.fused_layers import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
 from backend.memory.formats import dequantize
 from backend.memory.quantized import quantize_layer
 from backend.plan.memory.make_estimate import _lora_shapes, _ranks
 from backend.plan.memory.parts import denoiser_of
 from backend.shapes.runtime import ShapeRuntime
+from backend.memory.quantized_formats import dequantize
+from backend.memory.quantized_linear import quantize_layer
+from backend.plan.memory.stages import _lora_shapes, _ranks
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.lora_values import moved
 from tests.tiny.shapes import assert_equal_runs, make_batch, run
 
 CONV = {"kernel_size": 3, "stride": 2, "padding": 1}
@@ -32,19 +37,6 @@ def base(kind: str, bias: bool) -> tuple[nn.Module, Tensor]:
         return nn.Sequential(nn.Linear(12, 20, bias=bias)), torch.randn(3, 5, 12)
     way = CONV if kind == "conv" else {"kernel_size": 1}
     return nn.Sequential(nn.Conv2d(12, 20, bias=bias, **way)), torch.randn(3, 12, 6, 7)
-
-
-def moved(lora: Lora, seed: int = 4) -> None:
-    """Values that training could have come to: B far from 0, lengths from half as long to half as long again."""
-    source = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for path in lora.layers:
-            a, b = lora.pair(path)
-            a.copy_(torch.randn(a.shape, generator=source) / a[0].numel() ** 0.5)
-            b.copy_(torch.randn(b.shape, generator=source))
-            lengths = lora.magnitude(path).weight
-            lengths.mul_(0.5 + torch.rand(lengths.shape, generator=source))
-    lora.publish()
 
 
 def pefts(model: nn.Module, lora: Lora, path: str, rank: int, alpha: float) -> nn.Module:

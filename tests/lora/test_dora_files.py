@@ -16,15 +16,15 @@ from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
 from backend.families.flux.facts import FACTS
 from backend.families.table import family
-from backend.lora.dora import lengths_beside
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, split_key
+from backend.lora.dora import frozen_lengths
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.lora.test_dora import moved
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs, names, trained
+from tests.tiny.lora_values import moved
 from tests.tiny.sdxl import make_tiny_unet
 
 NAMES = names()
@@ -40,7 +40,7 @@ def flux(
     found = find_targets(model, targets)
     lora = inject(model, found, rank=rank, alpha=alpha, dropout=0.0, seed=1, kind="dora", **more)
     moved(lora)
-    return model, replace(lora, beside=lengths_beside(model, lora.layers, NAMES))
+    return model, replace(lora, beside=frozen_lengths(model, lora.layers, NAMES))
 
 
 def changed(lora: Lora) -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ def test_diffusers_loads_it_at_the_strength_it_was_trained_at(tmp_path: Path, ti
     assert (ours - base).abs().max() > 0.05
 
 
-def unet() -> tuple[nn.Module, Lora, Names]:
+def unet() -> tuple[nn.Module, Lora, LayerNames]:
     """A tiny UNet with a DoRA in linear layers and convolutions of both sizes."""
     model, facts = make_tiny_unet("sd15"), family("sd15")
     known = names_of(linear_layers(model), facts)

@@ -18,11 +18,11 @@ from backend.config.layer_patterns import FACTORED
 from backend.config.load import parse
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import FAMILIES, family
-from backend.lora.dora import lengths_beside
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
+from backend.lora.dora import frozen_lengths
 from backend.lora.inject import Lora, find_targets, inject, is_large
-from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import read_lora
-from backend.lora.save import Trained, check_savable, file_tensors, in_format, write_lora
+from backend.lora.save import LayerWeights, check_savable, file_tensors, in_format, write_lora
 from backend.models.common.base_weights import difference
 from backend.plan.lora_findings import lora_findings
 from tests.tiny import anima, flux, qwen_image, sd3, sdxl
@@ -37,7 +37,7 @@ DENOISERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def everything(name: str, kind: str) -> tuple[nn.Module, Lora, Names]:
+def everything(name: str, kind: str) -> tuple[nn.Module, Lora, LayerNames]:
     """A tiny denoiser with a network of `kind` in all its layers, which training has moved."""
     model = DENOISERS[name]()
     names = names_of(linear_layers(model), family(name))
@@ -51,7 +51,7 @@ def everything(name: str, kind: str) -> tuple[nn.Module, Lora, Names]:
     with torch.no_grad():
         for part in lora.parameters():
             part.add_(torch.randn(part.shape, generator=draw) * 0.1)
-    return model, replace(lora, beside=lengths_beside(model, lora.layers, names) if kind == "dora" else {}), names
+    return model, replace(lora, beside=frozen_lengths(model, lora.layers, names) if kind == "dora" else {}), names
 
 
 def change(lora: Lora, path: str) -> Tensor:
@@ -114,12 +114,12 @@ def published(name: str) -> nn.Module:
         return getattr(diffusers, facts.denoiser_class).from_config({**config, **short})
 
 
-def halves(module: nn.Module) -> Trained:
+def halves(module: nn.Module) -> LayerWeights:
     """A LoRA of rank 1 that fits a layer."""
     if isinstance(module, nn.Conv2d):
         kernel = torch.ones(1, module.in_channels, *module.kernel_size)
-        return Trained(kernel, torch.ones(module.out_channels, 1, 1, 1), 1.0)
-    return Trained(torch.ones(1, module.in_features), torch.ones(module.out_features, 1), 1.0)
+        return LayerWeights(kernel, torch.ones(module.out_channels, 1, 1, 1), 1.0)
+    return LayerWeights(torch.ones(1, module.in_features), torch.ones(module.out_features, 1), 1.0)
 
 
 @pytest.mark.parametrize("name", DENOISERS)

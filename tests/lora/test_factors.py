@@ -7,32 +7,21 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from backend.config.layer_patterns import factor_shapes
 from backend.config.load import parse
 from backend.families.flux.facts import FACTS
-from backend.lora.factors import Factored
+from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.inject import find_targets, inject
-from backend.lora.keys import linear_layers, names_of
+from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.save import file_tensors
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs
+from tests.tiny.lora_values import change
 from tests.tiny.sdxl import make_tiny_unet
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
-
-
-def change(tensors: dict[str, Tensor], stem: str) -> Tensor:
-    """What ComfyUI and LyCORIS add to a weight: alpha / rank, or 1 where LoKr's factors are whole."""
-    named = {key.removeprefix(stem + "."): value for key, value in tensors.items() if key.startswith(stem + ".")}
-    if "hada_w1_a" in named:
-        scale = named["alpha"] / named["hada_w1_b"].shape[0]
-        return scale * (named["hada_w1_a"] @ named["hada_w1_b"]) * (named["hada_w2_a"] @ named["hada_w2_b"])
-    if "lokr_w2" in named:
-        return torch.kron(named["lokr_w1"], named["lokr_w2"])
-    scale = named["alpha"] / named["lokr_w2_b"].shape[0]
-    return scale * torch.kron(named["lokr_w1"], named["lokr_w2_a"] @ named["lokr_w2_b"])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +88,7 @@ def test_convolutions_of_one_pixel(kind: str) -> None:
     frozen = model.get_submodule(path)
     lora = inject(model, [path], rank=2, alpha=2.0, dropout=0.0, seed=1, kind=kind, weight_dtype=torch.bfloat16)
     layer = model.get_submodule(path)
-    assert isinstance(layer, Factored) and all(p.dtype == torch.bfloat16 for p in layer.factors.values())
+    assert isinstance(layer, FactoredLayer) and all(p.dtype == torch.bfloat16 for p in layer.factors.values())
     x = torch.randn(2, frozen.in_channels, 3, 5)
     assert layer(x).shape == frozen(x).shape
     nn.functional.mse_loss(layer(x), torch.zeros(())).backward()

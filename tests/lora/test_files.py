@@ -14,7 +14,7 @@ from diffusers import FluxPipeline
 
 from backend.base.errors import Refused
 from backend.families.flux.facts import LORA_LAYERS
-from backend.lora.keys import not_loadable
+from backend.lora.comfyui_keys import not_loadable
 from backend.lora.load import continue_from, read_lora
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
 from tests.tiny.flux import make_tiny_denoiser

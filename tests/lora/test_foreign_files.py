@@ -13,8 +13,8 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
 from backend.families.table import family
-from backend.lora.contents import inspect_lora
-from backend.lora.keys import linear_layers, names_of
+from backend.lora.comfyui_keys import linear_layers, names_of
+from backend.lora.file_contents import inspect_lora
 from backend.lora.load import check_continue, continue_from, read_lora
 from tests.tiny import anima
 from tests.tiny.lora import names, trained

@@ -18,16 +18,16 @@ from backend.base.errors import Refused
 from backend.config.layer_patterns import Size
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.flux.facts import FACTS
-from backend.lora.contents import inspect_lora
+from backend.lora.comfyui_keys import LayerNames, split_key
+from backend.lora.file_contents import inspect_lora
 from backend.lora.inject import Lora
-from backend.lora.keys import Names, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
-from backend.lora.save import Trained, file_tensors, in_format, write_lora
-from backend.models.common.sources import open_part
-from tests.models.test_layouts import golden
+from backend.lora.save import LayerWeights, file_tensors, in_format, write_lora
+from backend.models.common.tensor_sources import open_part
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import names, trained
+from tests.tiny.published_files import golden
 
 NAMES = names()
 EVERYTHING = tuple(NAMES.layers)
@@ -42,7 +42,7 @@ def deltas(lora: Lora) -> Deltas:
     return found
 
 
-def read_deltas(path: Path, known: Names = NAMES) -> Deltas:
+def read_deltas(path: Path, known: LayerNames = NAMES) -> Deltas:
     file = read_lora(path, known)
     return {layer: file.scales[layer] * (b @ a) for layer, (a, b) in file.pairs.items()}
 
@@ -76,7 +76,7 @@ def test_kohya_names_and_sizes_are_those_of_the_published_checkpoint() -> None:
     for path, native in NAMES.natives.items():
         rows, columns = published[f"{native.stem}.weight"]
         unit = rows // sum(native.shares)
-        layers[path] = Trained(torch.ones(1, columns), torch.ones(unit * native.shares[native.number], 1), 1.0)
+        layers[path] = LayerWeights(torch.ones(1, columns), torch.ones(unit * native.shares[native.number], 1), 1.0)
     tensors = in_format(layers, NAMES, "kohya")
     stems = {split_key(key)[0] for key in tensors}
     assert stems <= comfy_maps.published(published) and len(stems) == 2 * 10 + 2 * 3 + 10
@@ -119,9 +119,9 @@ def test_diffusers_reads_our_kohya_file_exactly() -> None:
         for end, (inner, outer) in sizes.items():
             rank = 2 + (block and end == "proj_mlp")
             a, b = torch.randn(rank, inner, generator=source), torch.randn(outer, rank, generator=source)
-            layers[f"single_transformer_blocks.{block}.{end}"] = Trained(a, b, 0.625)
+            layers[f"single_transformer_blocks.{block}.{end}"] = LayerWeights(a, b, 0.625)
     for end in ("attn.to_q", "attn.to_v", "attn.add_k_proj", "ff.net.0.proj"):
-        layers[f"transformer_blocks.0.{end}"] = Trained(
+        layers[f"transformer_blocks.0.{end}"] = LayerWeights(
             torch.randn(3, 3072, generator=source),
             torch.randn(12288 if "ff" in end else 3072, 3, generator=source),
             2.0,

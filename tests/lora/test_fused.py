@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.families.flux.facts import FACTS
 from backend.families.sdxl.facts import FACTS as SDXL
-from backend.lora.fused import fuse, is_fused, together
+from backend.lora.fused_layers import apply_together, fuse, is_fused
 from backend.lora.inject import Lora, find_targets, inject
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.models.unet.blocks import block_lists as unet_blocks
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.sdxl import FIRST_WIDTH, LATENT_CHANNELS, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 from tests.tiny.shapes import assert_equal_runs, make_batch, run
 
-block_lists = family_named("flux").block_lists
+block_lists = load_family("flux").block_lists
 
 SIZES = [(6, 8), (8, 12)]
 SOME = ("attn.to_q", "attn.to_v", "proj_mlp")
@@ -100,7 +100,7 @@ def test_a_unet_joins_what_starts_from_pictures_and_from_text() -> None:
             seen = []
             plain = nn.functional.linear
             patch.setattr(nn.functional, "linear", lambda *all: seen.append(all) or plain(*all))
-            (out,) = family_named("sdxl").predict(model, *given)
+            (out,) = load_family("sdxl").predict(model, *given)
         out.square().mean().backward()
         return [out, *(p.grad for p in lora.parameters())], len(seen)
 
@@ -132,4 +132,4 @@ def test_dropout_and_replaced_forwards_stay_by_themselves() -> None:
     layers = list(lora.layers.values())[:2]
     layers[0].forward = lambda x: torch.zeros(1)
     assert not is_fused(layers[0]) and is_fused(layers[1])
-    assert torch.equal(together(torch.ones(1, 32), *layers)[0], torch.zeros(1))
+    assert torch.equal(apply_together(torch.ones(1, 32), *layers)[0], torch.zeros(1))

@@ -13,7 +13,7 @@ from backend.config.layer_patterns import Size
 from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.norms import NormLimit
+from backend.lora.max_norm import NormLimit
 from tests.tiny.lora import trained
 from tests.tiny.sdxl import make_tiny_unet
 from tests.tiny.training import config, events, rows, same, state_of, train_here

@@ -12,12 +12,12 @@ from diffusers import UNet2DConditionModel
 from backend.config.layer_patterns import Size
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, split_key
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import Names, linear_layers, names_of, split_key
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.lora import name_rules
-from tests.models.test_layouts import golden
+from tests.tiny import name_rules
+from tests.tiny.published_files import golden
 from tests.tiny.sdxl import make_tiny_unet
 
 FACTS = family("sdxl")
@@ -31,7 +31,7 @@ def unet() -> torch.nn.Module:
         return UNet2DConditionModel.from_config(BaseModelFiles(None).config(FACTS.part("unet")))
 
 
-def names(model: torch.nn.Module) -> Names:
+def names(model: torch.nn.Module) -> LayerNames:
     return names_of(linear_layers(model), FACTS)
 
 
@@ -49,7 +49,7 @@ def test_comfyui_a1111_and_sd_scripts_find_the_layer_that_was_trained(unet: torc
     """Every layer that may be a target, by the shape of the weight that each one's rule leads to too."""
     known, published = names(unet), name_rules.modules(PUBLISHED)
     comfyui, scripts = name_rules.comfyui(PUBLISHED), name_rules.sd_scripts(PUBLISHED, True)
-    old = Names(known.layers, known.prefix, known.natives, kohya_native=False)
+    old = LayerNames(known.layers, known.prefix, known.natives, kohya_native=False)
     lost = {"a1111": [], "sd_scripts": []}
     a1111 = name_rules.a1111(
         PUBLISHED, [each.out_name(path, "kohya") for each in (known, old) for path in known.layers]
@@ -68,7 +68,7 @@ def test_comfyui_a1111_and_sd_scripts_find_the_layer_that_was_trained(unet: torc
     assert len(lost["sd_scripts"]) == len(known.layers) == 794
 
 
-def tiny() -> tuple[Lora, Names]:
+def tiny() -> tuple[Lora, LayerNames]:
     model = make_tiny_unet()
     targets = find_targets(model, [*FACTS.default_targets, *FACTS.conv_targets])
     lora = inject(model, targets, rank=2, alpha=3.0, dropout=0.0, seed=1)
@@ -82,7 +82,7 @@ def tiny() -> tuple[Lora, Names]:
 def test_files_of_earlier_versions_still_load_and_continue(tmp_path: Path) -> None:
     """Under diffusers' names, as they were written before; both mean the same."""
     lora, known = tiny()
-    before = Names(known.layers, known.prefix, known.natives, kohya_native=False)
+    before = LayerNames(known.layers, known.prefix, known.natives, kohya_native=False)
     old, new = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
     write_lora(old, file_tensors(lora, "fp32", before), {})
     write_lora(new, file_tensors(lora, "fp32", known), {})

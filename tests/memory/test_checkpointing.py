@@ -11,24 +11,24 @@ import torch
 import torch._functorch.config
 from torch import Tensor, nn
 
-from backend.compile.helper import compile_model, set_recompile_limit
-from backend.compile.selection import Choice
+from backend.compile.block_selection import BlockChoice
+from backend.compile.model_compiler import compile_model, set_recompile_limit
 from backend.compile.telemetry import Telemetry
 from backend.config.checkpointing import within_graphs
 from backend.families.flux.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.memory.activation_offload import Offload
-from backend.models.families import family_named
+from backend.memory.activation_offload import ActivationOffload
+from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape, count_graphs
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, make_batch
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 TEXT = 12
 SIZES = [(6, 8), (8, 12)]
@@ -49,7 +49,7 @@ def fresh() -> Iterator[None]:
 
 def denoiser(
     kind: str, double: int = 2, single: int = 3, targets: tuple[str, ...] = FACTS.default_targets, dropout: float = 0.3
-) -> tuple[nn.Module, Offload | None]:
+) -> tuple[nn.Module, ActivationOffload | None]:
     """Tiny FLUX with LoRA dropout, as training has it."""
     model = make_tiny_denoiser(double, single)
     lora = inject(model, find_targets(model, targets), rank=2, alpha=4, dropout=dropout, seed=0)
@@ -171,7 +171,7 @@ def test_a_block_that_fails_to_compile_is_recomputed_from_outside() -> None:
     torch._dynamo.register_backend(broken, name="broken")
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
     model, _ = denoiser("auto", double=1, single=1, targets=FEW)
-    chosen = [Choice("single:0", "aot_eager", True)]
+    chosen = [BlockChoice("single:0", "aot_eager", True)]
     report = compile_model(
         model, block_lists(model), backend="aot_eager_decomp_partition", selection=chosen, recompute=True
     )
@@ -255,7 +255,7 @@ class Toy(nn.Module):
 
 def test_inputs_leave_the_device_and_come_back_from_the_host() -> None:
     """After the forward only the last inputs are alive; what the backward uses is what lies on the host."""
-    offload = Offload(smallest=0)
+    offload = ActivationOffload(smallest=0)
     toy, plain = Toy(offload), Toy(checkpointing.Recompute())
     shared = torch.randn(1, 5, 16)
 
@@ -284,7 +284,7 @@ def test_inputs_leave_the_device_and_come_back_from_the_host() -> None:
 
 
 def test_an_abandoned_forward_gives_its_host_memory_back() -> None:
-    offload = Offload(smallest=0)
+    offload = ActivationOffload(smallest=0)
     toy = Toy(offload)
     for _ in range(3):
         toy(torch.ones(2, 5, 16, requires_grad=True), torch.zeros(1, 5, 16))
@@ -292,7 +292,7 @@ def test_an_abandoned_forward_gives_its_host_memory_back() -> None:
 
 
 def test_only_large_inputs_with_a_gradient_go_to_the_host() -> None:
-    offload = Offload(smallest=1000)
+    offload = ActivationOffload(smallest=1000)
     tokens = torch.zeros(1, 8, 64, requires_grad=True)
     assert offload.wants(tokens) and offload.wants(tokens.transpose(1, 2))
     for small in (tokens.detach(), tokens[:, :2], tokens.flatten(), tokens.expand(4, 8, 64)):
@@ -318,7 +318,7 @@ def test_unknown_kinds_are_refused() -> None:
 def test_offload_on_the_card_is_exact_and_smaller() -> None:
     """Real streams: equal gradients over several steps, and a peak below that of plain checkpointing."""
     peaks, grads = [], []
-    for hook in (checkpointing.Recompute(), Offload()):
+    for hook in (checkpointing.Recompute(), ActivationOffload()):
         toy = Toy(hook, blocks=24, device="cuda")
         shared = torch.zeros(1, 1, 16, device="cuda")
         for _ in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
+from backend.memory.quantized_linear import QuantizedLinear, quantize_layer, quantized_layers
 from tests.tiny.swapping import Training, sparse_lora
 
 

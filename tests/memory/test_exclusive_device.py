@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from backend.families.files.base_model import BaseModelFiles
-from backend.memory import decoder
-from backend.memory.decoder import Decoder, tile
-from backend.memory.exclusive_device import away
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.memory import sample_decoder
+from backend.memory.exclusive_device import offloaded
+from backend.memory.sample_decoder import SampleDecoder, tile
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from tests.tiny.training import config, events, rows, train_here
 
-code = family_named("flux")
+code = load_family("flux")
 
 CPU = torch.device("cpu")
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo" / "base"
@@ -37,7 +37,7 @@ def test_frozen_weights_leave_and_come_back_bit_by_bit() -> None:
     x = torch.randn(4, 64)
     before, state = made(x), {name: value.clone() for name, value in made.state_dict().items()}
     objects = {name: id(value) for name, value in made.named_parameters()}
-    with away(made, CPU):
+    with offloaded(made, CPU):
         assert made[0].weight.untyped_storage().nbytes() == 0 and made[1].running_mean.untyped_storage().nbytes() == 0
         assert torch.equal(made.trained, torch.ones(3)), "what is trained stays"
     assert torch.equal(made(x), before)
@@ -48,7 +48,7 @@ def test_frozen_weights_leave_and_come_back_bit_by_bit() -> None:
 def test_weights_come_back_after_an_error_too() -> None:
     made = model()
     before = made[0].weight.clone()
-    with pytest.raises(ValueError), away(made, CPU):
+    with pytest.raises(ValueError), offloaded(made, CPU):
         raise ValueError
     assert torch.equal(made[0].weight, before)
 
@@ -64,14 +64,14 @@ def test_a_compiled_block_notices_nothing() -> None:
     made[0].forward = torch.compile(made[0].forward, backend=backend)
     x = torch.randn(4, 64)
     before = made[0](x)
-    with away(made, CPU):
+    with offloaded(made, CPU):
         pass
     assert torch.equal(made[0](x), before) and len(graphs) == 1
 
 
 @pytest.fixture(scope="module")
 def vae() -> Any:
-    return code.load_vae(BaseModelFiles(DEMO), Loading(torch.float32, CPU))
+    return code.load_vae(BaseModelFiles(DEMO), LoadOptions(torch.float32, CPU))
 
 
 def smooth(side: int) -> torch.Tensor:
@@ -128,12 +128,12 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
 
     latent = vae.encode(smooth(96))[0]
     meta = torch.device("meta")
-    tiles = Decoder(lambda: Small(64), model(), meta, may_turn=False)
+    tiles = SampleDecoder(lambda: Small(64), model(), meta, may_turn=False)
     tiles._vae = Small(8)
     with tiles.on_card():
         assert tiles.decode(latent).shape == (3, 96, 96)
     assert tiles.tiled and "it is decoded on the CPU" in caplog.text
-    enough = Decoder(lambda: Small(64), model(), meta, may_tile=False)
+    enough = SampleDecoder(lambda: Small(64), model(), meta, may_tile=False)
     with enough.on_card():
         enough.decode(latent)
     assert not enough.tiled
@@ -142,11 +142,11 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
 
 def test_a_sample_that_overflows_fp16_is_decoded_in_float32(tiny_sdxl: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As SDXL's own VAE does. Norms bring sums of that size back, so that float32 gives a picture."""
-    stack = family_named("sdxl").load_vae(tiny_sdxl, Loading(torch.float32, CPU)).to(dtype=torch.float16)
+    stack = load_family("sdxl").load_vae(tiny_sdxl, LoadOptions(torch.float32, CPU)).to(dtype=torch.float16)
     stack.vae.decoder.conv_in.weight.data.mul_(3e4)
     latent = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(1)) * 4
     assert not torch.isfinite(stack.decode(latent[None])).all()
-    decoder = Decoder(lambda: stack, model(), CPU)
+    decoder = SampleDecoder(lambda: stack, model(), CPU)
     with decoder.on_card():
         found = [decoder.decode(latent) for _ in range(2)]
         assert not torch.isfinite(decoder.decode(latent * torch.nan)).any()
@@ -179,19 +179,19 @@ def test_a_run_by_turns_and_in_tiles_draws_the_same_pictures(
 @pytest.mark.parametrize("turns", [False, True])
 def test_the_decoder_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch, turns: bool, tiled: bool) -> None:
     """On a device other than the CPU the denoiser leaves it with turns alone, and the VAE has tiles with tiled."""
-    own = code.load_vae(BaseModelFiles(DEMO), Loading(torch.float32, CPU))
+    own = code.load_vae(BaseModelFiles(DEMO), LoadOptions(torch.float32, CPU))
     made, left = model(), []
 
     @contextmanager
     def leaving(denoiser: nn.Module, device: torch.device) -> Iterator[None]:
-        with away(denoiser, CPU):
+        with offloaded(denoiser, CPU):
             left.append(denoiser[0].weight.untyped_storage().nbytes() == 0)
             yield
 
-    monkeypatch.setattr(decoder, "away", leaving)
+    monkeypatch.setattr(sample_decoder, "offloaded", leaving)
     # without a GPU every part stays where it is
     monkeypatch.setattr(type(own), "to", lambda self, *given, **named: self)
-    turned = Decoder(lambda: own, made, torch.device("meta"), turns=turns, tiled=tiled)
+    turned = SampleDecoder(lambda: own, made, torch.device("meta"), turns=turns, tiled=tiled)
     with turned.on_card():
         picture = turned.decode(own.encode(smooth(96))[0])
     assert picture.shape == (3, 96, 96) and left == [True] * turns

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from backend.families.flux.facts import FACTS, MEMORY
-from backend.memory.exclusive_device import away
-from backend.models.families import family_named
+from backend.memory.exclusive_device import offloaded
+from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.make_estimate import WORKSPACE
 from backend.plan.memory.parts import denoiser_of, trained_layers
@@ -67,7 +67,7 @@ def test_weights_that_are_away_leave_the_card(card: torch.device) -> None:
     model = torch.nn.Linear(4096, 4096, device=card, dtype=torch.bfloat16).requires_grad_(False)
     x = torch.randn(2, 4096, device=card, dtype=torch.bfloat16)
     before, held = model(x), torch.cuda.memory_allocated(card)
-    with away(model, card):
+    with offloaded(model, card):
         assert torch.cuda.memory_allocated(card) <= held - 2 * 4096 * 4096
     assert torch.equal(model(x), before)
 
@@ -80,8 +80,8 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     card: torch.device, double: int, single: int, side: int, batch: int, rank: int, checkpointing: bool
 ) -> None:
     from backend.lora.inject import find_targets, inject
-    from backend.shapes import attention
-    from backend.shapes.runtime import ShapeRuntime
+    from backend.shapes import attention_routes
+    from backend.shapes.shape_runtime import ShapeRuntime
     from tests.tiny.kept import empty_flux
 
     gc.collect()
@@ -96,7 +96,7 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     if checkpointing:
         model.enable_gradient_checkpointing()
     optimizer = torch.optim.AdamW(lora.parameters(), fused=True)
-    shapes = ShapeRuntime("off", None, None, 512, attention.choose("sdpa", card, torch.bfloat16))
+    shapes = ShapeRuntime("off", None, None, 512, attention_routes.choose_route("sdpa", card, torch.bfloat16))
     words = {
         "prompt_embeds": torch.zeros(512, 4096, device=card, dtype=torch.bfloat16),
         "pooled": torch.zeros(768, device=card, dtype=torch.bfloat16),
@@ -106,7 +106,7 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     for _ in range(2):
         sigma = torch.full((batch,), 0.5, device=card)
         with torch.autocast("cuda", torch.bfloat16):
-            out = family_named("flux").predict(model.train(), latents, sigma, [words] * batch, 1.0, shapes)
+            out = load_family("flux").predict(model.train(), latents, sigma, [words] * batch, 1.0, shapes)
         torch.stack([x.square().mean() for x in out]).mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from backend.memory.heap import let_segments_grow
+from backend.memory.allocators import use_expandable_segments
 
 ROOT = Path(__file__).resolve().parents[2]
 _KEPT = """
 import psutil, sys
-from backend.memory.heap import give_back_large
+from backend.memory.allocators import lower_mmap_threshold
 if sys.argv[1] == "set":
-    give_back_large()
+    lower_mmap_threshold()
 held = lambda: psutil.Process().memory_info().rss
 large = b"1" * (30 << 20)  # glibc learns from its end that 30 MB may lie in the heap
 del large
@@ -41,19 +41,19 @@ def test_large_pieces_go_back_to_the_system_when_they_are_freed() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has it on Linux alone")
 def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise() -> None:
     found: dict[str, str] = {}
-    let_segments_grow(found)
+    use_expandable_segments(found)
     assert found == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    let_segments_grow(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
+    use_expandable_segments(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
     assert own == {"PYTORCH_ALLOC_CONF": "backend:native"}
 
 
 def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:
     code = """
 import gc
-from backend.memory.heap import libraries_loaded
+from backend.memory.allocators import imports_without_gc
 searches = []
 gc.callbacks.append(lambda phase, info: searches.append(phase))
-with libraries_loaded():
+with imports_without_gc():
     import torch
 assert not searches and gc.get_freeze_count() > 50_000, (len(searches), gc.get_freeze_count())
 class Ring:
@@ -63,7 +63,7 @@ ring.own = ring
 del ring
 assert gc.isenabled() and gc.collect() > 0
 held = gc.get_freeze_count()
-with libraries_loaded():
+with imports_without_gc():
     later = [[] for _ in range(1000)]
 assert gc.get_freeze_count() == held
 """

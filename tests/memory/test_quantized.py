@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from backend.lora.inject import inject
-from backend.memory.formats import dequantize, quantize
-from backend.memory.products import MIN_ROWS
-from backend.memory.quantized import QuantizedLinear, quantize_layer, quantized_layers
+from backend.memory.quantized_formats import dequantize, quantize
+from backend.memory.quantized_linear import QuantizedLinear, quantize_layer, quantized_layers
+from backend.memory.quantized_matmul import MIN_ROWS
 from backend.plan.memory import weight_bytes as sizes
 
 WAYS = [("fp8", "bf16"), ("fp8", "fp8"), ("int8", "bf16"), ("int8", "int8"), ("nf4", "bf16")]
@@ -95,7 +95,7 @@ def test_bytes_are_as_the_arithmetic_says(kind: str) -> None:
 def test_a_large_layer_is_quantised_in_pieces_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(80, 48)
     whole = {kind: quantize(weight, kind) for kind in sizes.FORMATS}
-    monkeypatch.setattr("backend.memory.formats._AT_ONCE", 1600)
+    monkeypatch.setattr("backend.memory.quantized_formats._AT_ONCE", 1600)
     for kind, (numbers, scale) in whole.items():
         pieces = quantize(weight, kind)
         assert torch.equal(numbers.view(torch.int8), pieces[0].view(torch.int8)) and torch.equal(scale, pieces[1])
@@ -165,10 +165,10 @@ def test_compiled_nothing_dequantised_is_kept_for_the_backward(kind: str, comput
 @pytest.mark.parametrize(("kind", "compute"), WAYS)
 @pytest.mark.parametrize("rows", [8, 77, 4608])
 def test_on_a_card_compiled_and_eager_agree_with_the_real_layer(kind: str, compute: str, rows: int) -> None:
-    from backend.memory.support import missing
+    from backend.memory.quantization_support import quantization_problem
 
-    if missing(kind, compute, torch.device("cuda")):
-        pytest.skip(missing(kind, compute, torch.device("cuda")))
+    if quantization_problem(kind, compute, torch.device("cuda")):
+        pytest.skip(quantization_problem(kind, compute, torch.device("cuda")))
     torch._dynamo.reset()
     torch.manual_seed(0)
     real = nn.Linear(512, 1024).to("cuda", torch.bfloat16).requires_grad_(False)

@@ -11,7 +11,7 @@ import torch
 
 from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
-from backend.memory import support
+from backend.memory import quantization_support
 from backend.runs.folder import Run
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, train_here
@@ -86,7 +86,7 @@ def test_cards_without_8_bit_products_are_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "the card")
-    found = support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
+    found = quantization_support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
     assert [p.path for p in found] == (["memory.base_compute"] if said else [])
     assert all(said in p.text and "bf16" in p.remedy for p in found)
 
@@ -102,5 +102,5 @@ def test_fp8_that_an_older_card_can_not_compile_is_told(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GeForce RTX 3060")
     cfg = Config.model_validate({"memory": {"base_quantization": kind}, "compile": {"compile": True}})
-    found = support.slower(cfg, torch.device("cuda"))
+    found = quantization_support.fp8_compile_warnings(cfg, torch.device("cuda"))
     assert len(found) == told and all("RTX 3060" in p.text and "int8" in p.remedy for p in found)

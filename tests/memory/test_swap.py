@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from backend.memory.block_tracker import Travel
+from backend.memory.block_swap import BlockSwap
+from backend.memory.block_tracker import BlockTracker
 from backend.memory.host_block import HostBlock, host_memory
-from backend.memory.swap import Swap
 from backend.plan.memory.swap import device_bytes, moved_per_batch, swapped_blocks
 from tests.tiny.blocks import Counting, Stack
 from tests.tiny.swapping import Training, sparse_lora
@@ -93,13 +93,13 @@ def test_linear_layers_left_out_train_the_same() -> None:
 
 def test_a_backward_without_its_hook_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the other tests rest on: weights that are not brought back make NaN, or the loss of other weights."""
-    monkeypatch.setattr(Travel, "_before_backward", lambda self, position, gradient: None)
+    monkeypatch.setattr(BlockTracker, "_before_backward", lambda self, position, gradient: None)
     losses, _ = unswapped(8, 3)
     assert Training(4).run(8, 3) != losses
 
 
 def test_a_forward_without_its_hook_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Travel, "_before", lambda self, *_: None)
+    monkeypatch.setattr(BlockTracker, "_before", lambda self, *_: None)
     assert all(loss != loss for loss in Training(5, ring=2).run(2))
 
 
@@ -193,7 +193,7 @@ def test_any_format_stride_and_sharing() -> None:
 
     wanted = outputs()
     strides = [block.turned.stride() for block in model]
-    swap = Swap(nn.ModuleDict({"stack": model}), {"mixed": model}, 4, CPU, poison=True)
+    swap = BlockSwap(nn.ModuleDict({"stack": model}), {"mixed": model}, 4, CPU, poison=True)
     for _ in range(2):
         found = outputs()
         assert torch.equal(found[0], wanted[0])

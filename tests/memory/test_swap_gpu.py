@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from backend.memory.block_swap import BlockSwap
 from backend.memory.host_block import _pin, _unpin
-from backend.memory.swap import Swap
 from tests.tiny.blocks import Stack, lists
 from tests.tiny.swapping import Training
 
@@ -35,7 +35,7 @@ def test_inductor_in_bf16() -> None:
 
 
 def test_a_copy_that_is_not_waited_for_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backend.memory.ring import Ring
+    from backend.memory.swap_ring import Ring
 
     monkeypatch.setattr(Ring, "wait", lambda self, index: None)
     losses = Training(5, device="cuda").run(3)
@@ -55,7 +55,7 @@ def test_swapped_weights_are_pinned_and_never_on_the_card() -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    swap = Swap(stack, lists(stack), 8, torch.device("cuda"))
+    swap = BlockSwap(stack, lists(stack), 8, torch.device("cuda"))
     facts = swap.facts
     assert facts.pinned == facts.host == 8 * size and facts.rate > 1e9
     # What is pinned can't be pinned again. (Tensor.is_pinned said no on a card whose copies ran at 54 GB/s.)
@@ -74,7 +74,7 @@ def test_the_pinned_limit_holds_and_the_rest_is_told() -> None:
     x = torch.randn(4, 2048)
     wanted = stack(x)
     size = stack.firsts[0].weight.numel() * 4
-    swap = Swap(stack, lists(stack), 8, torch.device("cuda"), pinned_limit_gb=3.5 * size / 1e9)
+    swap = BlockSwap(stack, lists(stack), 8, torch.device("cuda"), pinned_limit_gb=3.5 * size / 1e9)
     assert swap.facts.pinned == 3 * size
     assert any("could not be pinned" in line for line in swap.facts.lines())
     for _ in range(2):

@@ -19,8 +19,8 @@ from backend.base.errors import Refused
 from backend.families.files.headers import Unreadable, read_header
 from backend.families.table import family
 from backend.latents.identity import file_identity
-from backend.lora.contents import inspect_lora
-from backend.lora.keys import Names
+from backend.lora.comfyui_keys import LayerNames
+from backend.lora.file_contents import inspect_lora
 from gui.run_routes import safetensors_metadata
 
 DEEP = b'{"a":' * 200_000
@@ -65,7 +65,7 @@ def test_a_broken_header_is_refused_by_name_by_all_that_read_one(header: Any, sa
     with pytest.raises(Unreadable, match=re.escape(said)):
         read_header(path)
     with pytest.raises(Refused, match=r"it\.safetensors .*" + re.escape(said)):
-        inspect_lora(path, Names({}))
+        inspect_lora(path, LayerNames({}))
     with pytest.raises(ValueError, match=r"it\.safetensors .*" + re.escape(said)):
         safetensors_metadata(path)
     assert said in family("flux").check_base_model(path)[0].text
@@ -76,7 +76,7 @@ def test_tensors_behind_the_end_of_the_file_are_missing_bytes(tmp_path: Path) ->
     path = written(tmp_path / "it.safetensors", {"x": entry(2**62, 2**62 + 16)})
     assert read_header(path).missing_bytes == 2**62 + 16 - 64
     with pytest.raises(Refused, match=r"it\.safetensors is cut short"):
-        inspect_lora(path, Names({}))
+        inspect_lora(path, LayerNames({}))
 
 
 NUMBERS = st.one_of(st.integers(-20, 80), st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=2))

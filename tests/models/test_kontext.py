@@ -24,18 +24,19 @@ from backend.dataset.scan_state import FolderSpec
 from backend.families.spec import Controls
 from backend.families.table import family
 from backend.latents.cache import pixels_of
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
 from backend.runs.folder import Run
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
-from tests.models.test_single_files import flux_files
 from tests.tiny import comfy_maps
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
+from tests.tiny.single_files import flux_files
+from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
-predict = family_named("flux").predict
+predict = load_family("flux").predict
 
 CONTROLS = [(8, 8), (6, 10), (8, 12), (4, 4)]
 
@@ -217,7 +218,7 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, image_folder: Path, 
     path = image_folder / "picture_0.png"
     pipeline = FluxKontextPipeline.from_pretrained(base)
     theirs = drawn_by(pipeline, path, guidance_scale=2.0, num_inference_steps=3, max_sequence_length=32)
-    code, loading = family_named("flux_kontext"), Loading(torch.float32, torch.device("cpu"))
+    code, loading = load_family("flux_kontext"), LoadOptions(torch.float32, torch.device("cpu"))
     prompt = SamplePrompt(
         prompt="a red ring", width=64, height=64, seed=3, steps=3, guidance_scale=2.0, control_image=str(path)
     )

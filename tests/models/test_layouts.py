@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from backend.families.files.base_model import SHIPPED, BaseModelFiles
 from backend.families.files.layouts.rules import UnknownNames
 from backend.families.files.parts import Part
 from backend.families.table import LAYOUTS, family
-from backend.models.common.sources import open_part
+from backend.models.common.tensor_sources import open_part
 from tests.tiny import originals
+from tests.tiny.published_files import DIFFERS, golden
 
 # the families' own parts; CLIP as all that read it together have it
 FLUX, VAE, T5 = (family("flux").part(name) for name in ("transformer", "vae", "text_encoder_2"))
@@ -171,19 +171,6 @@ def test_only_the_asked_bytes_are_read(tmp_path: Path) -> None:
     assert torch.equal(lazy.read(), whole[128:256])
 
 
-def golden(name: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The names and shapes of a published file, from its makers' code (golden/make_golden.py)."""
-    listed = json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text(encoding="utf-8"))["tensors"]
-    out = {}
-    for key, shape in listed.items():
-        found = re.search(r"\{(\d+)-(\d+)\}", key)
-        numbers = range(int(found[1]), int(found[2]) + 1) if found else [None]
-        for number in numbers:
-            name = key if found is None else key[: found.start()] + str(number) + key[found.end() :]
-            out[name] = ("BF16", tuple(shape))
-    return out
-
-
 def model_shapes(cls_name: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the real model of that config, without weights."""
     import diffusers
@@ -204,17 +191,6 @@ def model_shapes(cls_name: str, config: dict[str, Any]) -> dict[str, tuple[int, 
 
 
 # What published models of a class differ in from the one whose config we ship.
-DIFFERS: dict[str, dict[str, Any]] = {
-    "flux1-schnell": {"guidance_embeds": False},
-    "sd3_medium": {"pos_embed_max_size": 192, "dual_attention_layers": [], "qk_norm": None},
-    "sd3.5_large": {
-        "num_layers": 38,
-        "num_attention_heads": 38,
-        "caption_projection_dim": 2432,
-        "pos_embed_max_size": 192,
-        "dual_attention_layers": [],
-    },
-}
 
 PUBLISHED = [
     ("flux1-dev", "flux", "transformer"),

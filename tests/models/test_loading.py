@@ -18,11 +18,11 @@ from transformers import CLIPTextModel, T5EncoderModel
 
 from backend.base.errors import Refused
 from backend.families.flux.facts import FACTS
-from backend.memory.formats import quantize
-from backend.memory.quantized import QuantizedLinear
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
-from backend.models.common.sources import file_tensors
+from backend.memory.quantized_formats import quantize
+from backend.memory.quantized_linear import QuantizedLinear
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import file_tensors
+from backend.models.common.weight_loading import load_part
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def load(base: Path, name: str, dtype: torch.dtype = torch.float32, **how: Any) -> Any:
-    return load_part(CLASSES[name], base, FACTS.part(name), Loading(dtype, CPU, **how))
+    return load_part(CLASSES[name], base, FACTS.part(name), LoadOptions(dtype, CPU, **how))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -146,11 +146,11 @@ import json, os, sys, resource, torch
 from pathlib import Path
 from diffusers import FluxTransformer2DModel
 from backend.families.flux.facts import FACTS
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.weight_loading import load_part
 
 def load(base, dtype, quantize):
-    loading = Loading(getattr(torch, dtype), torch.device("cpu"), quantize=quantize)
+    loading = LoadOptions(getattr(torch, dtype), torch.device("cpu"), quantize=quantize)
     return load_part(FluxTransformer2DModel, base, FACTS.part("transformer"), loading)
 
 def measured(dtype, quantize):
@@ -242,7 +242,7 @@ def test_what_swap_keeps_on_the_host_is_told_by_module_path(tiny_flux: Path) -> 
         asked.add(path)
         return path.startswith("transformer_blocks.1.")
 
-    loading = Loading(torch.float32, torch.device("meta"), quantize=None, host=host)
+    loading = LoadOptions(torch.float32, torch.device("meta"), quantize=None, host=host)
     model = load_part(FluxTransformer2DModel, tiny_flux, FACTS.part("transformer"), loading)
     on_host = {name for name, value in model.named_parameters() if not value.is_meta}
     assert on_host == {n for n, _ in model.named_parameters() if n.startswith("transformer_blocks.1.")}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
@@ -12,24 +10,7 @@ from torch import Tensor
 
 from backend.families.table import LAYOUTS
 from tests.tiny import originals
-
-
-def wan(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A VAE as Wan-Video/Wan2.1 names it."""
-    inner = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3", "conv2": "residual.6"}
-    out = {}
-    for name, value in state.items():
-        new = name.replace("post_quant_conv", "conv2").replace("quant_conv", "conv1")
-        new = new.replace("coder.conv_in", "coder.conv1").replace("coder.norm_out", "coder.head.0")
-        new = new.replace("coder.conv_out", "coder.head.2").replace("encoder.down_blocks", "encoder.downsamples")
-        new = re.sub(r"mid_block\.resnets\.(\d)", lambda m: f"middle.{2 * int(m[1])}", new)
-        new = new.replace("mid_block.attentions.0", "middle.1").replace("conv_shortcut", "shortcut")
-        new = re.sub(r"up_blocks\.(\d)\.resnets\.(\d)", lambda m: f"upsamples.{4 * int(m[1]) + int(m[2])}", new)
-        new = re.sub(r"up_blocks\.(\d)\.upsamplers\.0", lambda m: f"upsamples.{4 * int(m[1]) + 3}", new)
-        if re.search(r"samples\.\d+\.|middle\.[02]\.", new):
-            new = re.sub(r"\.(norm1|conv1|norm2|conv2)\.", lambda m: f".{inner[m[1]]}.", new)
-        out[new] = value
-    return out
+from tests.tiny.originals import wan
 
 
 def header(state: dict[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -2,81 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from diffusers import FluxTransformer2DModel, UNet2DConditionModel
+from diffusers import FluxTransformer2DModel
 
 from backend.config.schema import Config
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from tests.tiny import originals
 from tests.tiny.training import config, events, lora_of, train_here
+from tests.tiny.single_files import flux_files, tiny_unet, words
+from tests.tiny.training import config, events, lora_of, start
 
 CPU = torch.device("cpu")
-
-
-def words(tokenizer: Path) -> int:
-    from transformers import AutoTokenizer
-
-    return len(AutoTokenizer.from_pretrained(tokenizer))
-
-
-def flux_files(tiny_flux: Path, where: Path) -> dict[str, str]:
-    """The settings of [model] that give a tiny FLUX as ComfyUI's users have it: four files, two tokenizer folders."""
-    clip, t5 = (originals.clip(words(tiny_flux / "tokenizer")), originals.t5(words(tiny_flux / "tokenizer_2")))
-    for name in ("tokenizer", "tokenizer_2"):
-        shutil.copytree(tiny_flux / name, where / name)
-    transformer = originals.bfl(originals.flux_transformer(latent=4).state_dict())
-    files = {
-        "base_model": originals.write(where / "flux1-dev.safetensors", transformer),
-        "vae": originals.write(where / "ae.safetensors", originals.ldm_vae(originals.autoencoder(4).state_dict())),
-        "text_encoder": originals.write(where / "clip_l.safetensors", originals.hf_clip(clip.state_dict())),
-        "text_encoder_2": originals.write(
-            where / "t5xxl_fp8_e4m3fn_scaled.safetensors", originals.in_fp8(originals.t5_file(t5.state_dict()))
-        ),
-        "tokenizer": where / "tokenizer",
-        "tokenizer_2": where / "tokenizer_2",
-    }
-    return {name: str(path) for name, path in files.items()}
-
-
-def tiny_unet(kind: str) -> Any:
-    """A UNet of two layers a level with 64 channels a head, as the original layouts know them."""
-    common = {"layers_per_block": 2, "norm_num_groups": 32, "sample_size": 16}
-    if kind == "sd15":
-        return originals.tiny(
-            lambda: UNet2DConditionModel(
-                block_out_channels=(32, 32, 64, 64),
-                down_block_types=(*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
-                up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
-                attention_head_dim=8,
-                cross_attention_dim=64,
-                **common,
-            )
-        )
-    return originals.tiny(
-        lambda: UNet2DConditionModel(
-            block_out_channels=(32, 64, 128),
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-            transformer_layers_per_block=(1, 2, 2),
-            attention_head_dim=(1, 1, 2),
-            cross_attention_dim=64 + 128,
-            use_linear_projection=True,
-            addition_embed_type="text_time",
-            addition_time_embed_dim=256,
-            projection_class_embeddings_input_dim=128 + 6 * 256,
-            **common,
-        )
-    )
 
 
 def checkpoint(kind: str, tokenizers: Path, where: Path) -> tuple[dict[str, str], Any]:
@@ -138,7 +83,7 @@ def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.Fixt
     )
     row = family(kind)
     assert row.check_base_model(base) == []
-    loaded = family_named(row.name).load_denoiser(base, Loading(torch.float32, CPU))
+    loaded = load_family(row.name).load_denoiser(base, LoadOptions(torch.float32, CPU))
     assert loaded.state_dict().keys() == unet.state_dict().keys()
     assert all(torch.equal(value, unet.state_dict()[name]) for name, value in loaded.state_dict().items())
     for key in ("block_out_channels", "cross_attention_dim", "attention_head_dim", "use_linear_projection"):
@@ -224,7 +169,7 @@ def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> Non
 
 
 def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
-    code = family_named("flux")
+    code = load_family("flux")
 
     model = flux_files(tiny_flux, tmp_path / "files")
     schnell = originals.write(

@@ -18,8 +18,8 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.headers import Unreadable, read_header
 from backend.families.table import family
 from backend.plan.base_model_check import check
-from tests.models.test_layouts import golden
 from tests.tiny import originals
+from tests.tiny.published_files import golden
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1}

@@ -19,7 +19,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.shift import ShiftLine
 from backend.families.table import family
 from backend.memory.seeds import generator
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.objectives import flow
 from backend.objectives.base import Distance
 from backend.objectives.choose import objective_of
@@ -203,7 +203,7 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     made = []
     for name, base, more in (("flux", tiny_flux, {}), ("sdxl", tiny_sdxl, {"prediction_type": "v_prediction", **own})):
         cfg = Config.model_validate({"model": {"family": name}, "timesteps": times, "loss": {**loss, **more}, **step})
-        made.append(objective_of(cfg, family(name), family_named(name), BaseModelFiles.at(base)))
+        made.append(objective_of(cfg, family(name), load_family(name), BaseModelFiles.at(base)))
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
     drawn |= {"line": ShiftLine()}
@@ -227,7 +227,7 @@ def test_the_shift_by_size_is_that_of_the_folders_own_scheduler(tiny_qwen_image:
     row = family("qwen_image")
     shifts = []
     for base in (tiny_qwen_image, folder):
-        objective = objective_of(cfg, row, family_named(row.name), BaseModelFiles.at(base))
+        objective = objective_of(cfg, row, load_family(row.name), BaseModelFiles.at(base))
         shifts.append(objective.draw.line.shift(8192))
         # the last of a sample's levels is stretched to the scheduler's end, and the others with it
         middle, last = (1 - flow.shifted(torch.tensor(share / 3), shifts[-1]) for share in (2, 1))

@@ -12,14 +12,14 @@ from rich.console import Console
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
 from backend.families.flux.facts import FACTS
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.plan.make_plan import fitting_size, plan_for
 from backend.plan.terminal import render
 from backend.plan.texts import token_counter
 from tests.tiny.plan_items import FLUX, TEN_SIZES, config, finding, kinds, plan_of, scan_of
 
-code = family_named("flux")
+code = load_family("flux")
 
 
 def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
@@ -221,7 +221,7 @@ def test_token_counts_are_the_encoders_own(tiny_flux: Path) -> None:
     count = token_counter(tiny_flux, FACTS)
     assert count is not None
     captions = ["", "a red ring", "two blue squares and a dot", "Größe, 猫!", "a " * 40]
-    stack = code.load_text(tiny_flux, Loading(torch.float32, torch.device("cpu")))
+    stack = code.load_text(tiny_flux, LoadOptions(torch.float32, torch.device("cpu")))
     lengths = [int(encoded["length"]) for encoded in stack.encode(captions, 128)]
     assert [count(caption) for caption in captions] == lengths
 

@@ -10,8 +10,8 @@ from backend.config.load import parse
 from backend.families.sd15.facts import FACTS as SD15
 from backend.families.sdxl.facts import FACTS as SDXL
 from backend.families.table import family
-from backend.memory.swap import swapped_paths
-from backend.models.families import family_named
+from backend.memory.block_swap import swapped_paths
+from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_card
@@ -112,7 +112,7 @@ def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config:
     model = empty_unet(config)
     shapes = {path: tuple(p.shape) for path, p in model.named_parameters()}
     parts = Parts(denoiser_of(shapes, family(name)), shapes, {}, 0, 128)
-    order = family_named(name).running_order(model)
+    order = load_family(name).running_order(model)
     for count in range(1, len(order["block"])):
         given = parse(
             {"model": {"family": name}, "compile": {"shape_mode": "off"}, "memory": {"blocks_to_swap": count}}

@@ -8,14 +8,14 @@ import copy
 import pytest
 import torch
 
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
-from backend.models.families import family_named
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.models.family_classes import load_family
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.shapes import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
 
-block_lists = family_named("flux").block_lists
+block_lists = load_family("flux").block_lists
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -65,7 +65,7 @@ def truth(model32: torch.nn.Module) -> tuple:
     return reference(model32, make_batch(SIZES, WORDS).to("cuda", torch.float32))
 
 
-def static(route: attention.Route) -> ShapeRuntime:
+def static(route: attention_routes.Route) -> ShapeRuntime:
     shapes = ShapeRuntime("static", 120, text_length=64, route=route)
     shapes.pad_fill = 1e3
     return shapes
@@ -78,7 +78,7 @@ def test_float32_routes_are_exact(model32: torch.nn.Module, truth: tuple, name: 
     if checkpointing:
         model32.enable_gradient_checkpointing()
     try:
-        found = run(model32, batch, static(attention.choose(name, CUDA, torch.float32)))
+        found = run(model32, batch, static(attention_routes.choose_route(name, CUDA, torch.float32)))
     finally:
         model32.disable_gradient_checkpointing()
     assert_equal_runs(found, truth)
@@ -89,7 +89,7 @@ def test_float32_routes_are_exact(model32: torch.nn.Module, truth: tuple, name: 
 def test_half_precision_routes_are_as_close_as_the_unpadded_run(
     model32: torch.nn.Module, truth: tuple, name: str, checkpointing: bool
 ) -> None:
-    why = attention.missing(name, CUDA, torch.bfloat16)
+    why = attention_routes.route_problem(name, CUDA, torch.bfloat16)
     if why is not None:
         pytest.skip(why)
     model = copy.deepcopy(model32).to(torch.bfloat16)
@@ -97,20 +97,20 @@ def test_half_precision_routes_are_as_close_as_the_unpadded_run(
         model.enable_gradient_checkpointing()
     batch = make_batch(SIZES, WORDS).to("cuda", torch.bfloat16)
     bare = errors(reference(model, batch), truth)
-    padded = errors(run(model, batch, static(attention.choose(name, CUDA, torch.bfloat16))), truth)
+    padded = errors(run(model, batch, static(attention_routes.choose_route(name, CUDA, torch.bfloat16))), truth)
     # Two roundings of the same size, summed in another order: a tenth is their noise, a leak would be far above it.
     assert padded[0] <= 1.1 * bare[0] and padded[1] <= 1.1 * bare[1], (padded, bare)
 
 
 @pytest.mark.parametrize("name", HALF_ROUTES)
 def test_compiled_route_is_one_graph_a_class(model32: torch.nn.Module, name: str) -> None:
-    why = attention.missing(name, CUDA, torch.bfloat16)
+    why = attention_routes.route_problem(name, CUDA, torch.bfloat16)
     if why is not None:
         pytest.skip(why)
     torch._dynamo.reset()
     model = copy.deepcopy(model32).to(torch.bfloat16)
     batch = make_batch(SIZES, WORDS).to("cuda", torch.bfloat16)
-    shapes = static(attention.choose(name, CUDA, torch.bfloat16))
+    shapes = static(attention_routes.choose_route(name, CUDA, torch.bfloat16))
     eager = run(model, batch, shapes)
     telemetry = Telemetry().start()
     report = compile_model(model, block_lists(model), fullgraph=True, dynamic="false")
@@ -127,6 +127,6 @@ def test_compiled_route_is_one_graph_a_class(model32: torch.nn.Module, name: str
 
 def test_auto_takes_the_fastest_that_works() -> None:
     hopper = torch.cuda.get_device_capability()[0] == 9
-    usable = attention.missing("fa4", CUDA, torch.bfloat16) is None
+    usable = attention_routes.route_problem("fa4", CUDA, torch.bfloat16) is None
     wanted = "fa4" if hopper and usable else "sdpa"
-    assert attention.choose("auto", CUDA, torch.bfloat16).name == wanted
+    assert attention_routes.choose_route("auto", CUDA, torch.bfloat16).name == wanted

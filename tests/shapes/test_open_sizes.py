@@ -9,20 +9,20 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import Mod
 
 from backend.compile.telemetry import Telemetry
-from backend.models.families import family_named
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.models.family_classes import load_family
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 
 def leaves(tokens: int, width: int = 16) -> list[torch.Tensor]:
     return [torch.randn(1, tokens, 2, width, requires_grad=True) for _ in range(3)]
 
 
-def open_route() -> attention.Route:
-    route = attention.MaskedSdpa()
+def open_route() -> attention_routes.Route:
+    route = attention_routes.MaskedSdpa()
     route.open_sizes()
     return route
 
@@ -31,12 +31,12 @@ def test_unpadded_rows_of_open_sizes_are_plain_attention() -> None:
     """Through our operator, to keys of another number too (text of a UNet), outputs and gradients."""
     route, found = open_route(), leaves(20)
     wanted = [x.detach().clone().requires_grad_() for x in found]
-    for (q, k, v), attend in ((found, route.plain), (wanted, attention.plain_attention)):
+    for (q, k, v), attend in ((found, route.plain), (wanted, attention_routes.plain_attention)):
         attend(q, k[:, :5], v[:, :5]).square().sum().backward()
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-6)
     odd = leaves(20, width=12)
-    torch.testing.assert_close(route.plain(*odd), attention.plain_attention(*odd), rtol=0, atol=0)
+    torch.testing.assert_close(route.plain(*odd), attention_routes.plain_attention(*odd), rtol=0, atol=0)
 
 
 @torch._inductor.config.patch(force_disable_caches=True)  # what is asked here is no part of a cache's key
@@ -53,7 +53,7 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
     usual = lowering._maybe_layout_constraints[kernel]
     monkeypatch.setitem(lowering._maybe_layout_constraints, kernel, asked)
     graphs = []
-    for attend in (attention.plain_attention, open_route().plain):
+    for attend in (attention_routes.plain_attention, open_route().plain):
         torch._dynamo.reset()
         counting = Telemetry().start()
         compiled = torch.compile(lambda *given, attend=attend: attend(*given))
@@ -70,13 +70,13 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
 @pytest.mark.gpu
 def test_on_a_card_a_graph_a_class_serves_all_sizes() -> None:
     """By inductor, in bf16: 4096, 4050 and 4092 image tokens beside 40 of text: some rows are a multiple of 8 long."""
-    from backend.compile.helper import compile_model
+    from backend.compile.model_compiler import compile_model
     from tests.shapes.test_gpu_routes import wide_denoiser
     from tests.tiny.shapes import make_batch
 
     device = torch.device("cuda")
     model = wide_denoiser().to(device, torch.bfloat16)
-    route = attention.choose("sdpa", device, torch.bfloat16)
+    route = attention_routes.choose_route("sdpa", device, torch.bfloat16)
     shapes = ShapeRuntime("dynamic", route=route, longest=4200)
     shapes.expect_graphs("auto", device, torch.bfloat16)
     telemetry = Telemetry().start()

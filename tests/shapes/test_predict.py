@@ -5,15 +5,15 @@ import torch
 
 from backend.models.common.attention import JointAttention
 from backend.models.common.tokens import pack_latent, unpack_latent
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.models.flux.denoiser import rope_of
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import denoiser_with_lora, make_batch, relative
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
-sampling_sigmas = family_named("flux").sampling_sigmas
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
+sampling_sigmas = load_family("flux").sampling_sigmas
 
 
 def diffusers_forward(model: torch.nn.Module, batch, guidance: float) -> list[torch.Tensor]:

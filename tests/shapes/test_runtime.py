@@ -7,9 +7,9 @@ import torch
 
 from backend.config.load import parse
 from backend.dataset.scan import scan_dataset
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.make_plan import plan_for
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 
 
 def planned(tiny_flux: Path, images: Path, **compile_settings) -> tuple:
@@ -70,12 +70,12 @@ def test_only_graphs_of_open_sizes_leave_out_what_a_fusion_gains() -> None:
 
     model = denoiser_with_lora()
     for shapes in (ShapeRuntime("dynamic"), ShapeRuntime("static", 32), ShapeRuntime("dynamic"), ShapeRuntime("off")):
-        shapes.install(model, family_named("flux").install)
+        shapes.install(model, load_family("flux").install)
         assert torch._inductor.config.triton.mix_order_reduction_non_strict_mode is (shapes.mode == "dynamic")
 
 
 def test_syncs_are_not_counted_on_a_cpu() -> None:
-    from backend.compile.syncs import counted_syncs
+    from backend.compile.device_syncs import counted_syncs
 
     with counted_syncs(torch.device("cpu")) as syncs:
         torch.ones(1).item()
@@ -83,7 +83,7 @@ def test_syncs_are_not_counted_on_a_cpu() -> None:
 
 
 def test_a_run_on_a_cpu_writes_no_count_of_waits() -> None:
-    from backend.compile.syncs import SyncSampler
+    from backend.compile.device_syncs import SyncSampler
 
     sampler = SyncSampler(torch.device("cpu"))
     for _ in range(SyncSampler.FIRST):
@@ -93,7 +93,7 @@ def test_a_run_on_a_cpu_writes_no_count_of_waits() -> None:
 
 @pytest.mark.gpu
 def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
-    from backend.compile.syncs import SyncSampler
+    from backend.compile.device_syncs import SyncSampler
 
     sampler = SyncSampler(torch.device("cuda"))
     value, told = torch.ones(1, device="cuda"), []
@@ -107,10 +107,10 @@ def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
 
 @pytest.mark.gpu
 def test_syncs_of_a_step_are_counted_and_predict_makes_none() -> None:
-    from backend.compile.syncs import counted_syncs
+    from backend.compile.device_syncs import counted_syncs
     from tests.tiny.shapes import denoiser_with_lora, make_batch
 
-    model, predict = denoiser_with_lora().cuda(), family_named("flux").predict
+    model, predict = denoiser_with_lora().cuda(), load_family("flux").predict
     batch = make_batch([(8, 8), (8, 12)]).to("cuda", torch.float32)
     shapes = ShapeRuntime("static", 32)
     predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)

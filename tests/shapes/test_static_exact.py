@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.shapes import SIZES, TEXT, assert_equal_runs, denoiser_with_lora, make_batch, reference, relative, run
 
 CPU = torch.device("cpu")
@@ -25,20 +25,20 @@ def checkpointed(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     model.disable_gradient_checkpointing()
 
 
-def static(route: attention.Route | None = None, count: int = 32) -> ShapeRuntime:
+def static(route: attention_routes.Route | None = None, count: int = 32) -> ShapeRuntime:
     shapes = ShapeRuntime("static", count, text_length=TEXT, route=route)
     shapes.pad_fill = GARBAGE
     return shapes
 
 
-def routes() -> list[attention.Route]:
+def routes() -> list[attention_routes.Route]:
     """The two styles that run in float32 on the CPU; the other routes are in test_gpu_routes."""
-    return [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")]
+    return [attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")]
 
 
 @pytest.mark.parametrize("route", routes(), ids=["mask", "sink"])
 @pytest.mark.parametrize("rows", [[1], [0, 1, 2, 3]], ids=["batch1", "batch4"])
-def test_padded_equals_unpadded(model: torch.nn.Module, rows: list[int], route: attention.Route) -> None:
+def test_padded_equals_unpadded(model: torch.nn.Module, rows: list[int], route: attention_routes.Route) -> None:
     batch = make_batch([SIZES[i] for i in rows], [9, 12, 5, 7][: len(rows)])
     assert_equal_runs(run(model, batch, static(route)), reference(model, batch))
 
@@ -46,7 +46,7 @@ def test_padded_equals_unpadded(model: torch.nn.Module, rows: list[int], route: 
 @pytest.mark.parametrize("route", routes(), ids=["mask", "sink"])
 @pytest.mark.parametrize("rows", [[1], [0, 1, 2, 3]], ids=["batch1", "batch4"])
 def test_padded_equals_unpadded_with_checkpointing(
-    checkpointed: torch.nn.Module, rows: list[int], route: attention.Route
+    checkpointed: torch.nn.Module, rows: list[int], route: attention_routes.Route
 ) -> None:
     batch = make_batch([SIZES[i] for i in rows], [9, 12, 5, 7][: len(rows)])
     wanted = reference(checkpointed, batch)
@@ -76,9 +76,9 @@ def test_without_the_mask_padding_leaks(model: torch.nn.Module) -> None:
     """The counter-proof: unmasked zero padding, as the seed has it, is far from the unpadded run."""
     batch = make_batch(SIZES[:1])
 
-    class Unmasked(attention.MaskedSdpa):
+    class Unmasked(attention_routes.MaskedSdpa):
         def attend(self, q, k, v, mask):
-            return attention.plain_attention(q, k, v)
+            return attention_routes.plain_attention(q, k, v)
 
     shapes = static(Unmasked())
     shapes.pad_fill = 0.0

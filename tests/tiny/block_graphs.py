@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.memory import checkpointing
 from backend.plan.graphs import Shape, count_graphs
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 
 SIZES = [(8, 8), (8, 12), (6, 10), (12, 4), (4, 24), (10, 10), (12, 8), (6, 16)]
@@ -38,11 +38,11 @@ class Subject:
     classes: tuple[str, ...] = ("block",)
 
 
-def route_of(style: str, mode: str = "static") -> attention.Route:
+def route_of(style: str, mode: str = "static") -> attention_routes.Route:
     """The route with a mask, or that with zero keys, as a card has it for this mode."""
     if style == "mask":
-        return attention.MaskedSdpa()
-    route = attention.sink_route("sdpa", "aten", "flash")
+        return attention_routes.MaskedSdpa()
+    route = attention_routes.sink_route("sdpa", "aten", "flash")
     if mode == "dynamic":
         route.open_sizes()
     return route

@@ -27,9 +27,9 @@ from backend.lora import dora
 from backend.lora.inject import find_targets, inject
 from backend.memory.checkpointing import Recompute
 from backend.models.common.conditioning import CONTROLS
-from backend.models.families import family_named
-from backend.shapes.attention import Route
-from backend.shapes.runtime import ShapeRuntime
+from backend.models.family_classes import load_family
+from backend.shapes.attention_routes import Route
+from backend.shapes.shape_runtime import ShapeRuntime
 
 FLUX = family("flux")
 
@@ -126,7 +126,7 @@ def kept_bytes(
         words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
     with _meta_lengths(), CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        family_named(FLUX.name).predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
+        load_family(FLUX.name).predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from backend.config.layer_patterns import Size
 from backend.families.flux.facts import FACTS
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import Names, linear_layers, names_of
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
 
@@ -28,7 +28,7 @@ def trained(
     return model, lora
 
 
-def names(model: FluxTransformer2DModel | None = None) -> Names:
+def names(model: FluxTransformer2DModel | None = None) -> LayerNames:
     """What the layers of the tiny denoiser are called in files."""
     return names_of(linear_layers(model if model is not None else make_tiny_denoiser()), FACTS)
 

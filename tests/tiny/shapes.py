@@ -9,11 +9,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 
 from backend.families.flux.facts import FACTS
-from backend.models.families import family_named
-from backend.shapes.runtime import ShapeRuntime
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 
-predict = family_named("flux").predict
+predict = load_family("flux").predict
 
 # Latent sizes (h, w): 16, 24, 15 and 12 tokens.
 SIZES = [(8, 8), (8, 12), (6, 10), (12, 4)]

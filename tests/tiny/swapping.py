@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
+from backend.memory.block_swap import BlockSwap
 from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.checkpointing import set_activation_budget
-from backend.memory.swap import Swap
-from backend.models.families import family_named
-from backend.shapes.runtime import ShapeRuntime
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
 
-block_lists = family_named("flux").block_lists
-predict = family_named("flux").predict
+block_lists = load_family("flux").block_lists
+predict = load_family("flux").predict
 
 SIZES = [(6, 8), (8, 8), (8, 12), (12, 4)]
 TEXT = 12
@@ -70,7 +70,7 @@ class Training:
                 parameter.data = parameter.data.to(dtype)
         lists = block_lists(self.model)
         checkpoint(self.model, "block" if checkpointing else kind)
-        self.swap = Swap(self.model, lists, count, self.device, ring=ring, poison=poison) if count else None
+        self.swap = BlockSwap(self.model, lists, count, self.device, ring=ring, poison=poison) if count else None
         self.model.to(self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.trained, lr=0.01)

@@ -19,7 +19,7 @@ from backend.config.profiles import apply_profile
 from backend.config.schema import Config, with_values
 from backend.families.files.base_model import BaseModelFiles
 from backend.latents.identity import text_identity, vae_identity
-from backend.memory import swap_run
+from backend.memory import run_block_swap
 from backend.memory.devices import mixed_precision, weight_dtype
 from backend.objectives.choose import objective_of
 from backend.plan.make_plan import make_plan
@@ -30,6 +30,11 @@ from backend.runs.folder import Run
 from backend.shapes.runtime import ShapeRuntime
 from backend.training import assembly, gathering
 from backend.training.between_steps import BetweenSteps, ValidationSet
+from backend.shapes.shape_runtime import ShapeRuntime
+from backend.training import inputs as gathering
+from backend.training import prepare as preparing
+from backend.training.between_steps import Duties
+from backend.training.checkpoint import Position
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.encoding import encode
 from backend.training.gathering import gather, scan_dataset
@@ -166,7 +171,7 @@ def attended(world: World, cfg: Config) -> Any:
 def loaded(world: World, cfg: Config) -> Any:
     """The denoiser, the LoRA, the optimizer and the schedule that a run is made of."""
     swaps: list[Any] = []
-    swap = swap_run.Swap
+    swap = run_block_swap.Swap
 
     def swapped(*given: Any, **named: Any) -> Any:
         swaps.append((given[2], sorted(named.items())))

@@ -17,7 +17,7 @@ import backend.training.saver
 from backend.config.schema import Config
 from backend.latents.store import LatentCache
 from backend.lora.inject import Lora
-from backend.memory.decoder import Decoder
+from backend.memory.sample_decoder import SampleDecoder
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from backend.runs.state_folder import replaceable_bytes
@@ -120,7 +120,9 @@ def test_samples_or_validation_that_fail_keep_the_step_before_them(
 ) -> None:
     """A network drive that is gone when the VAE is read; any error of measuring."""
     if what == "samples":
-        monkeypatch.setattr(Decoder, "decode", at_call(1, Decoder.decode, FileNotFoundError(2, "no", "/net/vae")))
+        monkeypatch.setattr(
+            SampleDecoder, "decode", at_call(1, SampleDecoder.decode, FileNotFoundError(2, "no", "/net/vae"))
+        )
         changes = {"sampling": {"prompts": [PROMPT], "sample_every_n_steps": 2}}
     else:
         monkeypatch.setattr(
@@ -135,7 +137,9 @@ def test_samples_or_validation_that_fail_keep_the_step_before_them(
 def test_samples_that_fail_at_the_end_leave_the_finished_lora_and_say_so(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Decoder, "decode", at_call(1, Decoder.decode, RuntimeError("an unknown kernel error")))
+    monkeypatch.setattr(
+        SampleDecoder, "decode", at_call(1, SampleDecoder.decode, RuntimeError("an unknown kernel error"))
+    )
     run, said = place.failed(sampling={"prompts": [PROMPT]})
     assert "The finished LoRA is kept in checkpoints/tiny.safetensors. Resume" in said
     assert same(lora_of(run), lora_of(place.straight)) and same(state_of(run), state_of(place.straight))

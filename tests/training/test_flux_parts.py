@@ -17,20 +17,20 @@ from backend.base.errors import Refused
 from backend.config.schema import SamplePrompt
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.flux import facts
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import Interrupted, PromptText, draw_latent, to_picture, write_picture
 
-code = family_named("flux")
+code = load_family("flux")
 
 CPU = torch.device("cpu")
 CAPTIONS = ["a red circle", "", "a photo of the small white cat and a star " * 12]
 
 
 def test_captions_are_encoded_as_the_pipeline_does(tiny_flux: Path) -> None:
-    stack = code.load_text(tiny_flux, Loading(torch.float32, CPU))
+    stack = code.load_text(tiny_flux, LoadOptions(torch.float32, CPU))
     ours = stack.encode(CAPTIONS, 64)
     theirs, pooled, _ = FluxPipeline.from_pretrained(tiny_flux).encode_prompt(CAPTIONS, max_sequence_length=64)
     for index in range(len(CAPTIONS)):
@@ -41,7 +41,7 @@ def test_captions_are_encoded_as_the_pipeline_does(tiny_flux: Path) -> None:
 
 
 def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux: Path) -> None:
-    stack = code.load_vae(tiny_flux, Loading(torch.float32, CPU))
+    stack = code.load_vae(tiny_flux, LoadOptions(torch.float32, CPU))
     pixels = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
     latents = stack.encode(pixels)
     vae = FluxPipeline.from_pretrained(tiny_flux).vae
@@ -51,7 +51,7 @@ def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux:
     assert torch.allclose(latents, (mode - vae.config.shift_factor) * vae.config.scaling_factor, atol=1e-6)
     assert torch.allclose(stack.decode(latents), decoded, atol=1e-5)
     alone = BaseModelFiles(None, {"vae": tiny_flux / "vae"})
-    assert torch.equal(code.load_vae(alone, Loading(torch.float32, CPU)).encode(pixels), latents)
+    assert torch.equal(code.load_vae(alone, LoadOptions(torch.float32, CPU)).encode(pixels), latents)
 
 
 @pytest.mark.parametrize("true_cfg", [1.0, 2.5])
@@ -73,7 +73,7 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, tmp_path: Path, true
         max_sequence_length=32,
         generator=torch.Generator("cpu").manual_seed(3),
     ).images[0]
-    text, negative = code.load_text(tiny_flux, Loading(torch.float32, CPU)).encode(["a red circle", "blue"], 32)
+    text, negative = code.load_text(tiny_flux, LoadOptions(torch.float32, CPU)).encode(["a red circle", "blue"], 32)
     shapes = ShapeRuntime("off")
     geometry = facts.FACTS.geometry(tiny_flux)
     latent = draw_latent(
@@ -84,7 +84,7 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, tmp_path: Path, true
         geometry,
         CPU,
     )
-    ours = to_picture(code.load_vae(tiny_flux, Loading(torch.float32, CPU)).decode(latent[None])[0])
+    ours = to_picture(code.load_vae(tiny_flux, LoadOptions(torch.float32, CPU)).decode(latent[None])[0])
     assert np.abs(np.asarray(ours).astype(int) - np.asarray(theirs).astype(int)).max() <= 1
     write_picture(tmp_path / "s.png", ours, prompt, {"step": 7})
     opened = Image.open(tmp_path / "s.png")
@@ -124,12 +124,12 @@ def test_variant_files_are_read_and_parts_without_them_fall_back(copied: Path) -
     halved = {name: value.half() for name, value in safetensors.torch.load_file(weights).items()}
     safetensors.torch.save_file(halved, weights.with_name("diffusion_pytorch_model.fp16.safetensors"), {"format": "pt"})
     weights.unlink()
-    loaded = code.load_denoiser(copied, Loading(torch.float32, CPU, "fp16"))
+    loaded = code.load_denoiser(copied, LoadOptions(torch.float32, CPU, "fp16"))
     assert loaded.x_embedder.weight.dtype == torch.float32
     assert torch.equal(loaded.x_embedder.weight, halved["x_embedder.weight"].float())
-    code.load_vae(copied, Loading(torch.float32, CPU, "fp16"))
+    code.load_vae(copied, LoadOptions(torch.float32, CPU, "fp16"))
     with pytest.raises(Refused, match="transformer"):
-        code.load_denoiser(copied, Loading(torch.float32, CPU))
+        code.load_denoiser(copied, LoadOptions(torch.float32, CPU))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_missing_text_part_is_named(copied: Path, broken: str, said: str) -> N
     path = copied / broken
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(Refused) as refused:
-        code.load_text(copied, Loading(torch.float32, CPU))
+        code.load_text(copied, LoadOptions(torch.float32, CPU))
     assert said in refused.value.text and refused.value.remedy
 
 
@@ -153,9 +153,9 @@ def test_a_missing_or_cut_vae_and_transformer_are_named(copied: Path) -> None:
     weights = copied / "vae" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(Refused, match="cut short"):
-        code.load_vae(copied, Loading(torch.float32, CPU))
+        code.load_vae(copied, LoadOptions(torch.float32, CPU))
     shutil.rmtree(copied / "transformer")
     with pytest.raises(Refused, match="the FLUX transformer is missing"):
-        code.load_denoiser(copied, Loading(torch.float32, CPU))
+        code.load_denoiser(copied, LoadOptions(torch.float32, CPU))
     with pytest.raises(Refused, match="config.json"):
         code.empty_denoiser(copied)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from backend.compile.memory_shortage import is_full
-from backend.models.common import local
+from backend.compile.memory_shortage import is_out_of_vram
+from backend.models.common import weight_loading
 from backend.runs.diagnose import explain
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent
@@ -67,8 +67,10 @@ def test_what_is_not_said_is_not_made_up(text: str) -> None:
     ],
 )
 def test_kernels_and_libraries_say_it_in_their_own_words(text: str) -> None:
-    assert is_full(RuntimeError(text)) and explain(RuntimeError(text)).kind == "cuda_oom"
-    assert not is_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) and not is_full(ValueError(text))
+    assert is_out_of_vram(RuntimeError(text)) and explain(RuntimeError(text)).kind == "cuda_oom"
+    assert not is_out_of_vram(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) and not is_out_of_vram(
+        ValueError(text)
+    )
 
 
 def full_at(monkeypatch: pytest.MonkeyPatch, call: int, after_backward: bool = False) -> None:
@@ -157,7 +159,7 @@ def test_a_machine_without_ram_keeps_the_last_step_and_does_not_blame_the_files(
     assert "more were needed" in error["text"] and "The LoRA of step 2 is kept" in error["text"]
     assert "blocks_to_swap" in error["remedy"]
 
-    monkeypatch.setattr(local, "_converted", lambda *_: torch.empty(10**15))
+    monkeypatch.setattr(weight_loading, "_converted", lambda *_: torch.empty(10**15))
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     (error,) = events(run, "error")
     assert code == 1 and error["error_kind"] == "ram" and "while loading the base model" in error["text"]

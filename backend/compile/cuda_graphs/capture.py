@@ -1,4 +1,4 @@
-"""What recording passes asks of CUDA, of the current card: graphs, streams, memory, random numbers."""
+"""Wraps what recording needs of CUDA on the current GPU: graphs, streams, memory, random numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICE = "cuda"
 
 
 def free_bytes() -> int:
-    """What could still be allocated: of the card, and of the share that `memory.vram_limit_gb` leaves torch."""
+    """What could still be allocated: of the GPU, and of the share that `memory.vram_limit_gb` leaves torch."""
     free, total = torch.cuda.mem_get_info()
     allocated = torch.cuda.memory_allocated()
     share = int(torch.cuda.get_per_process_memory_fraction() * total)
@@ -44,12 +44,12 @@ def pool_bytes(pool: Any) -> int:
 
 
 def wait() -> None:
-    """Until the card has done all that was launched."""
+    """Until the GPU has done all that was launched."""
     torch.cuda.synchronize()
 
 
 def random_state() -> Tensor:
-    """Of the card's generator."""
+    """Of the GPU's generator."""
     return torch.cuda.get_rng_state()
 
 
@@ -72,7 +72,7 @@ def captured(pool: Any, function: Callable[[], Any]) -> tuple[Callable[[], None]
     """Capture what `function` launches: what replays it, and what it gave. Raises what the capture raises."""
     graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        # Threads of ours read the card's memory meanwhile: only this thread is held to what can be captured.
+        # Threads of ours read the GPU's memory meanwhile: only this thread is held to what can be captured.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             given = function()
     except BaseException:
@@ -95,6 +95,6 @@ def _end_capture(pool: Any) -> None:
 
 
 def release() -> None:
-    """Give memory that is not in use back to the card, after a failure whose exception is gone."""
+    """Give memory that is not in use back to the GPU, after a failure whose exception is gone."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

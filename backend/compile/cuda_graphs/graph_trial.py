@@ -1,4 +1,4 @@
-"""Whether recording a run's passes as CUDA graphs pays on this card: found by timing some plain ones."""
+"""Finds out whether recording a run's passes as CUDA graphs pays on this GPU, by timing some plain ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARE = 0.7
 """Least part of a forward pass that the processor needs for launching it, for recording to be tried. On an H200 FLUX's
 4 + 8 compiled blocks gain 2 to 5 % of a step by it; SDXL, which is all launching, nearly four fifths."""
 _GAIN = 0.05
-"""Least part of a forward pass that a replay has to save. Launching also waits where a slow card has many kernels
+"""Least part of a forward pass that a replay has to save. Launching also waits where a slow GPU has many kernels
 queued, so that the share alone does not decide."""
 
 
@@ -50,7 +50,7 @@ class Trial:
             share = statistics.median(self._shares)
             self.words = f"launching takes {share:.0%} of a forward pass"
             if share < _SHARE:
-                self.against = f"the card does not wait for the processor: {self.words}"
+                self.against = f"the GPU does not wait for the processor: {self.words}"
         return out
 
     def pays(self, gain: float) -> bool:
@@ -58,5 +58,5 @@ class Trial:
         self.gain = gain
         self.words = f"a replay saves {gain:.0%} of a forward pass"
         if gain < _GAIN:
-            self.against = f"it hardly pays on this card: {self.words}"
+            self.against = f"it hardly pays on this GPU: {self.words}"
         return not self.against

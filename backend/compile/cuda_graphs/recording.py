@@ -1,6 +1,6 @@
-"""CUDA graphs of a denoiser's training pass: what Python launches kernel by kernel, recorded once a shape and replayed.
+"""Records a denoiser's training passes as CUDA graphs, one recording a shape, and replays them.
 
-A LoRA's step launches thousands of small kernels, which on a fast card takes several times as long as running them. The
+A LoRA's step launches thousands of small kernels, which on a fast GPU takes several times as long as running them. The
 forward and the backward pass of each shape of inputs are recorded as they run, compiled blocks included. All recordings
 share their memory: one step is done with it before the next begins. A recording serves only once its first replay has
 given what the plain pass gave.
@@ -31,7 +31,7 @@ _MOST = 64
 """Recorded shapes: each keeps its graphs, and a run with more sizes than that sees each of them seldom."""
 
 _MOVES = 3
-"""How often weights may move and all be recorded anew: something that moves them again and again would cost more."""
+"""How often weights may move and all be recorded again: something that moves them again and again would cost more."""
 
 
 def record(denoiser: nn.Module, tell: Tell = lambda recorder: None, trial: Trial | None = None) -> Recorder:
@@ -47,7 +47,7 @@ def recorded(denoiser: nn.Module, function: Callable[..., Any]) -> Callable[...,
 
 
 def forget(denoiser: nn.Module) -> bool:
-    """Have what was recorded of the denoiser give its memory back, to be recorded anew; whether there was any."""
+    """Have what was recorded of the denoiser give its memory back, to be recorded again; whether there was any."""
     recorder = getattr(denoiser, "_monotile_recorder", None)
     if recorder is None or not recorder.recordings:
         return False
@@ -61,12 +61,12 @@ class Recorder:
 
     A shape's first pass runs as it is, which compiles what has to be; its second is recorded, and those after it are
     replayed. The passes before one that is recorded must be done with, their losses gone. Passes without gradients are
-    never recorded. Where recording fails, or gives something else than the plain pass, the run goes on without.
+    never recorded. Where recording fails, or gives something else than the plain pass, the run continues without.
 
     A weight or buffer that lies elsewhere at a later pass, since it was not changed in place, makes recordings void.
     tell: called whenever something below has changed. trial: what finds out first whether recording pays.
     failed: why nothing is recorded any more, nor replayed. full: why further shapes are not recorded. seconds: spent
-    recording. kept: bytes of the card that only recordings use. made: gradients of `trained`, where the backward pass
+    recording. kept: bytes of the GPU that only recordings use. made: gradients of `trained`, where the backward pass
     of every recording writes them.
     """
 
@@ -109,7 +109,7 @@ class Recorder:
         return self._plain(function, *given, **named) if recording is None else recording(leaves)
 
     def _shape(self, leaves: Leaves, form: TreeSpec) -> Hashable | None:
-        """What tells a pass's shape from others; None where it can't be recorded, which on a card is said."""
+        """What tells a pass's shape from others; None where it can't be recorded, which on a GPU is said."""
         if not _on_card(leaves):
             return None
         key = _key(leaves, form)
@@ -136,7 +136,7 @@ class Recorder:
         except torch.OutOfMemoryError:
             if not self.recordings:
                 raise
-        self._give_up("memory ran out beside them")
+        self._give_up("memory ran out")
         return function(*given, **named)
 
     def _check_places(self) -> None:
@@ -151,7 +151,7 @@ class Recorder:
             self._give_up("weights move between passes, which makes recordings void")
 
     def forget(self) -> None:
-        """Let go of all recordings; the next pass of each shape is recorded anew."""
+        """Let go of all recordings; the next pass of each shape is recorded again."""
         self.recordings.clear()
         self._pool, self._beside, self.kept = None, 0, 0
 
@@ -161,7 +161,7 @@ class Recorder:
         self._largest = max(self._largest, size)
         free = capture.free_bytes() - self.kept
         if self.recordings and free < more * capture.passing_bytes():
-            self._give_up(f"a new picture size needs a plain pass, and {_gb(free)} of the card are free beside them")
+            self._give_up(f"a new picture size needs a plain pass, and {_gb(free)} of the GPU's memory are free")
 
     def _has_room(self) -> bool:
         """Whether a shape can be recorded, with a plain pass beside all recordings; else says why not, for good."""
@@ -170,7 +170,7 @@ class Recorder:
         if len(self.recordings) >= _MOST:
             self.full = f"{_MOST} shapes are recorded"
         elif free < needed:
-            self.full = f"{_gb(needed)} of the card must be free for it, and {_gb(free)} are"
+            self.full = f"{_gb(needed)} of the GPU's memory must be free for it, and {_gb(free)} are"
         if self.full and not self.recordings:
             self._give_up(self.full)
         elif self.full:

@@ -1,4 +1,4 @@
-"""One shape's forward and backward pass as CUDA graphs, held against the plain pass before they serve."""
+"""Replays one shape's forward and backward pass as CUDA graphs, compared with the plain pass before first use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Recording:
             plain_seconds = self._seconds_of(self._forward) if timed else 0.0
             outputs, inner, gradients = self._run_plainly()
         self._capture(pool)
-        # So would the first replay, which brings the graph to the card.
+        # So would the first replay, which brings the graph to the GPU.
         self.gain = 1 - self._seconds_of(self._replay_forward) / plain_seconds if timed else None
         self._check(outputs, inner, gradients)
 
@@ -81,12 +81,12 @@ class Recording:
 
     def _forward(self) -> tuple[Leaves, TreeSpec]:
         given, named = tree_unflatten(self._inputs, self._form)
-        with _casting_anew():
+        with _without_cast_cache():
             return tree_flatten(self._function(*given, **named))
 
     def _backward(self, outputs: Leaves, gradients: Leaves) -> tuple[Tensor | None, ...]:
         # Blocks that are computed a second time cast again. A backward pass runs outside of autocast.
-        with _casting_anew(), torch.autocast(self._anchor.device.type, enabled=False):
+        with _without_cast_cache(), torch.autocast(self._anchor.device.type, enabled=False):
             return torch.autograd.grad(outputs, [*self._inner, *self._trained], gradients, allow_unused=True)
 
     def _parted(self, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
@@ -158,7 +158,7 @@ class _Replay(torch.autograd.Function):
 
 
 @contextmanager
-def _casting_anew() -> Iterator[None]:
+def _without_cast_cache() -> Iterator[None]:
     """What autocast has cast before is no part of a recording, and what a recording casts is not for others."""
     torch.clear_autocast_cache()
     try:
@@ -172,7 +172,7 @@ def compare(what: str, found: Sequence[Tensor], plain: Sequence[Tensor]) -> None
     if not plain:
         return
     size, apart = _length(plain), _length(torch._foreach_sub(list(found), list(plain)))
-    # Where the plain pass overflowed, as fp16 does at its first steps, there is nothing to hold it against.
+    # Where the plain pass overflowed, as fp16 does at its first steps, there is nothing to compare with.
     if math.isfinite(size) and not apart <= _APART * size:
         raise RuntimeError(f"replayed {what} are not those of the plain pass, but {apart:.2g} of {size:.2g} apart")
 

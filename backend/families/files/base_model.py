@@ -1,7 +1,7 @@
 """Finds the parts of a base model as a person has it: a folder in diffusers layout, single files, or a mixture.
 
 Where each part lies, what its config is, and which tensors it has, all from headers: a 24 GB model takes milliseconds.
-`backend.models.common.sources.open_part` reads the tensors.
+`backend.models.common.tensor_sources.open_part` reads the tensors.
 """
 
 from __future__ import annotations

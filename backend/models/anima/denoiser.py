@@ -17,19 +17,19 @@ import torch.nn.functional as F
 from diffusers import CosmosTransformer3DModel
 from torch import Tensor, nn
 
-from backend.compile.forward_shape import Scene, set_scene
-from backend.lora.fused import together
+from backend.compile.forward_shape import ForwardShape, set_forward_shape
+from backend.lora.fused_layers import apply_together
 from backend.models.anima import sinks
 from backend.models.anima.encoders import TextStack
 from backend.models.common.attention import JointAttention
 from backend.models.common.qwen_vae import QwenVaeStack
 from backend.models.common.tokens import PATCH, pack_latent, unpack_channels_last
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
-from backend.shapes import segments
-from backend.shapes.attention import Route
+from backend.shapes import padding
+from backend.shapes.attention_routes import Route
 from backend.shapes.graph_identity import with_grad
-from backend.shapes.rotary import Rope, rotate_halves
-from backend.shapes.runtime import Packed, ShapeRuntime
+from backend.shapes.rotary_embedding import Rope, rotate_halves
+from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 
 class Anima(Transformer):
@@ -58,14 +58,14 @@ class Anima(Transformer):
         images = [F.pad(pack_latent(latent).to(rows.dtype), (0, extra)) for (latent,) in rows.latents]
         lengths = tuple(image.shape[0] for image in images)
         size = shapes.image_size(lengths)
-        runs = segments.Runs((0,) * len(images), lengths, size)
+        runs = padding.ValidSpans((0,) * len(images), lengths, size)
         # Where padding may come, the mask is always there: with and without one would be two graphs.
         masked = runs.padded or (shapes.mode == "static" and shapes.padding)
         captions = [told["prompt_embeds"].to(rows.dtype) for told in rows.text]
-        image = segments.pad_rows(images, size, "right", shapes.pad_fill)
+        image = padding.pad_rows(images, size, "right", shapes.pad_fill)
         words, sink, text_tokens = sinks.prepare(shapes, captions)
         mask = shapes.route.prepare(runs, image.device) if masked else None
-        set_scene(Scene(batch=len(images), image_tokens=size, text_tokens=text_tokens, masked=masked))
+        set_forward_shape(ForwardShape(batch=len(images), image_tokens=size, text_tokens=text_tokens, masked=masked))
         return Packed(image, words, lengths, tuple(caption.shape[0] for caption in captions), (mask, sink))
 
     def condition(self, denoiser: nn.Module, rows: Rows, batch: Packed, shapes: ShapeRuntime) -> Step:
@@ -125,7 +125,7 @@ class TextAttention:
         self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, attention_mask: Any = None
     ) -> Tensor:
         query = attn.norm_q(attn.to_q(hidden_states).unflatten(-1, (attn.heads, -1)))
-        made = together(encoder_hidden_states, attn.to_k, attn.to_v)
+        made = apply_together(encoder_hidden_states, attn.to_k, attn.to_v)
         key, value = (part.unflatten(-1, (attn.heads, -1)) for part in made)
         key = attn.norm_k(key)
         out = sinks.attend(self.route, query.to(value.dtype), key.to(value.dtype), value, attention_mask)
@@ -139,5 +139,5 @@ def _ropes(denoiser: nn.Module, rows: Rows, size: int) -> Rope:
         if shape not in made:
             made[shape] = denoiser.rope(latent[None, :, None])
     ropes = [made[shape] for (shape,) in rows.sizes]
-    cos, sin = (segments.pad_rows([rope[at] for rope in ropes], size, "right") for at in (0, 1))
+    cos, sin = (padding.pad_rows([rope[at] for rope in ropes], size, "right") for at in (0, 1))
     return cos, sin

@@ -13,8 +13,8 @@ from transformers import Qwen2Tokenizer, Qwen3Model, T5TokenizerFast
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
 
 
 @dataclass
@@ -27,14 +27,14 @@ class TextStack:
     t5_tokenizer: Any
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Qwen3, the conditioner and both tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(
-            load.encoder(Qwen3Model, base, loading, part("text_encoder")),
-            load.tokenizer(Qwen2Tokenizer, base, part("tokenizer")),
-            load.encoder(AnimaTextConditioner, base, loading.plain(), part("text_conditioner")),
-            load.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
+            model_parts.encoder(Qwen3Model, base, loading, part("text_encoder")),
+            model_parts.tokenizer(Qwen2Tokenizer, base, part("tokenizer")),
+            model_parts.encoder(AnimaTextConditioner, base, loading.plain(), part("text_conditioner")),
+            model_parts.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
         )
 
     @torch.no_grad()

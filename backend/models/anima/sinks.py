@@ -1,9 +1,9 @@
-"""Attention to text whose zero padding is attended: rows of zeros stand for attention sinks, and may be left out.
+"""Computes attention to text whose zero padding is attended: rows of zeros act as attention sinks, and may be trimmed.
 
 A zero row has a zero key and a zero value (no layer before them has a bias), so each adds exp(0) to the softmax's
 denominator and nothing else. n of them weigh as much as one with the logit bias log(n), or as what a flash kernel's
-sum is corrected by (`backend.shapes.kernels`: removing a negative number of zero keys adds them). Both are exact in
-output and gradients. How many rows a caption was trimmed to is data, not shape.
+sum is corrected by (`backend.shapes.flash_kernels`: removing a negative number of zero keys adds them). Both are exact
+in output and gradients. How many rows a caption was trimmed to is data, not shape.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.families.anima.facts import PADDED_TO
-from backend.shapes import segments
-from backend.shapes.attention import Route, Sink, plain_attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes import padding
+from backend.shapes.attention_routes import Route, Sink, plain_attention
+from backend.shapes.shape_runtime import ShapeRuntime
 
 KEYS = 8
 """Zero keys that carry the biases: their count keeps the keys a multiple of 8, as memory-efficient kernels like it, and
@@ -35,14 +35,14 @@ def prepare(shapes: ShapeRuntime, rows: Sequence[Tensor]) -> tuple[Tensor, Any, 
     """
     lengths = [row.shape[0] for row in rows]
     if shapes.caption_buckets is None and (shapes.text_length or PADDED_TO) == PADDED_TO >= max(lengths):
-        return segments.pad_rows(rows, PADDED_TO, "right"), None, PADDED_TO
+        return padding.pad_rows(rows, PADDED_TO, "right"), None, PADDED_TO
     # never more than captions are cut at, as the plan has it
     size = min(shapes.room(lengths), max(shapes.text_length or PADDED_TO, *lengths))
-    runs = segments.Runs((0,) * len(rows), tuple(lengths), size)
-    words = segments.pad_rows(rows, size, "right", shapes.pad_fill)
+    runs = padding.ValidSpans((0,) * len(rows), tuple(lengths), size)
+    words = padding.pad_rows(rows, size, "right", shapes.pad_fill)
     device = words.device
     if isinstance(shapes.route, Sink):
-        real = segments.key_mask(runs, device).reshape(len(rows), size, 1, 1)
+        real = padding.key_mask(runs, device).reshape(len(rows), size, 1, 1)
         pads = torch.tensor([float(size - max(PADDED_TO, length)) for length in lengths])
         return words, (real, pads.to(device, non_blocking=True)), size
     bias = torch.full((len(rows), size + KEYS), -torch.inf)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.lora.fused import together
-from backend.shapes.attention import Route
-from backend.shapes.rotary import Rope, rotate_neighbours
+from backend.lora.fused_layers import apply_together
+from backend.shapes.attention_routes import Route
+from backend.shapes.rotary_embedding import Rope, rotate_neighbours
 
 Rotate = Callable[[Tensor, Rope], Tensor]
 
@@ -48,13 +48,13 @@ class JointAttention:
         alone. projected: query, key and value (B, S, D) where the block has made them already.
         """
         size = (attn.heads, -1)
-        made = projected or together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
+        made = projected or apply_together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
         query, key, value = (part.unflatten(-1, size) for part in made)
         if attn.norm_q is not None:
             query, key = attn.norm_q(query), attn.norm_k(key)
         mask = attention_mask
         if encoder_hidden_states is not None:
-            added = together(encoder_hidden_states, attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+            added = apply_together(encoder_hidden_states, attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
             text_query, text_key, text_value = (part.unflatten(-1, size) for part in added)
             if attn.norm_added_q is not None:
                 text_query, text_key = attn.norm_added_q(text_query), attn.norm_added_k(text_key)

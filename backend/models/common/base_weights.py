@@ -1,4 +1,4 @@
-"""LoRA files that are merged into the base model while it loads, before it is quantised (sd-scripts' ``base_weights``).
+"""Merges LoRA files into the base model while it loads, before it is quantised (sd-scripts' ``base_weights``).
 
 One after the other, in the order given: ``W + t s B A`` of a LoRA with multiplier t, likewise the product of a LoKr or
 LoHa; of a DoRA ``W + t (W' - W)``, as ComfyUI has it, W' being `backend.lora.dora`'s. Sums are made in float32.
@@ -21,12 +21,12 @@ from backend.base.problems import Problem
 from backend.config.sections.network import NetworkSection
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.lora.contents import TITLES, inspect_lora
+from backend.lora.comfyui_keys import LayerNames
 from backend.lora.dora import lengths_of
-from backend.lora.factor_files import own_rows
-from backend.lora.keys import Names
+from backend.lora.file_contents import TITLES, inspect_lora
 from backend.lora.load import LoraFile, read_lora
-from backend.models.common.sources import LazyTensor
+from backend.lora.lokr_loha_files import own_rows
+from backend.models.common.tensor_sources import LazyTensor
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,13 @@ class BaseWeights:
     """What is merged. names: of all layers that a file may change. encoders: text encoder (part) -> its word there."""
 
     files: Sequence[tuple[Path, float]]
-    names: Names
+    names: LayerNames
     encoders: Mapping[str, str]
 
     @classmethod
-    def of(cls, network: NetworkSection, base: BaseModelFiles, facts: FamilyFacts, names: Names) -> BaseWeights | None:
+    def of(
+        cls, network: NetworkSection, base: BaseModelFiles, facts: FamilyFacts, names: LayerNames
+    ) -> BaseWeights | None:
         """Those of the settings, of a denoiser with `names`; None where nothing is merged."""
         if not network.base_weights:
             return None

@@ -1,4 +1,4 @@
-"""The autoencoder of Qwen-Image and Anima, as diffusers' pipelines use it: pictures are films of one frame."""
+"""Encodes and decodes with the autoencoder of Qwen-Image and Anima, for which a picture is a video of one frame."""
 
 from __future__ import annotations
 

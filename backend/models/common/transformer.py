@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from backend.compile.cuda_graphs.recording import recorded
 from backend.models.common.attention import JointAttention, Rotate
 from backend.models.common.conditioning import controls_in
-from backend.models.common.rotary import Sizes
+from backend.models.common.token_positions import Sizes
 from backend.models.common.tokens import PATCH, pack_latent, unpack_latent
 from backend.models.family import Family
-from backend.shapes.attention import Route
-from backend.shapes.rotary import rotate_neighbours
-from backend.shapes.runtime import Packed, ShapeRuntime
+from backend.shapes.attention_routes import Route
+from backend.shapes.rotary_embedding import rotate_neighbours
+from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 Mark = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
 """Marks the token axes of streams, of what is as long as all of them together, and of their mask dynamic."""

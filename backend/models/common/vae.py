@@ -1,4 +1,4 @@
-"""The autoencoder of a base model, as pipelines use it."""
+"""Encodes pictures and decodes latents with the autoencoder of a base model, as pipelines do."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.parts import Part
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
-from backend.models.common.sources import open_part
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import open_part
+from backend.models.common.weight_loading import load_part
 
 
 @dataclass
@@ -24,7 +24,7 @@ class VaeStack:
     vae: Any
 
     @classmethod
-    def load(cls, base: BaseModelFiles | Path, loading: Loading, part: Part) -> Self:
+    def load(cls, base: BaseModelFiles | Path, loading: LoadOptions, part: Part) -> Self:
         """The VAE that is `part` of the model. Refused when it is missing or broken, named."""
         source = open_part(BaseModelFiles.at(base, loading.variant), part)
         return cls(load_part(cls.model(), source, part, loading.plain()).eval())

@@ -13,13 +13,13 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor, nn
 
 from backend.families.flux.facts import PATCH
-from backend.lora.fused import is_fused, together
-from backend.models.common.rotary import Sizes, kept_tables, look_up, picture_places
+from backend.lora.fused_layers import apply_together, is_fused
+from backend.models.common.token_positions import Sizes, kept_tables, look_up, picture_places
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.flux.encoders import TextStack
 from backend.shapes.graph_identity import with_grad
-from backend.shapes.rotary import Rope
-from backend.shapes.runtime import Packed, ShapeRuntime
+from backend.shapes.rotary_embedding import Rope
+from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 
 class Flux(Transformer):
@@ -93,7 +93,7 @@ def _joint_single(
     normed, gate = self.norm(hidden_states, emb=temb)
     more = joint_attention_kwargs or {}
     if is_fused(self.proj_mlp):
-        mlp, *projected = together(normed, self.proj_mlp, self.attn.to_q, self.attn.to_k, self.attn.to_v)
+        mlp, *projected = apply_together(normed, self.proj_mlp, self.attn.to_q, self.attn.to_k, self.attn.to_v)
         more = {**more, "projected": tuple(projected)}
     else:
         mlp = self.proj_mlp(normed)

@@ -12,8 +12,8 @@ from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5Tokeniz
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
 
 
 @dataclass
@@ -26,14 +26,14 @@ class TextStack:
     t5_tokenizer: Any
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """T5 and CLIP of the model with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(
-            load.encoder(CLIPTextModel, base, loading, part("text_encoder")),
-            load.tokenizer(CLIPTokenizer, base, part("tokenizer")),
-            load.encoder(T5EncoderModel, base, loading, part("text_encoder_2")),
-            load.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
+            model_parts.encoder(CLIPTextModel, base, loading, part("text_encoder")),
+            model_parts.tokenizer(CLIPTokenizer, base, part("tokenizer")),
+            model_parts.encoder(T5EncoderModel, base, loading, part("text_encoder_2")),
+            model_parts.tokenizer(T5TokenizerFast, base, part("tokenizer_2")),
         )
 
     @torch.no_grad()

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from backend.families.qwen_image.facts import PATCH
 from backend.families.spec import BaseModel
 from backend.models.common.qwen_vae import QwenVaeStack
-from backend.models.common.rotary import Sizes, kept_tables, look_up, picture_places
+from backend.models.common.token_positions import Sizes, kept_tables, look_up, picture_places
 from backend.models.common.tokens import pack_latent, unpack_latent
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.qwen_image.encoders import TextStack
 from backend.shapes.graph_identity import with_grad
-from backend.shapes.rotary import Rope
-from backend.shapes.runtime import Packed, ShapeRuntime
+from backend.shapes.rotary_embedding import Rope
+from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 
 class QwenImage(Transformer):

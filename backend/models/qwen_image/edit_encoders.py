@@ -1,4 +1,4 @@
-"""Qwen-Image-Edit's text: Qwen2.5-VL reads caption and control pictures together, as diffusers' pipelines ask.
+"""Encodes Qwen-Image-Edit's captions: Qwen2.5-VL reads caption and control pictures together, as in diffusers.
 
 ``QwenImageEditPipeline`` shows one picture, ``QwenImageEditPlusPipeline`` several with a label each.
 """
@@ -27,7 +27,7 @@ from backend.families.qwen_image.edit_facts import (
     EditFacts,
 )
 from backend.families.spec import BaseModel
-from backend.models.common.loading import Loading
+from backend.models.common.load_options import LoadOptions
 from backend.models.qwen_image.denoiser import QwenImage
 from backend.models.qwen_image.encoders import TextStack
 
@@ -47,7 +47,7 @@ class EditStack(TextStack):
     label_tokens: ClassVar[int] = 0
 
     @classmethod
-    def load(cls, facts: EditFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: EditFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Qwen2.5-VL, its tokenizer and its picture processor. Refused when a part is missing or broken, named."""
         plain = TextStack.load(facts, base, loading)
         token = plain.tokenizer.get_vocab().get(IMAGE_TOKEN)
@@ -114,7 +114,7 @@ class QwenImageEditPlus(QwenImage):
 
     text_stack = EditPlusStack
 
-    def load_denoiser(self, base: BaseModel, loading: Loading) -> Any:
+    def load_denoiser(self, base: BaseModel, loading: LoadOptions) -> Any:
         """As the class's; the log tells which of the two it is."""
         model = super().load_denoiser(base, loading)
         if model.config.zero_cond_t:

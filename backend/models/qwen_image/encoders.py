@@ -13,8 +13,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.facts import MOST_TOKENS, TEMPLATE, TEMPLATE_TOKENS
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
 
 
 @dataclass
@@ -25,10 +25,10 @@ class TextStack:
     tokenizer: Any
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Qwen2.5-VL and its tokenizer. Refused when a part is missing or broken, named."""
-        model = load.encoder(Qwen2_5_VLForConditionalGeneration, base, loading, facts.part("text_encoder"))
-        return cls(model, load.tokenizer(Qwen2Tokenizer, base, facts.part("tokenizer")))
+        model = model_parts.encoder(Qwen2_5_VLForConditionalGeneration, base, loading, facts.part("text_encoder"))
+        return cls(model, model_parts.tokenizer(Qwen2Tokenizer, base, facts.part("tokenizer")))
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:

@@ -12,9 +12,9 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
-from backend.models.unet.texts import as_in_files, joined, token_ids
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
+from backend.models.unet.clip_text import as_in_files, joined, token_ids
 
 
 @dataclass
@@ -25,10 +25,10 @@ class TextStack:
     tokenizer: CLIPTokenizer
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """The encoder with its tokenizer. Refused when a part is missing or broken, named."""
-        clip = load.encoder(CLIPTextModel, base, loading, facts.part("text_encoder"))
-        return cls(clip, load.tokenizer(CLIPTokenizer, base, facts.part("tokenizer")))
+        clip = model_parts.encoder(CLIPTextModel, base, loading, facts.part("text_encoder"))
+        return cls(clip, model_parts.tokenizer(CLIPTokenizer, base, facts.part("tokenizer")))
 
     def trained(self) -> tuple[nn.Module, list[str]]:
         """The encoder in a module whose paths are the names in LoRA files, and patterns of what trains nothing."""

@@ -27,7 +27,7 @@ from backend.models.common.tokens import flow_sigmas, unpack_channels_last
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.sd3.encoders import TextStack
 from backend.shapes.graph_identity import own_code, with_grad
-from backend.shapes.runtime import Packed, ShapeRuntime
+from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 
 class Sd3(Transformer):

@@ -13,8 +13,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.sd3.facts import CLIP_TOKENS
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
 
 Clip = CLIPTextModel | CLIPTextModelWithProjection
 
@@ -30,7 +30,7 @@ class TextStack:
     width: int
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """All encoders that the model has, with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         place, t5 = base.place(part("text_encoder")), part("text_encoder_3")
@@ -40,10 +40,10 @@ class TextStack:
         clips = zip(("text_encoder", "text_encoder_2"), (first, CLIPTextModelWithProjection), strict=True)
         has_t5 = base.place(t5) is not None
         return cls(
-            tuple(load.encoder(model, base, loading, part(name)) for name, model in clips),
-            tuple(load.tokenizer(CLIPTokenizer, base, part(name)) for name in ("tokenizer", "tokenizer_2")),
-            load.encoder(T5EncoderModel, base, loading, t5) if has_t5 else None,
-            load.tokenizer(T5TokenizerFast, base, part("tokenizer_3")) if has_t5 else None,
+            tuple(model_parts.encoder(model, base, loading, part(name)) for name, model in clips),
+            tuple(model_parts.tokenizer(CLIPTokenizer, base, part(name)) for name in ("tokenizer", "tokenizer_2")),
+            model_parts.encoder(T5EncoderModel, base, loading, t5) if has_t5 else None,
+            model_parts.tokenizer(T5TokenizerFast, base, part("tokenizer_3")) if has_t5 else None,
             base.config(part("transformer"))["joint_attention_dim"],
         )
 

@@ -12,9 +12,9 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.models.common import load
-from backend.models.common.loading import Loading
-from backend.models.unet.texts import as_in_files, joined, layers_of, token_ids
+from backend.models.common import model_parts
+from backend.models.common.load_options import LoadOptions
+from backend.models.unet.clip_text import as_in_files, joined, layers_of, token_ids
 
 
 @dataclass
@@ -27,14 +27,14 @@ class TextStack:
     second_tokenizer: CLIPTokenizer
 
     @classmethod
-    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: Loading) -> Self:
+    def load(cls, facts: FamilyFacts, base: BaseModelFiles, loading: LoadOptions) -> Self:
         """Both encoders with their tokenizers. Refused when a part is missing or broken, named."""
         part = facts.part
         return cls(
-            load.encoder(CLIPTextModel, base, loading, part("text_encoder")),
-            load.tokenizer(CLIPTokenizer, base, part("tokenizer")),
-            load.encoder(CLIPTextModelWithProjection, base, loading, part("text_encoder_2")),
-            load.tokenizer(CLIPTokenizer, base, part("tokenizer_2")),
+            model_parts.encoder(CLIPTextModel, base, loading, part("text_encoder")),
+            model_parts.tokenizer(CLIPTokenizer, base, part("tokenizer")),
+            model_parts.encoder(CLIPTextModelWithProjection, base, loading, part("text_encoder_2")),
+            model_parts.tokenizer(CLIPTokenizer, base, part("tokenizer_2")),
         )
 
     def trained(self) -> tuple[nn.Module, list[str]]:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.lora.fused import together
-from backend.shapes.attention import Route
+from backend.lora.fused_layers import apply_together
+from backend.shapes.attention_routes import Route
 from backend.shapes.graph_identity import own_code
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -67,7 +67,7 @@ def block_lists(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
 def _border(denoiser: nn.Module) -> Hook:
     """Makes the inputs of all blocks of a class alike: contiguous, and requiring a gradient while one is made.
 
-    Runs outside of the compiled block and inside of what a checkpoint recomputes, so that a mark is set anew there.
+    Runs outside of the compiled block and inside of what a checkpoint recomputes, so that a mark is set again there.
     """
 
     def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -102,10 +102,10 @@ class UnetProcessor:
     ) -> Tensor:
         size = (attn.heads, -1)
         if encoder_hidden_states is None:
-            made = together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
+            made = apply_together(hidden_states, attn.to_q, attn.to_k, attn.to_v)
             out = self.route.attend(*(part.unflatten(-1, size) for part in made), None)
         else:
-            made = (attn.to_q(hidden_states), *together(encoder_hidden_states, attn.to_k, attn.to_v))
+            made = (attn.to_q(hidden_states), *apply_together(encoder_hidden_states, attn.to_k, attn.to_v))
             # Text is never padded here, and of another length, which the operators for one joint sequence don't take.
             out = self.route.plain(*(part.unflatten(-1, size) for part in made))
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))

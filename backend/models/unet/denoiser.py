@@ -9,11 +9,11 @@ from diffusers import UNet2DConditionModel
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs.recording import recorded
-from backend.compile.forward_shape import Scene, set_scene
+from backend.compile.forward_shape import ForwardShape, set_forward_shape
 from backend.models.family import Family
 from backend.models.unet import blocks
-from backend.shapes.attention import Route
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.attention_routes import Route
+from backend.shapes.shape_runtime import ShapeRuntime
 
 
 class Unet(Family):
@@ -59,7 +59,7 @@ class Unet(Family):
             added = {"text_embeds": pooled, "time_ids": torch.stack([told["time_ids"] for told in text]).float()}
         cell = 2 ** (len(denoiser.down_blocks) - 1)
         tokens = (x.shape[2] // cell) * (x.shape[3] // cell)
-        set_scene(Scene(batch=len(noisy), image_tokens=tokens, text_tokens=words.shape[1]))
+        set_forward_shape(ForwardShape(batch=len(noisy), image_tokens=tokens, text_tokens=words.shape[1]))
         run = recorded(denoiser, denoiser)
         out = run(x, level.float(), encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[0]
         return list(out.float())

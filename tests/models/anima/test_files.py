@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from backend.families.anima.facts import FACTS
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import LAYOUTS, family
+from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.common.sources import open_part
-from tests.models.anima.cosmos import published
+from backend.models.common.tensor_sources import open_part
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny, conditioner, make_tiny_denoiser, qwen
+from tests.tiny.anima_pipeline import published
 
 EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
 

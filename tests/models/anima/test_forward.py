@@ -14,14 +14,14 @@ from backend.families.anima.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
 from backend.models.anima import sinks
-from backend.models.families import family_named
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
-from tests.models.anima.cosmos import without_torchvision
+from backend.models.family_classes import load_family
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.anima import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.anima_pipeline import without_torchvision
 from tests.tiny.shapes import assert_equal_runs, relative
 
-predict = family_named("anima").predict
+predict = load_family("anima").predict
 
 # 16, 24 and 15 tokens
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 40, 3]
@@ -96,7 +96,7 @@ def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tens
     return [x.detach() for x in outs], gradients(model, outs)
 
 
-ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")]
+ROUTES = [attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")]
 
 
 @pytest.mark.usefixtures("nearest")
@@ -105,7 +105,7 @@ ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, p
 @pytest.mark.parametrize("mode", ["off", "static"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_equals_diffusers_own_call_in_output_and_gradients(
-    route: attention.Route, kept: tuple[int, ...] | None, mode: str, rows: int
+    route: attention_routes.Route, kept: tuple[int, ...] | None, mode: str, rows: int
 ) -> None:
     batch = make_batch(SIZES[:rows], LENGTHS[:rows])
     wanted = theirs(model_with_lora(EVERY_LAYER), batch)
@@ -136,7 +136,7 @@ def test_biases_add_up_in_every_format(count: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
-def test_text_longer_than_the_models_own_length_has_no_sinks(route: attention.Route) -> None:
+def test_text_longer_than_the_models_own_length_has_no_sinks(route: attention_routes.Route) -> None:
     """Cut at 700 tokens, as the pipeline's max_sequence_length allows: 600 real rows are all there is."""
     batch, model = make_batch(SIZES[:2], [600, 9]), model_with_lora()
     alone = [ours(model, batch.row(at), ShapeRuntime())[0][0] for at in (0, 1)]

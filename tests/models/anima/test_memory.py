@@ -11,13 +11,13 @@ from backend.families.anima.facts import FACTS
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.lora.inject import find_targets, inject
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, place_of, trained_layers
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
 
-predict = family_named("anima").predict
+predict = load_family("anima").predict
 
 
 def full_size(layers: int) -> torch.nn.Module:

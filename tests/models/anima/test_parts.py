@@ -13,13 +13,13 @@ from diffusers.modular_pipelines.anima.encoders import AnimaTextEncoderStep, enc
 
 from backend.families.anima.facts import FACTS
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.plan.texts import token_counter
-from tests.models.anima.cosmos import pipeline_of
+from tests.tiny.anima_pipeline import pipeline_of
 
-ROW, CPU = family("anima"), Loading(torch.float32, torch.device("cpu"))
-CODE = family_named(ROW.name)
+ROW, CPU = family("anima"), LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family(ROW.name)
 CAPTIONS = ["a red circle", "", "the small cat in a white house, and the large black dog on a tree"]
 
 

@@ -15,6 +15,9 @@ from tests.models.anima.cosmos import pipeline_of, published, without_torchvisio
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _denoiser, _tiny, autoencoder, conditioner, make_tiny_denoiser, qwen
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from backend.runs.folder import Run
+from tests.tiny.anima_pipeline import pipeline_of, published, without_torchvision
+from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
@@ -100,8 +103,8 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
 
 def anima_files(tiny_anima: Path, where: Path) -> dict[str, str]:
     """The settings of [model] that give a tiny Anima as ComfyUI's users have it: three files, two tokenizer folders."""
-    from tests.models.test_qwen_layouts import wan
-    from tests.models.test_single_files import words
+    from tests.tiny.originals import wan
+    from tests.tiny.single_files import words
 
     for name in ("tokenizer", "t5_tokenizer"):
         shutil.copytree(tiny_anima / name, where / name)

@@ -19,9 +19,9 @@ from diffusers import (
     QwenImageTransformer2DModel,
 )
 
-from tests.models.anima.cosmos import published
 from tests.models.golden.make_golden import Shapes, shapes_of, write
-from tests.models.test_qwen_layouts import wan
+from tests.tiny.anima_pipeline import published
+from tests.tiny.originals import wan
 
 # Qwen/Qwen2.5-VL-7B-Instruct and Qwen/Qwen3-0.6B-Base, config.json
 _VL_TEXT = {

@@ -23,17 +23,17 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.edit_facts import ASKED, PICTURE, TEMPLATE_TOKENS
 from backend.families.qwen_image.edit_facts import EDIT as FACTS
 from backend.families.table import PIPELINES, family
-from backend.lora.keys import split_key
+from backend.lora.comfyui_keys import split_key
 from backend.memory import checkpointing
 from backend.models.common.conditioning import controls_in
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.models.qwen_image.test_forward import (
     EVERY_LAYER,
     GARBAGE,
@@ -53,8 +53,8 @@ from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, train_here
 
-ROW, CPU = family("qwen_image_edit"), Loading(torch.float32, torch.device("cpu"))
-CODE = family_named(ROW.name)
+ROW, CPU = family("qwen_image_edit"), LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family(ROW.name)
 CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]
 PICTURES = [(64, 64), (64, 96), (160, 32)]
 # latents of control pictures: of other sizes than the rows' own too

@@ -24,15 +24,15 @@ from backend.families.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
 from backend.families.qwen_image.edit_facts import EDIT_PLUS as FACTS
 from backend.families.table import family
 from backend.latents.identity import text_identity
-from backend.lora.keys import split_key
+from backend.lora.comfyui_keys import split_key
 from backend.memory import checkpointing
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import make_plan, plan_for
 from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.models.qwen_image.test_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
 from tests.models.qwen_image.test_edit import settings as edit_settings
 from tests.models.qwen_image.test_forward import (
@@ -55,7 +55,7 @@ from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, train_here
 
 ROW = family("qwen_image_edit_plus")
-CODE = family_named(ROW.name)
+CODE = load_family(ROW.name)
 # latents of the control pictures of each row
 CONTROLS = [[(8, 8)], [(6, 10), (4, 4)], [(12, 4), (4, 6), (8, 8)]]
 AREA = 64

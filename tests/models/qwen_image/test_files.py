@@ -12,19 +12,19 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.facts import FACTS
+from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.common.loading import Loading
-from backend.models.common.local import load_part
-from backend.models.common.sources import open_part
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import open_part
+from backend.models.common.weight_loading import load_part
 from tests.models.qwen_image.test_forward import EVERY_LAYER
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
 from tests.tiny.qwen_image import make_tiny_denoiser, text_encoder
 
-CPU = Loading(torch.float32, torch.device("cpu"))
+CPU = LoadOptions(torch.float32, torch.device("cpu"))
 
 
 def published_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

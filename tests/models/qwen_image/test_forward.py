@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from backend.families.qwen_image.facts import FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.models.qwen_image.denoiser import positions, rope_of
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.qwen_image import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, relative
 
-predict = family_named("qwen_image").predict
+predict = load_family("qwen_image").predict
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns, which have no middle
 SIZES, LENGTHS = [(8, 8), (8, 12), (6, 10)], [9, 14, 6]
@@ -100,7 +100,7 @@ def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tens
     return [x.detach() for x in outs], gradients(model, outs)
 
 
-ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")]
+ROUTES = [attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")]
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
@@ -108,7 +108,7 @@ ROUTES = [attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, p
 @pytest.mark.parametrize("mode", ["off", "static"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_equals_diffusers_own_call_in_output_and_gradients(
-    route: attention.Route, kept: tuple[int, ...] | None, mode: str, rows: int
+    route: attention_routes.Route, kept: tuple[int, ...] | None, mode: str, rows: int
 ) -> None:
     batch = make_batch(SIZES[:rows], LENGTHS[:rows])
     wanted = theirs(model_with_lora(EVERY_LAYER), batch)
@@ -124,9 +124,9 @@ def test_equals_diffusers_own_call_in_output_and_gradients(
 def test_without_the_mask_padding_leaks() -> None:
     """The counter-proof: text of 9 tokens in 24 places."""
 
-    class Unmasked(attention.MaskedSdpa):
+    class Unmasked(attention_routes.MaskedSdpa):
         def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-            return attention.plain_attention(q, k, v)
+            return attention_routes.plain_attention(q, k, v)
 
     batch = make_batch(SIZES[:1], LENGTHS[:1])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())

@@ -11,13 +11,13 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.facts import FACTS
 from backend.families.table import family
 from backend.lora.inject import find_targets, inject
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, place_of, trained_layers
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
 
-predict = family_named("qwen_image").predict
+predict = load_family("qwen_image").predict
 
 TEXT = 512
 

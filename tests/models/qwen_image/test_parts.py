@@ -14,12 +14,12 @@ from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift, re
 
 from backend.families.qwen_image.facts import FACTS, TEMPLATE, TEMPLATE_TOKENS
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.plan.texts import token_counter
 
-ROW, CPU = family("qwen_image"), Loading(torch.float32, torch.device("cpu"))
-CODE = family_named(ROW.name)
+ROW, CPU = family("qwen_image"), LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family(ROW.name)
 CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]
 
 

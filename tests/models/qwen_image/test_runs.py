@@ -97,8 +97,8 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
 
 def single_files(tokenizer: Path, where: Path, eyes: int = 4) -> dict[str, str]:
     """Transformer, text encoder and VAE in a file each, and the folder `tokenizer`; by [model] setting."""
-    from tests.models.test_qwen_layouts import wan
-    from tests.models.test_single_files import words
+    from tests.tiny.originals import wan
+    from tests.tiny.single_files import words
 
     shutil.copytree(tokenizer, where / "tokenizer")
     net = _tiny(lambda: denoiser(latent=16, text=128), 0)

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.sd3.facts import FACTS
 from backend.families.table import LAYOUTS, family
+from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.inject import Lora, find_targets, inject
-from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.common.sources import open_part
-from backend.models.families import family_named
+from backend.models.common.tensor_sources import open_part
+from backend.models.family_classes import load_family
 from backend.plan.memory.parts import place_of
 from tests.models.sd3.test_forward import EVERY_LAYER
-from tests.models.test_layouts import DIFFERS, golden
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.published_files import DIFFERS, golden
 from tests.tiny.sd3 import denoiser, make_tiny_denoiser
 
-block_lists = family_named("sd3").block_lists
+block_lists = load_family("sd3").block_lists
 
 # Heads as wide as the real ones: without norms of queries and keys the file's shapes don't tell.
 KINDS = {"3-medium": {"attention_head_dim": 64, "caption_projection_dim": 128}, "3.5-medium": {}, "3.5-large": {}}

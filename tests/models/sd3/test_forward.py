@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from backend.families.sd3.facts import CLIP_TOKENS, FACTS
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.models.sd3.denoiser import places
-from backend.shapes import attention
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.sd3 import LATENT_CHANNELS, MOST_SIDE, POOLED_WIDTH, TEXT_WIDTH, make_tiny_denoiser
 from tests.tiny.shapes import assert_equal_runs, relative
 
-predict = family_named("sd3").predict
+predict = load_family("sd3").predict
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns too, which lie beside the middle of the table
 SIZES, LENGTHS, ROOM = [(8, 8), (8, 12), (6, 10)], [9, 14, 6], 24
@@ -105,7 +105,7 @@ def theirs(model: nn.Module, batch: Batch, kept: tuple[int, ...] | None) -> tupl
     return [x.detach() for x in outs], gradients(model, outs)
 
 
-MASK, SINK = attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash, padded keys removed")
+MASK, SINK = attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ MASK, SINK = attention.MaskedSdpa(), attention.sink_route("sdpa", "aten", "flash
     ],
 )
 def test_equals_diffusers_own_call_in_output_and_gradients(
-    kind: str, mode: str, rows: int, kept: tuple[int, ...] | None, route: attention.Route
+    kind: str, mode: str, rows: int, kept: tuple[int, ...] | None, route: attention_routes.Route
 ) -> None:
     batch = make_batch(SIZES[:rows], LENGTHS[:rows], room=ROOM)
     targets = [*EVERY_LAYER, "pos_embed.proj"]
@@ -138,13 +138,13 @@ def test_equals_diffusers_own_call_in_output_and_gradients(
 def test_without_the_mask_padding_leaks() -> None:
     """The counter-proof, for joint attention and for that of the image alone."""
 
-    class Unmasked(attention.MaskedSdpa):
+    class Unmasked(attention_routes.MaskedSdpa):
         def __init__(self, which: int) -> None:
             self.which = which
 
         def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             alone = q.shape[1] == 32
-            return attention.plain_attention(q, k, v, None if alone == self.which else mask)
+            return attention_routes.plain_attention(q, k, v, None if alone == self.which else mask)
 
     batch = make_batch(SIZES[:1], LENGTHS[:1])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend.families.sd3.facts import FACTS
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
     BUCKETS,
@@ -17,8 +17,8 @@ from tests.tiny.block_graphs import (
     planned_graphs_are_observed,
 )
 
-block_lists = family_named("sd3").block_lists
-predict = family_named("sd3").predict
+block_lists = load_family("sd3").block_lists
+predict = load_family("sd3").predict
 
 LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
 CLASSES = tuple(each.name for each in FACTS.block_classes)

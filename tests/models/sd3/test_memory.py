@@ -13,13 +13,13 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.sd3.facts import CLIP_TOKENS, FACTS, block_classes
 from backend.families.table import family
 from backend.lora.inject import find_targets, inject
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
 from backend.plan.memory.parts import denoiser_of, trained_layers
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.kept import CudaAutocast, Flash
 
-predict = family_named("sd3").predict
+predict = load_family("sd3").predict
 
 TEXT = CLIP_TOKENS + 256
 # layers, those with a second attention, norms of queries and keys, heads

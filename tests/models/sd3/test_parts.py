@@ -14,15 +14,15 @@ from diffusers.training_utils import compute_density_for_timestep_sampling
 from backend.config.load import parse
 from backend.families.sd3.facts import CLIP_TOKENS, FACTS
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.objectives import flow
 from backend.plan.make_plan import plan_for
 from backend.plan.texts import token_counter
 from tests.tiny.plan_items import scan_of
 
-ROW, CPU = family("sd3"), Loading(torch.float32, torch.device("cpu"))
-CODE = family_named(ROW.name)
+ROW, CPU = family("sd3"), LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family(ROW.name)
 CAPTIONS = ["a red circle", "", "the small cat in a white house, and the large black dog on a tree" * 3]
 
 

@@ -14,15 +14,16 @@ from torch import nn
 
 from backend.config.schema import Config
 from backend.families.sd3.facts import FACTS
-from backend.lora.keys import linear_layers, names_of
+from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from tests.models.sd3.test_files import trained
-from tests.models.test_single_files import words
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from tests.tiny.single_files import words
+from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}

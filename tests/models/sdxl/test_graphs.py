@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.compile.helper import compile_model
+from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.families.table import family
 from backend.lora.inject import find_targets, inject
 from backend.memory import checkpointing
-from backend.models.families import family_named
+from backend.models.family_classes import load_family
 from backend.models.unet.blocks import block_lists, levels_of, running_order
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.parts import place_of
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.plan_items import config, scan_of
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
 
-predict = family_named("sdxl").predict
+predict = load_family("sdxl").predict
 
 # cells of the coarsest level: 8 sizes, of which some have one token count
 SIZES = [(4, 6), (6, 4), (3, 8), (8, 3), (2, 12), (4, 5), (5, 4), (3, 7)]

@@ -15,14 +15,14 @@ from backend.config.schema import Config, SamplePrompt
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import Geometry
 from backend.families.table import family
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.objectives.choose import objective_of
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
 
 CPU = torch.device("cpu")
-LOADING = Loading(torch.float32, CPU)
+LOADING = LoadOptions(torch.float32, CPU)
 LONG = "a red circle and a blue square on the white house, " * 12
 
 
@@ -45,7 +45,7 @@ def test_the_fixture_is_a_whole_model_and_its_geometry_is_read(model: tuple[str,
     cell = 4 if name == "sdxl" else 8
     assert family(name).geometry(folder) == Geometry(8, cell, 4) == family(name).default_geometry
     assert set(family(name).sizes(folder)) >= {"unet", "vae", "text_encoder"}
-    code = family_named(name)
+    code = load_family(name)
     assert sum(p.numel() for p in code.empty_denoiser(folder).parameters()) > 0
 
 
@@ -62,7 +62,7 @@ def test_mixed_parts_are_named(tiny_sdxl: Path, tiny_sd15: Path, tmp_path: Path)
 def test_text_is_what_the_pipeline_encodes(model: tuple[str, Path], caption: str) -> None:
     name, folder = model
     pipeline = pipeline_of(name, folder)
-    (ours,) = family_named(name).load_text(folder, LOADING).encode([caption], 77)
+    (ours,) = load_family(name).load_text(folder, LOADING).encode([caption], 77)
     theirs = pipeline.encode_prompt(caption, device=CPU, num_images_per_prompt=1, do_classifier_free_guidance=False)
     assert ours["prompt_embeds"].shape[0] == 77
     torch.testing.assert_close(ours["prompt_embeds"], theirs[0][0])
@@ -73,7 +73,7 @@ def test_text_is_what_the_pipeline_encodes(model: tuple[str, Path], caption: str
 @pytest.mark.parametrize("caption", ["a red circle", LONG])
 def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], caption: str) -> None:
     name, folder = model
-    pipeline, stack = pipeline_of(name, folder), family_named(name).load_text(folder, LOADING)
+    pipeline, stack = pipeline_of(name, folder), load_family(name).load_text(folder, LOADING)
     (ours,), (short,) = stack.encode([caption, "x"], 227)[:1], stack.encode([caption], 77)
     encoders = [(pipeline.text_encoder, pipeline.tokenizer)]
     encoders += [(pipeline.text_encoder_2, pipeline.tokenizer_2)] if name == "sdxl" else []
@@ -96,7 +96,7 @@ def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], 
 
 def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None:
     name, folder = model
-    code, pipeline = family_named(name), pipeline_of(name, folder)
+    code, pipeline = load_family(name), pipeline_of(name, folder)
     source = torch.Generator().manual_seed(0)
     latents = torch.randn(2, 4, 16, 24, generator=source)
     text = code.load_text(folder, LOADING).encode(["a red circle", "a dog"], 77)
@@ -123,8 +123,8 @@ def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None
 
 def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> None:
     """In bf16, timestep 751 and 752 are one number, and 1501 px are 1504."""
-    code, seen = family_named("sdxl"), []
-    denoiser = code.load_denoiser(tiny_sdxl, Loading(torch.bfloat16, CPU))
+    code, seen = load_family("sdxl"), []
+    denoiser = code.load_denoiser(tiny_sdxl, LoadOptions(torch.bfloat16, CPU))
     for each in (denoiser.time_proj, denoiser.add_time_proj):
         each.register_forward_hook(lambda _, given, out: seen.append(given[0].flatten().tolist()))
     (text,) = code.load_text(tiny_sdxl, LOADING).encode(["a dog"], 77)
@@ -136,7 +136,7 @@ def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> No
 @pytest.mark.parametrize("cfg_scale", [1.0, 5.0])
 def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: float) -> None:
     name, folder = model
-    code, pipeline = family_named(name), pipeline_of(name, folder)
+    code, pipeline = load_family(name), pipeline_of(name, folder)
     pipeline.scheduler = EulerDiscreteScheduler.from_config(
         json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
     )
@@ -166,7 +166,7 @@ def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: f
 
 def test_the_latent_is_the_pipelines(model: tuple[str, Path]) -> None:
     name, folder = model
-    vae = family_named(name).load_vae(folder, LOADING)
+    vae = load_family(name).load_vae(folder, LOADING)
     pixels = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
     theirs = pipeline_of(name, folder).vae
     with torch.no_grad():

@@ -16,12 +16,15 @@ from backend.config.layer_patterns import included, sizes
 from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.families.table import family
+from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.inject import find_targets, inject, is_large
-from backend.lora.keys import linear_layers, names_of, not_loadable, split_key
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.loading import Loading
 from backend.models.families import family_named
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
+from backend.runs.folder import Run
 from tests.conftest import draw_pictures
 from tests.tiny import comfy_maps
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
@@ -169,8 +172,8 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     request: pytest.FixtureRequest, tmp_path: Path, layout: str, name: str
 ) -> None:
     """Convolutions larger than one pixel too, of a rank and alpha of their own."""
-    base, code, facts = request.getfixturevalue(f"tiny_{name}"), family_named(name), family(name)
-    denoiser = code.load_denoiser(base, Loading(torch.float32, torch.device("cpu")))
+    base, code, facts = request.getfixturevalue(f"tiny_{name}"), load_family(name), family(name)
+    denoiser = code.load_denoiser(base, LoadOptions(torch.float32, torch.device("cpu")))
     network = NetworkSection(network_dim=4, network_alpha=2.0, conv_dim=3, conv_alpha=6.0)
     targets = find_targets(denoiser, included(network, facts))
     large = {path for path in targets if is_large(denoiser.get_submodule(path))}

@@ -14,12 +14,12 @@ from PIL import Image
 
 from backend.config.load import parse
 from backend.families.table import FAMILIES, family
+from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.inject import find_targets, inject
-from backend.lora.keys import linear_layers, names_of
 from backend.lora.load import read_lora
-from backend.lora.save import Trained, in_format
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
+from backend.lora.save import LayerWeights, in_format
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures
@@ -102,11 +102,11 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
     )  # fmt: skip
     assert np.abs(samples[4, 0] - np.asarray(drawn.images[0]).astype(int)).max() <= 1
     # in diffusers' own names it says the same
-    code, facts = family_named("sdxl"), family("sdxl")
-    encoders, _ = code.load_text(tiny_sdxl, Loading(torch.float32, CPU)).trained()
+    code, facts = load_family("sdxl"), family("sdxl")
+    encoders, _ = code.load_text(tiny_sdxl, LoadOptions(torch.float32, CPU)).trained()
     names = names_of(linear_layers(code.empty_denoiser(tiny_sdxl)), facts).joined(linear_layers(encoders))
     back = read_lora(run.checkpoints_dir / "tiny.safetensors", names)
-    parts = {path: Trained(*pair, back.scales[path]) for path, pair in back.pairs.items()}
+    parts = {path: LayerWeights(*pair, back.scales[path]) for path, pair in back.pairs.items()}
     safetensors.torch.save_file(in_format(parts, names, "diffusers"), tmp_path / "other.safetensors")
     other = pipeline_of("sdxl", tiny_sdxl)
     other.load_lora_weights(tmp_path / "other.safetensors")
@@ -174,7 +174,7 @@ def test_sd15_names_its_one_encoder_as_its_other_programs_do_and_goes_on_from_th
 def test_checkpointing_changes_no_gradient(request: pytest.FixtureRequest, name: str) -> None:
     def gradients(again: bool) -> dict[str, torch.Tensor]:
         base = request.getfixturevalue(f"tiny_{name}")
-        stack = family_named(name).load_text(base, Loading(torch.float32, CPU))
+        stack = load_family(name).load_text(base, LoadOptions(torch.float32, CPU))
         module, idle = stack.trained()
         targets = find_targets(module, family(name).text_targets, idle)
         lora = inject(module, targets, rank=2, alpha=2.0, dropout=0.0, seed=1)

@@ -1,0 +1,119 @@
+"""Decodes samples on a GPU that the denoiser fills: with the denoiser in RAM, in tiles, at last on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backend.compile.cuda_graphs import recording
+from backend.compile.memory_shortage import is_full
+from backend.memory.exclusive_device import away
+from backend.plan.memory.make_estimate import TILE_PX
+from backend.compile.memory_shortage import is_out_of_vram
+from backend.memory.exclusive_device import offloaded
+from backend.plan.memory.stages import TILE_PX
+
+log = logging.getLogger(__name__)
+
+
+def tile(vae: nn.Module, side: int = TILE_PX) -> None:
+    """Let one of diffusers' VAEs work on tiles of `side` pixels, which overlap by a quarter and are blended there."""
+    if hasattr(vae, "tile_sample_min_size"):
+        downscale = vae.tile_sample_min_size // vae.tile_latent_min_size
+        vae.tile_sample_min_size, vae.tile_latent_min_size = side, side // downscale
+        vae.enable_tiling()
+        return
+    stride = side * 3 // 4
+    vae.enable_tiling(
+        tile_sample_min_height=side,
+        tile_sample_min_width=side,
+        tile_sample_stride_height=stride,
+        tile_sample_stride_width=stride,
+    )
+
+
+@dataclass
+class SampleDecoder:
+    """Turns sample latents into pixels.
+
+    load_vae: the family's VAE on the CPU, asked for once and kept off the device between samples. turns: the denoiser
+    leaves the GPU meanwhile. tiled: work in tiles. may_turn, may_tile: do so too when the GPU is full.
+    """
+
+    load_vae: Callable[[], Any]
+    denoiser: nn.Module
+    device: torch.device
+    turns: bool = False
+    tiled: bool = False
+    may_turn: bool = True
+    may_tile: bool = True
+    _vae: Any = None
+
+    @contextmanager
+    def on_card(self) -> Iterator[None]:
+        """The VAE is on the GPU until the end of this: several pictures are decoded at one turn."""
+        self._vae = self._vae or self.load_vae()
+        with offloaded(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
+            try:
+                yield
+            finally:
+                self._vae.to("cpu")
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_card`."""
+        if self.tiled:
+            tile(self._vae.vae)
+        done = self._tried(latent, alone=False)
+        if done is not None:
+            return done
+        if recording.forget(self.denoiser):
+            done = self._tried(latent, alone=False)
+            if done is not None:
+                return done
+        for said in self._lighter():
+            log.warning("No room on the GPU to decode a sample; %s", said)
+            torch.cuda.empty_cache()
+            done = self._tried(latent, alone=self.may_turn and not self.turns)
+            if done is not None:
+                return done
+        log.warning("No room on the GPU to decode a sample; it is decoded on the CPU")
+        self._vae.to("cpu")
+        return self._pixels(latent.cpu())
+
+    def _tried(self, latent: Tensor, alone: bool) -> Tensor | None:
+        """Pixels, with the denoiser gone meanwhile if `alone`; None when the GPU is full."""
+        try:
+            with offloaded(self.denoiser, self.device) if alone else nullcontext():
+                self._vae.to(self.device)
+                return self._pixels(latent).cpu()
+        except RuntimeError as error:
+            if not is_out_of_vram(error):
+                raise
+        # outside of the except: an exception that is being handled keeps what failed in memory
+        return None
+
+    def _pixels(self, latent: Tensor) -> Tensor:
+        """What the VAE makes of `latent`; in float32 from now on where its format is too narrow, as fp16 for SDXL's."""
+        pixels = self._vae.decode(latent[None])[0]
+        narrow = self._vae.dtype != torch.float32 and not torch.isfinite(pixels).all()
+        if not narrow or not torch.isfinite(latent).all():
+            return pixels
+        log.warning("A sample holds NaN in %s; its VAE works in float32 from now on", self._vae.dtype)
+        return self._vae.to(dtype=torch.float32).decode(latent[None])[0]
+
+    def _lighter(self) -> Iterator[str]:
+        """Ways to need less of the GPU, each taken when the one before it was not enough."""
+        if self.may_turn and not self.turns and self.device.type == "cuda":
+            yield "the denoiser leaves it meanwhile"
+        if self.may_tile and not self.tiled:
+            self.tiled = True
+            tile(self._vae.vae)
+            yield "it is decoded in tiles"
