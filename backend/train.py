@@ -10,17 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from backend.base.errors import Refused, WriteFailed
-from backend.base.errors import Failed, Refused, WriteFailed
-from backend.base.paths import resolve
-from backend.base.problems import Problem, errors
-from backend.config.arguments import split
-from backend.config.load import load, ready
-from backend.config.schema import Config, by_path, get
-from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
-from backend.plan import base_model_check as family_check
-from backend.runs.admission import one_start
-from backend.runs.control import Control
-from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
 from backend.runs.logsetup import configure_logging
 from backend.training.command_line import complain, open_run, read_arguments

@@ -45,7 +45,7 @@ def routes(store: RunStore, form: Callable[[], Config | None]) -> APIRouter:
 def _folder(config: Config | None) -> Path:
     setting = config.compile.compile_cache_dir if config is not None else None
     try:
-        return compile_cache.root(resolve(setting) if setting is not None else None)
+        return compile_cache.cache_root(resolve(setting) if setting is not None else None)
     except OSError as wrong:
         raise HTTPException(409, messages.sentence(str(wrong))) from None
 

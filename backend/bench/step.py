@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.bench.sizes import SIZES
 from backend.bench.variants import Spec, Variant
+from backend.shapes import attention_routes
 
 
 class Step:
@@ -52,7 +53,6 @@ class Step:
 def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
     """Runtime of the variant; eager and the native-size variants use plain SDPA."""
     from backend.bench.work import DTYPES
-    from backend.shapes import attention_routes
     from backend.shapes.shape_runtime import ShapeRuntime
 
     size = SIZES[spec.size]
@@ -62,7 +62,7 @@ def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
     if kind.route == "unmasked":
         route = _unmasked_route()
     else:
-        route = attention.choose(kind.route, device, dtype)
+        route = attention_routes.choose_route(kind.route, device, dtype)
     tokens = size.tokens * size.pictures
     static = tokens if kind.mode == "static" else None
     longest = tokens + size.text_tokens if kind.mode == "dynamic" else None

@@ -261,9 +261,9 @@ class _Meter:
 
 
 def _family(spec: Spec) -> Any:
-    from backend.models.families import family_named
+    from backend.models.family_classes import load_family
 
-    return family_named(SIZES[spec.size].family)
+    return load_family(SIZES[spec.size].family)
 
 
 def main(argv: list[str]) -> int:

@@ -20,15 +20,11 @@ import torch._dynamo
 from torch._dynamo import callback as dynamo_callback
 from torch._dynamo import utils as dynamo_utils
 
-from backend.compile import durations
-from backend.compile.counts import counts
-from backend.compile.forward_shape import Running, now_running, scene
-from backend.compile.reasons import Cause, InForce, Signature, explain
-from backend.runs.events.kinds import Event, GraphBreakEvent, GraphEvent, RecompileEvent
 from backend.compile import compile_durations
 from backend.compile.dynamo_counters import counts
 from backend.compile.forward_shape import RunningBlock, running_block, scene
 from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
+from backend.runs.events.kinds import Event, GraphBreakEvent, GraphEvent, RecompileEvent
 
 log = logging.getLogger(__name__)
 

@@ -233,14 +233,14 @@ def _install() -> Iterator[Check]:
 def _disk(cache_dir: str | None) -> tuple[list[Check], Path | None]:
     """Checks of the cache folder and the disk it is on, and the folder."""
     try:
-        folder = compile_cache.root(cache_dir)
+        folder = compile_cache.cache_root(cache_dir)
     except OSError as error:
         return [
             Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder that you can write.")
         ], None
     used = compile_cache.size(folder)
     text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
-    odd = compile_cache.trouble(folder)
+    odd = compile_cache.path_problem(folder)
     if odd:
         checks = [Check("Compile cache", "warn", f"compilers can't handle its path: {odd}", toolchain.folder_remedy())]
     else:

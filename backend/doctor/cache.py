@@ -29,15 +29,15 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     options = parser.parse_args(argv)
     write = write or sys.stdout.write
     try:
-        root = compile_cache.root(options.cache_dir)
+        root = compile_cache.cache_root(options.cache_dir)
         if options.action == "clear":
             deleted = compile_cache.clear(root)
             write(f"Cleared {_shown(deleted)} from {root}\n")
         elif options.action == "export":
-            folder = cache.prepare(options.cache_dir)
+            folder = cache_key.use_cache_folder(options.cache_dir)
             write(f"Wrote {_shown(compile_cache.export(folder, options.file))} to {options.file}\n")
         elif options.action == "import":
-            count = compile_cache.import_archive(options.file, cache.prepare(options.cache_dir))
+            count = compile_cache.import_archive(options.file, cache_key.use_cache_folder(options.cache_dir))
             same = f"All kernels of {options.file} are in the cache already\n"
             write(f"Added {count:,} files from {options.file}\n" if count else same)
         else:

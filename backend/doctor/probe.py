@@ -32,7 +32,6 @@ def facts() -> dict[str, Any]:
         # Whatever a broken binary raises is the result.
         return {"error": f"{type(error).__name__}: {error}"}
     from backend.config.packages import load_problem
-    from backend.memory import quantization_support
     from backend.shapes.attention_routes import route_report
 
     answer: dict[str, Any] = {
@@ -52,7 +51,9 @@ def facts() -> dict[str, Any]:
     else:
         answer["routes"] = route_report(torch.device("cpu"), torch.float32)
     answer["packages"] = {name: load_problem(name) for name in OPTIONAL}
-    answer["quantised"] = support.report(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    answer["quantised"] = quantization_support.support_by_format(
+        torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    )
     return answer
 
 

@@ -12,12 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs import recording
-from backend.compile.memory_shortage import is_full
-from backend.memory.exclusive_device import away
-from backend.plan.memory.make_estimate import TILE_PX
 from backend.compile.memory_shortage import is_out_of_vram
 from backend.memory.exclusive_device import offloaded
-from backend.plan.memory.stages import TILE_PX
+from backend.plan.memory.make_estimate import TILE_PX
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from backend.dataset.controls import sample_items
 from backend.families.files.hashes import ModelHashes
 from backend.latents.loader import Loader
 from backend.lora.inject import Lora
-from backend.memory.decoder import Decoder
+from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
@@ -215,10 +215,10 @@ def _sampler(
     )
 
 
-def make_decoder(inputs: Inputs, denoiser: nn.Module) -> Decoder:
+def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
     """The decoder of samples, with the memory settings as they were resolved."""
     memory, resolved = inputs.cfg.memory, inputs.resolved_memory
-    return Decoder(
+    return SampleDecoder(
         load_vae=inputs.load_vae,
         denoiser=denoiser,
         device=inputs.device,

@@ -29,7 +29,6 @@ from backend.memory import checkpointing
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
-from backend.shapes.runtime import ShapeRuntime
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.inputs import Inputs
 from backend.training.trainable import Trainable
@@ -41,7 +40,7 @@ def cache_folder(settings: CompileSection) -> Path | None:
     """The compile cache's folder, made. Refused when it can't be written and is needed; else None."""
     folder = settings.compile_cache_dir
     try:
-        return cache_key.prepare(resolve(folder) if folder else None)
+        return cache_key.use_cache_folder(resolve(folder) if folder else None)
     except OSError as error:
         text = str(error).partition(";")[0]
         if not settings.compile:
@@ -63,7 +62,7 @@ def compile_blocks(
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
     checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
-    rows = [Choice(row.blocks, row.backend, row.compile) for row in settings.compile_blocks or ()]
+    rows = [BlockChoice(row.blocks, row.backend, row.compile) for row in settings.compile_blocks or ()]
     try:
         report = compile_model(
             trainable.denoiser,

@@ -19,17 +19,17 @@ from backend.dataset.items import DatasetScan, count_of
 from backend.dataset.scan import cache_folder, scan_dataset
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.families.table import family as family_named
+from backend.families.table import family as load_family
 from backend.latents.identity import text_identity, vae_identity
 from backend.latents.store import LatentCache, TextCache
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import find_targets, is_large
-from backend.lora.keys import Names, linear_layers, names_of
 from backend.lora.load import check_continue
-from backend.memory import support
+from backend.memory import quantization_support
+from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
-from backend.memory.swap import swapped_paths
 from backend.models.common.base_weights import BaseWeights
-from backend.models.families import family_named as family_code
+from backend.models.family_classes import load_family as family_code
 from backend.objectives.choose import objective_of
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.plan import base_model_check as family_check
@@ -41,7 +41,7 @@ from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
-from backend.shapes import attention
+from backend.shapes import attention_routes
 from backend.training.expected_memory import ExpectedMemory, limit
 from backend.training.inputs import Inputs
 from backend.training.requests import Requests
@@ -54,7 +54,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
 
     Refused with every problem of a stage at once. StopRequested when a stop is requested in the middle.
     """
-    family = family_named(cfg.model.family)
+    family = load_family(cfg.model.family)
     base = BaseModelFiles.of(cfg.model)
     report_problems(family_check.problems(cfg), events)
     scan = _scan(cfg, events, requests)
@@ -77,7 +77,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     base_weights = BaseWeights.of(cfg.network, base, family, names)
     report_problems(base_weights.check() if base_weights else [], events)
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
-    report_problems(support.slower(cfg, device), events)
+    report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     inputs = Inputs(
         cfg=cfg,
         family=family,
@@ -150,7 +150,7 @@ def _check_settings(
     cfg: Config,
     family: FamilyFacts,
     empty: nn.Module,
-    names: Names,
+    names: LayerNames,
     plan: Plan,
     device: torch.device,
     dtype: torch.dtype,
@@ -168,11 +168,11 @@ def _check_settings(
     optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg.training, device, dtype)
-    lacking = support.problems(cfg.memory, device)
+    lacking = quantization_support.problems(cfg.memory, device)
     if lacking:
         raise Refused.of(lacking)
     try:
-        attention.choose(cfg.compile.attention, device, computed)
+        attention_routes.choose_route(cfg.compile.attention, device, computed)
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
     return sizes

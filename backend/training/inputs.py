@@ -17,20 +17,10 @@ from backend.dataset.items import DatasetScan, Item
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
 from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
-from backend.lora.keys import Names
+from backend.lora.comfyui_keys import LayerNames
 from backend.models.common.base_weights import BaseWeights
-from backend.models.common.loading import Loading
-from backend.families.table import family as load_family
-from backend.latents.identity import text_identity, vae_identity
-from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
-from backend.lora.inject import find_targets, is_large
-from backend.lora.load import check_continue
-from backend.memory import quantization_support
-from backend.memory.block_swap import swapped_paths
-from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
-from backend.models.family_classes import load_family as family_code
 from backend.objectives.base import Objective
 from backend.plan.memory.settings import Chosen
 from backend.plan.memory.weight_bytes import stored_as
@@ -61,7 +51,7 @@ class Inputs:
     plan: Plan
     sizes: dict[str, Size]
     """Module paths with a LoRA, and its rank, alpha and rate there."""
-    names: Names
+    names: LayerNames
     latents: LatentCache
     texts: TextCache
     objective: Objective

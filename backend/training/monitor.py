@@ -42,7 +42,7 @@ class Monitor:
     """What `compile_model` did; None when compile is off."""
     plan: GraphPlan | None = None
     """Graphs of the shape plan; None when compile is off."""
-    swap: Swap | None = None
+    swap: BlockSwap | None = None
     recorder: Recorder | None = None
     """None where passes aren't recorded."""
     _planned: int = field(init=False)
@@ -61,7 +61,7 @@ class Monitor:
         if self.swap is not None:
             self.swap.take_waits()
         if self._steps == _SHARE_STEP and self.report is not None and self.report.disable_linear:
-            share.begin(self.meter.device)
+            compiled_share.begin(self.meter.device)
         self._syncs.begin()
 
     def begin(self) -> None:
@@ -142,14 +142,14 @@ class Monitor:
 
     def _write_share(self) -> None:
         """Where linear layers are left out of the graphs: how much still runs compiled, once."""
-        compiled_share = share.end() if self._steps == _SHARE_STEP else None
-        if compiled_share is None or self.report is None:
+        share_compiled = compiled_share.end() if self._steps == _SHARE_STEP else None
+        if share_compiled is None or self.report is None:
             return
-        self.report.share = compiled_share
-        self.events.write(CompiledShareEvent(share=compiled_share))
+        self.report.share = share_compiled
+        self.events.write(CompiledShareEvent(share=share_compiled))
         log.info(
             "compile: linear layers are left out; %.0f %% of the blocks' forward time runs compiled",
-            100 * compiled_share,
+            100 * share_compiled,
         )
 
     def _check(self) -> None:

@@ -145,7 +145,7 @@ def explained(events: EventWriter, expected: ExpectedMemory | None) -> Iterator[
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the GPU or the machine has no memory left."""
-    return is_full(error) or is_short_of_ram(error)
+    return is_out_of_vram(error) or is_out_of_ram(error)
 
 
 def explanation(
@@ -160,7 +160,7 @@ def explanation(
     phase, shortage = last_phase(events), Shortage.read(str(error))
     doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
     need = max(shortage.missing or 0, _LEAST)
-    if is_full(error):
+    if is_out_of_vram(error):
         text = f"The GPU ran out of memory while {doing}. {shortage.words()} {keep()}"
         offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
         return OutOfMemory(" ".join(text.split()), offer.strip())

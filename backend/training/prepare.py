@@ -22,16 +22,11 @@ from backend.config.sections.training import TrainingSection
 from backend.latents.identity import base_weights_identity
 from backend.lora import loraplus
 from backend.memory.meter import Meter
-from backend.lora.inject import Lora
-from backend.memory.sample_decoder import SampleDecoder
-from backend.models.common.conditioning import Teller
-from backend.plan.mode_plan import fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PhaseEvent, ResumedEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 from backend.runs.state_folder import newest_whole_state, stand_on
-from backend.shapes.runtime import ShapeRuntime
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.assembly import RunContext, assemble

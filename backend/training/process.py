@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Failed, Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.config.schema import Config, by_path, get
-from backend.memory.heap import give_back_large, let_segments_grow, libraries_loaded
+from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -100,7 +100,7 @@ def _train(
     """accepted: settings to write into the run's folder before the first step."""
     _set_environment(cfg)
     # Here and not above: a wrong setting should be named before torch has loaded.
-    with libraries_loaded():
+    with imports_without_gc():
         from backend.config.toml_io import dump
         from backend.training.ending import train_to_end
         from backend.training.prepare import prepare
@@ -114,9 +114,9 @@ def _train(
 
 def _set_environment(cfg: Config) -> None:
     """Set what torch and others read from the environment once, when they load, and how the process takes memory."""
-    give_back_large()
+    lower_mmap_threshold()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    let_segments_grow(os.environ)
+    use_expandable_segments(os.environ)
     if cfg.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # What `accelerate config` once stored for this machine must not change a run behind its settings' back.

@@ -19,10 +19,8 @@ from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.families.spec import Geometry
 from backend.lora.inject import Lora
-from backend.memory.decoder import Decoder
-from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.memory.sample_decoder import SampleDecoder
-from backend.models.common.conditioning import Teller, Told
+from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
 from backend.objectives import flow
 from backend.objectives.base import Steps
@@ -136,7 +134,7 @@ class Sampler:
     sampler: Callable[[int, int], Steps]
     """(steps, image tokens) -> a fresh one."""
     lora: Lora
-    decoder: Decoder
+    decoder: SampleDecoder
     """Latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn."""
     geometry: Geometry
     device: torch.device

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
+from backend.lora.comfyui_keys import LayerNames
 from backend.lora.save import file_tensors
 from backend.plan.memory.optimizer_bytes import FLOAT, state_bytes
 from backend.runs.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
-    from backend.lora.comfyui_keys import LayerNames
     from backend.lora.inject import Lora
     from backend.runs.folder import Run
 
 log = logging.getLogger(__name__)
 
 
-def save_problems(run: Run, cfg: Config, lora: Lora, names: Names) -> list[Problem]:
+def save_problems(run: Run, cfg: Config, lora: Lora, names: LayerNames) -> list[Problem]:
     """An error where one LoRA file and one state have no room with what is kept, a warning where two states haven't.
 
     Refused when the LoRA can't be written in the layout of the settings.

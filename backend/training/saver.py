@@ -58,7 +58,7 @@ class Saver:
     parts: dict[str, Stateful]
     """What the state holds besides the LoRA."""
     fingerprint: Fingerprint
-    names: Names
+    names: LayerNames
     """Of the LoRA's layers in files."""
     metadata: Callable[[int], dict[str, str]]
     """Step -> what the file says about itself."""

@@ -49,9 +49,9 @@ class Trainable:
     lora: Lora
     optimizer: AcceleratedOptimizer
     scheduler: AcceleratedScheduler
-    names: Names
+    names: LayerNames
     """Of the LoRA's layers in files."""
-    swap: Swap | None = None
+    swap: BlockSwap | None = None
     encoders: TrainableText | None = None
     """The text encoders, where they are trained too."""
     norms: NormLimit | None = None
@@ -130,7 +130,7 @@ def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | No
 
 
 def _inject(
-    inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, names: Names, events: EventWriter
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, names: LayerNames, events: EventWriter
 ) -> Lora:
     """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
     cfg, network = inputs.cfg, inputs.cfg.network

@@ -28,7 +28,7 @@ from backend.models.common.conditioning import ConditioningEncoder
 from backend.objectives.base import Objective
 from backend.optimizers.ema import Ema
 from backend.optimizers.state import rate
-from backend.shapes.runtime import ShapeRuntime
+from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.between_steps import BetweenSteps
 from backend.training.expected_memory import ExpectedMemory
 from backend.training.monitor import Monitor

@@ -20,7 +20,7 @@ from backend.bench.rehearsal.trial import Process, Trial, failure
 from backend.bench.rehearsal.workspace import claim, holds
 from backend.families.files import headers
 from backend.families.table import family
-from backend.models.common.sources import file_tensors
+from backend.models.common.tensor_sources import file_tensors
 from backend.runs.folder import Run
 from tests.tiny.qwen_image import text_encoder
 

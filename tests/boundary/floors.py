@@ -52,7 +52,7 @@ PAGE_LIBRARIES = ("gradio", "gradio_client")
 SHARED = ("common", "files", "unet")
 UNET_FAMILIES = ("sdxl", "sd15")
 # The two tables of families, which alone open a family's folder from outside.
-TABLES = ("backend.families.table", "backend.models.families")
+TABLES = ("backend.families.table", "backend.models.family_classes")
 
 # Modules of ours that are started as processes (`python -m NAME`), by the modules that start them.
 LAUNCHES: Mapping[str, tuple[str, ...]] = {

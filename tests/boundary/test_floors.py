@@ -114,12 +114,12 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "imports backend.runs.status by a string",
     ),
     "by a name that is put together": (
-        "backend/models/families.py",
+        "backend/models/family_classes.py",
         "import importlib\nname = 'flux'\nimportlib.import_module(f'backend.models.{name}')",
         "holds 'backend.models.'",
     ),
     "by a variable": (
-        "backend/models/families.py",
+        "backend/models/family_classes.py",
         "import importlib\ndef load(name):\n    importlib.import_module(name)",
         "by a string",
     ),

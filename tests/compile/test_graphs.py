@@ -12,7 +12,6 @@ from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape, count_graphs
 from backend.plan.mode_plan import compiled_classes
 from backend.runs.events.kinds import RecompileEvent
-from backend.shapes.runtime import ShapeRuntime
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser

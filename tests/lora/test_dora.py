@@ -14,14 +14,10 @@ from backend.families.flux.facts import FACTS
 from backend.lora.dora import changed_lengths, row_lengths
 from backend.lora.fused_layers import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
-from backend.memory.formats import dequantize
-from backend.memory.quantized import quantize_layer
-from backend.plan.memory.make_estimate import _lora_shapes, _ranks
-from backend.plan.memory.parts import denoiser_of
-from backend.shapes.runtime import ShapeRuntime
 from backend.memory.quantized_formats import dequantize
 from backend.memory.quantized_linear import quantize_layer
-from backend.plan.memory.stages import _lora_shapes, _ranks
+from backend.plan.memory.make_estimate import _lora_shapes, _ranks
+from backend.plan.memory.parts import denoiser_of
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora_values import moved

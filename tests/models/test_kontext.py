@@ -32,9 +32,8 @@ from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.tiny import comfy_maps
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
-from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 from tests.tiny.single_files import flux_files
-from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 predict = load_family("flux").predict
 

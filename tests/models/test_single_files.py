@@ -17,9 +17,8 @@ from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from tests.tiny import originals
-from tests.tiny.training import config, events, lora_of, train_here
 from tests.tiny.single_files import flux_files, tiny_unet, words
-from tests.tiny.training import config, events, lora_of, start
+from tests.tiny.training import config, events, lora_of, train_here
 
 CPU = torch.device("cpu")
 

@@ -212,9 +212,7 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
     assert values_of(flowing.distance) == values_of(diffusing.distance) == loss and values_of(diffusing.options) == own
     assert (diffusing.min_timestep, diffusing.max_timestep) == (50.0, 900.0)
     assert flowing.strata == diffusing.strata == Strata(rows=3, batches=5)
-    plain = objective_of(
-        Config.model_validate(step), family("flux"), family_named("flux"), BaseModelFiles.at(tiny_flux)
-    )
+    plain = objective_of(Config.model_validate(step), family("flux"), load_family("flux"), BaseModelFiles.at(tiny_flux))
     assert plain.strata is None
 
 

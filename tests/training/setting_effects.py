@@ -27,13 +27,10 @@ from backend.plan.memory.settings import chosen
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
-from backend.shapes.runtime import ShapeRuntime
-from backend.training import assembly, gathering
-from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.shapes.shape_runtime import ShapeRuntime
+from backend.training import assembly, gathering
 from backend.training import inputs as gathering
-from backend.training import prepare as preparing
-from backend.training.between_steps import Duties
+from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Position
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.encoding import encode

@@ -189,10 +189,8 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the third step on, rows are padded further than planned: exact as ever, but another shape."""
-    from backend.shapes.runtime import ShapeRuntime
-    from gui.run_view import RunView
     from backend.shapes.shape_runtime import ShapeRuntime
-    from gui.run_view import RunWatch
+    from gui.run_view import RunView
 
     planned, calls = ShapeRuntime.image_size, []
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.base.output import stdout_writer
+from backend.base.command_output import stdout_writer
 from backend.base.paths import PROJECT_ROOT
 from backend.bench.record import commit_of
 from backend.bench.rehearsal.pictures import draw_pictures

@@ -29,7 +29,7 @@ from backend.bench.random_part import RandomPart, RandomTensor
 from backend.bench.rehearsal.sizes import SIZES, TOKENIZERS, RehearsalSize
 from backend.bench.rehearsal.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
 from backend.families.files.parts import Part
-from backend.models.common import skeleton
+from backend.models.common import meta_model
 
 DTYPE = torch.bfloat16
 SHARD_BYTES = 4 * 2**30
@@ -97,7 +97,7 @@ def _class_of(part: Part) -> type[nn.Module]:
 def _tensors(cls: type[nn.Module], config: Mapping[str, Any], device: torch.device) -> dict[str, RandomTensor]:
     """What a file of the model holds: tied weights once, and no buffers of whole numbers."""
     part = RandomPart(cls, config, DTYPE, device, _SEED)
-    tied = skeleton.ties(part.empty)
+    tied = meta_model.ties(part.empty)
     whole = {name for name, value in part.empty.state_dict().items() if not value.dtype.is_floating_point}
     stored = names_in_files(part.empty)
     return {stored[name]: tensor for name, tensor in part.tensors().items() if name not in tied and name not in whole}
@@ -106,7 +106,7 @@ def _tensors(cls: type[nn.Module], config: Mapping[str, Any], device: torch.devi
 def names_in_files(model: nn.Module) -> dict[str, str]:
     """Name of each tensor in the model -> its name in published files, which transformers renames when it loads."""
     names = list(model.state_dict())
-    if not skeleton.of_transformers(type(model)):
+    if not meta_model.of_transformers(type(model)):
         return dict(zip(names, names, strict=True))
     from transformers.core_model_loading import revert_weight_conversion
 

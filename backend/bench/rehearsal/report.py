@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backend.base.command_output import stdout_writer
 from backend.base.files import write_atomic
-from backend.base.output import stdout_writer
 
 DOCS = Path(__file__).parents[3] / "docs"
 RESULTS = "results.jsonl"

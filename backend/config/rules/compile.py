@@ -190,7 +190,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("compile.compile_cache_dir", "compile.compile"),
-        lambda chosen, on: on and chosen is not None and compile_cache.trouble(resolve(chosen)) is not None,
+        lambda chosen, on: on and chosen is not None and compile_cache.path_problem(resolve(chosen)) is not None,
         "compilers may fail with paths that are long or have spaces or non-English letters: {compile_cache_dir}",
         "Choose a short folder without spaces, or leave compile_cache_dir empty for Monotile's own",
         "warning",

@@ -120,7 +120,7 @@ class MemoryPeakEvent(Event):
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SwapEvent(Event):
-    """What block swap moves, as `backend.memory.swap.SwapFacts` counts it; sizes in bytes."""
+    """What block swap moves, as `backend.memory.block_swap.SwapFacts` counts it; sizes in bytes."""
 
     kind = "swap"
     device: str | None = None

@@ -11,13 +11,10 @@ import torch
 from PIL import Image
 
 from backend.config.schema import Config
-from tests.models.anima.cosmos import pipeline_of, published, without_torchvision
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _denoiser, _tiny, autoencoder, conditioner, make_tiny_denoiser, qwen
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
-from backend.runs.folder import Run
 from tests.tiny.anima_pipeline import pipeline_of, published, without_torchvision
-from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}

@@ -21,9 +21,8 @@ from tests.models.sd3.test_files import trained
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
 from tests.tiny.single_files import words
-from tests.tiny.training import config, events, lora_of, rows, same, start, train_here
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 64, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}

@@ -20,11 +20,8 @@ from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, spl
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from backend.models.common.loading import Loading
-from backend.models.families import family_named
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
-from backend.runs.folder import Run
 from tests.conftest import draw_pictures
 from tests.tiny import comfy_maps
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
