@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ class Training:
         dynamic: str = "false",
         mode: str = "static",
         poison: bool = True,
+        compiled: Sequence[str] = ("double", "single"),
     ) -> None:
+        """compiled: the block classes that `backend` compiles; the others stay eager."""
         torch._dynamo.reset()
         self.device, self.dtype = torch.device(device), dtype
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
@@ -81,7 +84,7 @@ class Training:
             set_activation_budget(None, recompute=kind == "auto")
             self.report = compile_model(
                 self.model,
-                lists,
+                {name: lists[name] for name in compiled},
                 backend=backend,
                 dynamic=dynamic,
                 disable_linear=linear,
