@@ -51,6 +51,7 @@ def facts() -> dict[str, Any]:
     else:
         answer["routes"] = route_report(torch.device("cpu"), torch.float32)
     answer["packages"] = {name: load_problem(name) for name in OPTIONAL}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     answer["quantised"] = quantization_support.support_by_format(
         torch.device("cuda" if torch.cuda.is_available() else "cpu")
     )

@@ -29,9 +29,7 @@ from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import assembly, gathering
-from backend.training import inputs as gathering
 from backend.training.between_steps import BetweenSteps, ValidationSet
-from backend.training.checkpoint import Position
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.encoding import encode
 from backend.training.gathering import gather, scan_dataset
@@ -168,7 +166,7 @@ def attended(world: World, cfg: Config) -> Any:
 def loaded(world: World, cfg: Config) -> Any:
     """The denoiser, the LoRA, the optimizer and the schedule that a run is made of."""
     swaps: list[Any] = []
-    swap = run_block_swap.Swap
+    swap = run_block_swap.BlockSwap
 
     def swapped(*given: Any, **named: Any) -> Any:
         swaps.append((given[2], sorted(named.items())))
@@ -176,7 +174,7 @@ def loaded(world: World, cfg: Config) -> Any:
 
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(swap_run, "Swap", swapped)
+        patch.setattr(run_block_swap, "BlockSwap", swapped)
         trainable = load_trainable(world.given(cfg), world.accelerator, world.events, stack)
         modules = dict(trainable.denoiser.named_modules())
         layers = {name: _layer(modules[name]) for name in trainable.lora.layers if name in modules}
