@@ -52,9 +52,7 @@ def facts() -> dict[str, Any]:
         answer["routes"] = route_report(torch.device("cpu"), torch.float32)
     answer["packages"] = {name: load_problem(name) for name in OPTIONAL}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    answer["quantised"] = quantization_support.support_by_format(
-        torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    )
+    answer["quantised"] = support_by_format(device)
     return answer
 
 
