@@ -32,6 +32,7 @@ def facts() -> dict[str, Any]:
         # Whatever a broken binary raises is the result.
         return {"error": f"{type(error).__name__}: {error}"}
     from backend.config.packages import load_problem
+    from backend.memory.quantization_support import support_by_format
     from backend.shapes.attention_routes import route_report
 
     answer: dict[str, Any] = {
