@@ -72,7 +72,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "sideways": ("backend/doctor/probe.py", "from backend.bench.sizes import SIZES", "lies on the same floor"),
     "to the page": ("backend/bench/work.py", "from gui.theme import head", "imports gui.theme, which lies above"),
     "the page to the trainer": ("gui/plans.py", "import backend.training.loop", "which is not for gui"),
-    "the page to torch's floors": ("gui/plans.py", "from backend.lora import keys", "which is not for gui"),
+    "the page to torch's floors": ("gui/plans.py", "from backend.lora import comfyui_keys", "which is not for gui"),
     "the launcher beyond the set-up": ("launcher.py", "from backend.base import paths", "which is not for launcher"),
     "to the launcher": ("backend/doctor/probe.py", "import launcher", "imports launcher, which is no part"),
     "to the tests": ("backend/doctor/probe.py", "from tests.tiny import flux", "imports tests, which is no part"),
@@ -85,7 +85,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "from backend.models.anima import sinks",
         "family anima",
     ),
-    "the UNet for a transformer": ("backend/models/flux/denoiser.py", "from backend.models.unet import texts", "alone"),
+    "the UNet for a transformer": ("backend/models/flux/denoiser.py", "from backend.models.unet import clip_text", "alone"),
     "between tabs": ("gui/tabs/run.py", "from gui.tabs import library", "from another tab"),
     "torch below its line": ("backend/plan/steps.py", "import torch", "imports torch below the torch line"),
     "torch in a function": (
@@ -125,7 +125,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     ),
     "code in a string": (
         "backend/doctor/probe.py",
-        "CODE = 'import re; from backend.lora import keys'",
+        "CODE = 'import re; from backend.lora import comfyui_keys'",
         "in a string",
     ),
     "an unlisted start": ("gui/plans.py", "COMMAND = ['-m', 'backend.bench']", "holds 'backend.bench'"),
