@@ -299,9 +299,9 @@ def _decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
         inputs.load_vae,
         denoiser,
         inputs.device,
-        turns=given.turns if given is not None else memory.offload_by_turns == "on",
+        exclusive=given.turns if given is not None else memory.offload_by_turns == "on",
         tiled=given.tiled_decode if given is not None else memory.vae_tiling == "on",
-        may_turn=memory.offload_by_turns != "off",
+        may_leave=memory.offload_by_turns != "off",
         may_tile=memory.vae_tiling != "off",
     )
 
