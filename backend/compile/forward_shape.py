@@ -36,14 +36,14 @@ _current: ForwardShape | None = None
 _thread = threading.local()
 
 
-def set_forward_shape(scene: ForwardShape) -> None:
+def set_forward_shape(shape: ForwardShape) -> None:
     """Called by the shape runtime at each forward. Global on purpose: a recompute runs in an autograd thread."""
     global _current
-    _current = scene
+    _current = shape
 
 
-def scene() -> ForwardShape | None:
-    """The scene of the latest forward; None before the first."""
+def current_shape() -> ForwardShape | None:
+    """The sizes of the latest forward; None before the first."""
     return _current
 
 

@@ -98,8 +98,8 @@ class BlockForward:
             with compiled_share.span("block"), compiled_share.span("left out"):
                 return self.eager(*args, **kwargs)
         hits = limit_hits()
-        scene = RunningBlock(self.kind, self.name, self.eager.__self__.training, self.backend)
-        with running(scene), compiled_share.span("block"):
+        block = RunningBlock(self.kind, self.name, self.eager.__self__.training, self.backend)
+        with running(block), compiled_share.span("block"):
             try:
                 result = self.compiled(*args, **kwargs)
             except torch._dynamo.exc.FailOnRecompileLimitHit as error:

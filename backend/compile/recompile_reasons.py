@@ -41,7 +41,7 @@ _NOTHING_KNOWN = InForce()
 class Signature:
     """What a graph was made for: sizes of the forward, whether gradients are computed, and by which backend."""
 
-    scene: ForwardShape | None
+    shape: ForwardShape | None
     gradients: bool
     autocast: str | None = None
     training: bool = True
@@ -63,8 +63,8 @@ class Cause:
 def _changes(before: Signature, after: Signature, in_force: InForce) -> list[Cause]:
     """Every difference of two signatures, most telling first, with advice that is not followed yet."""
     causes = []
-    if before.scene is not None and after.scene is not None:
-        old, new = before.scene, after.scene
+    if before.shape is not None and after.shape is not None:
+        old, new = before.shape, after.shape
         if old.text_tokens != new.text_tokens:
             advice = _CAPTIONS if in_force.trims else _SAMPLE_TEXT
             causes.append(Cause(f"caption length went from {old.text_tokens} to {new.text_tokens} tokens", advice))

@@ -22,7 +22,7 @@ from torch._dynamo import utils as dynamo_utils
 
 from backend.compile import compile_durations
 from backend.compile.dynamo_counters import counts
-from backend.compile.forward_shape import RunningBlock, running_block, scene
+from backend.compile.forward_shape import RunningBlock, current_shape, running_block
 from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
 from backend.runs.events.kinds import Event, GraphBreakEvent, GraphEvent, RecompileEvent
 
@@ -45,7 +45,7 @@ def register(forward: Callable[..., Any], kind: str) -> None:
 
 @dataclass(frozen=True)
 class CompileStats:
-    """Counts since `Telemetry.start`. seconds: wall time spent compiling. planned: None until `warm` told it.
+    """Counts since `Telemetry.start`. seconds: wall time spent compiling. planned: None until `expect_plan`.
 
     recompiles: graphs made beyond the plan, or twice for the same shape. compiling: what is compiled right now, in
     words, with what it took last time; None when nothing is.
@@ -142,7 +142,7 @@ class Telemetry:
                 callbacks.remove(ours)
         self._last_took.save()
 
-    def warm(self, planned: int | None, training: int | None = None, no_grad: int | None = None) -> None:
+    def expect_plan(self, planned: int | None, training: int | None = None, no_grad: int | None = None) -> None:
         """Tell how many graphs the shape plan expects in the whole run; None when there is no plan.
 
         training, no_grad: graphs with and without gradients that each block class may have, of each of its backends.
@@ -337,8 +337,8 @@ class Telemetry:
         """Whether a piece comes after its shape's first forward through a block, or for a shape beyond the plan."""
         begun = next((key for key in self._begun if key == (kind, signature)), None)
         if begun is not None:
-            # Each forward pass sets a scene of its own, equal or not.
-            return begun[1].scene is not signature.scene or self._begun[begun] != block
+            # Each forward pass sets a shape of its own, equal or not.
+            return begun[1].shape is not signature.shape or self._begun[begun] != block
         self._begun[kind, signature] = block
         met = sum(each == kind and known.same_use(signature) for each, known in self._begun)
         allowed = self._allowed.get(signature.gradients)
@@ -392,9 +392,9 @@ def _signature(what: RunningBlock | None) -> Signature:
             autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             break
     training, backend = (what.training, what.backend) if what is not None else (True, "")
-    return Signature(scene(), torch.is_grad_enabled(), autocast, training, backend)
+    return Signature(current_shape(), torch.is_grad_enabled(), autocast, training, backend)
 
 
 def _sizes(signature: Signature) -> dict[str, int]:
-    shape = signature.scene
+    shape = signature.shape
     return {"image_tokens": shape.image_tokens, "text_tokens": shape.text_tokens, "batch": shape.batch} if shape else {}

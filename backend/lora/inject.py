@@ -34,14 +34,15 @@ class Lora:
 
     layers: module path in the denoiser -> the layer, in the model's order; paths never hold ``_orig_mod``.
     masters: float32 copies that are trained and saved in place of 16-bit weights; None where the weights are float32.
-    beside: of a DoRA, module path -> row lengths (out, 1) of frozen layers that some files keep as one with a target.
+    frozen_lengths: of a DoRA, module path -> row lengths (out, 1) of frozen layers that some files keep as one with a
+    target.
     """
 
     layers: dict[str, LoraLayer | FactoredLayer]
     rank: int
     alpha: float
     masters: Masters | None = None
-    beside: Mapping[str, Tensor] = field(default_factory=dict)
+    frozen_lengths: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rank_of(self, path: str) -> int:
         """Rank of one target."""

@@ -74,7 +74,7 @@ def file_tensors(lora: Lora, precision: str, names: LayerNames, form: Format = "
         lengths = None if magnitude is None else magnitude.weight.detach().to("cpu", torch.float32)
         layers[path] = LayerWeights(a, b, lora.scale_of(path), lengths)
     dtype = PRECISIONS[precision]
-    tensors = in_format(layers, names, form, lora.beside) | factors
+    tensors = in_format(layers, names, form, lora.frozen_lengths) | factors
     cast = {
         key: value.to(value.dtype if key.endswith(_EXACT) else dtype).contiguous() for key, value in tensors.items()
     }
@@ -98,7 +98,7 @@ def check_savable(lora: Lora, names: LayerNames, form: Format) -> None:
             a, b = (half.detach().to("meta") for half in lora.pair(path))
             magnitude = lora.magnitude(path)
             layers[path] = LayerWeights(a, b, 1.0, None if magnitude is None else magnitude.weight.detach().to("meta"))
-    beside = {path: each.to("meta") for path, each in lora.beside.items()}
+    beside = {path: each.to("meta") for path, each in lora.frozen_lengths.items()}
     for name, paths in _together(layers, names, form).items():
         try:
             in_format({path: layers[path] for path in paths}, names, form, beside)

@@ -115,7 +115,7 @@ class BlockSwap:
         sizes = [block.nbytes for block in self._held]
         self._ring = Ring(min(ring, count), max(sizes), device, poison)
         self._pinned: list[HostBlock] = []
-        self._travel = BlockTracker(blocks, held, self._ring)
+        self._tracker = BlockTracker(blocks, held, self._ring)
         self._take(pinned_limit(pinned_limit_gb))
         for module in (module for block in blocks for module in block.modules()):
             _to_device(module, device)
@@ -166,7 +166,7 @@ class BlockSwap:
         """Stop swapping: weights are ordinary tensors on the host again, hooks are gone, the ring is freed."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self._travel.end()
+        self._tracker.end()
         for block in self._held:
             assert block.flat is not None
             block.bind(block.flat)

@@ -42,7 +42,7 @@ class BlockTracker:
         swapped = [position for position, block in enumerate(held) if block is not None]
         self.place = {position: rank % len(ring.places) for rank, position in enumerate(swapped)}
         self._at: int | None = None
-        self._way = ""
+        self._direction = ""
         self._hooks = []
         for position, block in enumerate(blocks):
             self._hooks.append(block.register_forward_pre_hook(partial(self._before, position), with_kwargs=True))
@@ -76,14 +76,14 @@ class BlockTracker:
         # reads the weights of later blocks is launched by now.
         self.arrive(position, "backward")
 
-    def arrive(self, position: int, way: str) -> None:
-        """The block at `position` is about to run, its way "forward", "backward" or "no_grad" (forward alone)."""
-        if (position, way) == (self._at, self._way):
+    def arrive(self, position: int, direction: str) -> None:
+        """The block at `position` is about to run, its direction "forward", "backward" or "no_grad" (forward alone)."""
+        if (position, direction) == (self._at, self._direction):
             return
         ring, left = self._ring, self._at
         if left is not None and left != position and left in self.place:
             ring.leave(self.place[left])
-        self._at, self._way = position, way
+        self._at, self._direction = position, direction
         here = self._held[position]
         if here is not None:
             if ring.places[self.place[position]].owner is not here:
@@ -113,9 +113,9 @@ class BlockTracker:
             yield at
         before = [position for position in swapped if position < at]
         after = [position for position in swapped if position > at]
-        if self._way == "backward":
+        if self._direction == "backward":
             yield from reversed(before)
-        elif self._way == "forward":
+        elif self._direction == "forward":
             yield from after
             yield from reversed(swapped)
             return

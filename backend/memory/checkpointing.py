@@ -25,6 +25,7 @@ import torch._functorch.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from backend.compile.model_compiler import BlockForward
 from backend.compile.torch_config import set_for_all_threads
 from backend.memory.activation_offload import ActivationOffload
 
@@ -78,7 +79,7 @@ class RecomputeInGraph(Recompute):
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         block = _block(function, arguments)
-        if block is not None and getattr(block.forward, "recomputes", False):
+        if block is not None and isinstance(block.forward, BlockForward) and block.forward.recomputes:
             return function(*arguments, **named)
         return super().__call__(function, *arguments, **named)
 

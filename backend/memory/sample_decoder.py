@@ -37,26 +37,27 @@ def tile(vae: nn.Module, side: int = TILE_PX) -> None:
 
 @dataclass
 class SampleDecoder:
-    """Turns sample latents into pixels.
-
-    load_vae: the family's VAE on the CPU, asked for once and kept off the device between samples. turns: the denoiser
-    leaves the GPU meanwhile. tiled: work in tiles. may_turn, may_tile: do so too when the GPU is full.
-    """
+    """Turns sample latents into pixels."""
 
     load_vae: Callable[[], Any]
+    """Loads the family's VAE on the CPU; called once, and the VAE is kept off the device between samples."""
     denoiser: nn.Module
     device: torch.device
-    turns: bool = False
+    exclusive: bool = False
+    """The denoiser leaves the GPU while samples are decoded."""
     tiled: bool = False
-    may_turn: bool = True
+    """Pictures are decoded in tiles."""
+    may_leave: bool = True
+    """Whether the denoiser may leave the GPU too once it is full."""
     may_tile: bool = True
+    """Whether tiles may be used too once the GPU is full."""
     _vae: Any = None
 
     @contextmanager
-    def on_card(self) -> Iterator[None]:
-        """The VAE is on the GPU until the end of this: several pictures are decoded at one turn."""
+    def on_device(self) -> Iterator[None]:
+        """The VAE is on the GPU until the end of this: several pictures are decoded before it leaves."""
         self._vae = self._vae or self.load_vae()
-        with offloaded(self.denoiser, self.device) if self.turns and self.device.type != "cpu" else nullcontext():
+        with offloaded(self.denoiser, self.device) if self.exclusive and self.device.type != "cpu" else nullcontext():
             try:
                 yield
             finally:
@@ -65,7 +66,7 @@ class SampleDecoder:
                     torch.cuda.empty_cache()
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_card`."""
+        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_device`."""
         if self.tiled:
             tile(self._vae.vae)
         done = self._tried(latent, alone=False)
@@ -78,7 +79,7 @@ class SampleDecoder:
         for said in self._lighter():
             log.warning("No room on the GPU to decode a sample; %s", said)
             torch.cuda.empty_cache()
-            done = self._tried(latent, alone=self.may_turn and not self.turns)
+            done = self._tried(latent, alone=self.may_leave and not self.exclusive)
             if done is not None:
                 return done
         log.warning("No room on the GPU to decode a sample; it is decoded on the CPU")
@@ -108,7 +109,7 @@ class SampleDecoder:
 
     def _lighter(self) -> Iterator[str]:
         """Ways to need less of the GPU, each taken when the one before it was not enough."""
-        if self.may_turn and not self.turns and self.device.type == "cuda":
+        if self.may_leave and not self.exclusive and self.device.type == "cuda":
             yield "the denoiser leaves it meanwhile"
         if self.may_tile and not self.tiled:
             self.tiled = True

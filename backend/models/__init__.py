@@ -1,5 +1,5 @@
-"""Model families: what they are, without torch, and their code.
+"""The model families' code, all of it with torch; what a family is without torch is in `backend.families`.
 
-Torch-free: `files`, `activations`, `shift`, `spec`, `table`, `family_check`, and of a family `facts` and `layout`. With
-torch: `family`, `families`, `common`, and of a family `denoiser` and `encoders`.
+`family` says what a family gives, `family_classes` finds one by its name, `common` is what several share, and each
+family has a `denoiser` and `encoders`.
 """

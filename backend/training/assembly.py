@@ -222,9 +222,9 @@ def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
         load_vae=inputs.load_vae,
         denoiser=denoiser,
         device=inputs.device,
-        turns=resolved.turns if resolved is not None else memory.offload_by_turns == "on",
+        exclusive=resolved.turns if resolved is not None else memory.offload_by_turns == "on",
         tiled=resolved.tiled_decode if resolved is not None else memory.vae_tiling == "on",
-        may_turn=memory.offload_by_turns != "off",
+        may_leave=memory.offload_by_turns != "off",
         may_tile=memory.vae_tiling != "off",
     )
 

@@ -88,7 +88,7 @@ def compile_blocks(
         return telemetry, report
     planned = {*graphs.training, *graphs.validation, *graphs.sampling}
     log.info("compile: cache %s, signature %s", cache, cache_key.signature(compile_cache.key_facts(cache), planned))
-    telemetry.warm(
+    telemetry.expect_plan(
         inputs.plan.planned_graphs,
         training=graphs.training_graphs,
         no_grad=graphs.no_grad_graphs,

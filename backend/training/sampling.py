@@ -157,7 +157,7 @@ class Sampler:
             with PhaseProgress(self.events, "sample", total=total) as progress:
                 for number in wanted:
                     waiting.append((number, self._latent(number, progress)))
-                    if not self.decoder.turns:
+                    if not self.decoder.exclusive:
                         self._finish(step, waiting)
         except Interrupted:
             log.info("The samples of step %d were left out: the run was asked to stop", step)
@@ -186,7 +186,7 @@ class Sampler:
         """Decode and write the latents of these prompts, and empty the list."""
         if not waiting:
             return
-        with self.decoder.on_card():
+        with self.decoder.on_device():
             for number, latent in waiting:
                 self._write(step, number, latent)
         waiting.clear()

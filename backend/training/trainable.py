@@ -150,7 +150,7 @@ def _inject(
         device=inputs.device,
     )
     if network.network_type == "dora" and cfg.saving.save_layout == "kohya":
-        lora = replace(lora, beside=frozen_lengths(denoiser, lora.layers, names))
+        lora = replace(lora, frozen_lengths=frozen_lengths(denoiser, lora.layers, names))
     if network.lora_fused:
         fuse(lora)
     lora = lora if encoders is None else lora.joined(encoders.lora)

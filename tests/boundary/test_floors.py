@@ -85,7 +85,11 @@ BAD: Mapping[str, tuple[str, str, str]] = {
         "from backend.models.anima import sinks",
         "family anima",
     ),
-    "the UNet for a transformer": ("backend/models/flux/denoiser.py", "from backend.models.unet import clip_text", "alone"),
+    "the UNet for a transformer": (
+        "backend/models/flux/denoiser.py",
+        "from backend.models.unet import clip_text",
+        "alone",
+    ),
     "between tabs": ("gui/tabs/run.py", "from gui.tabs import library", "from another tab"),
     "torch below its line": ("backend/plan/steps.py", "import torch", "imports torch below the torch line"),
     "torch in a function": (

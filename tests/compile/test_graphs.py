@@ -62,7 +62,7 @@ def test_static_is_one_whole_graph_a_class(checkpointing: bool) -> None:
     counting = Counting()
     report = compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
     telemetry = Telemetry().start()
-    telemetry.warm(4, training=1, no_grad=1)
+    telemetry.expect_plan(4, training=1, no_grad=1)
     shapes = ShapeRuntime("static", 24, text_length=TEXT)
     for step, pair in enumerate(([0, 1], [2, 2], [1, 0], [2, 1])):
         batch = make_batch([SIZES[i] for i in pair], [TEXT - step, TEXT])
@@ -177,7 +177,7 @@ def test_a_block_with_a_backend_of_its_own_is_planned_and_no_recompile() -> None
     choices = [BlockChoice(row.blocks, row.backend, row.compile) for row in cfg.compile.compile_blocks or ()]
     report = compile_model(model, block_lists(model), backend=backends[0], selection=choices, dynamic="false")
     telemetry = Telemetry().start()
-    telemetry.warm(2 * classes, training=1, no_grad=1)
+    telemetry.expect_plan(2 * classes, training=1, no_grad=1)
     for pair in ([0, 1], [2, 2]):
         run(model, make_batch([SIZES[i] for i in pair], [TEXT, TEXT]), shapes)
     no_grad(model, make_batch([SIZES[0]], [TEXT]), shapes)

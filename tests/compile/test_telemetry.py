@@ -26,7 +26,7 @@ def fresh():
 
 
 def step(stack: Stack, batch: int, image: int, text: int, gradients: bool = True) -> None:
-    """What the shape runtime and predict do, in miniature: tell the scene, run the blocks."""
+    """What the shape runtime and predict do, in miniature: set the forward shape, run the blocks."""
     set_forward_shape(ForwardShape(batch, image, text))
     with torch.set_grad_enabled(gradients):
         stack(torch.randn(batch, image + text, 8).requires_grad_(gradients))
@@ -40,7 +40,7 @@ def compiled(backend=None, **options) -> tuple[Stack, Telemetry]:
 
 def test_recompiles_are_told_in_words_with_the_setting_that_ends_them() -> None:
     stack, telemetry = compiled()
-    telemetry.warm(2, training=1, no_grad=1)
+    telemetry.expect_plan(2, training=1, no_grad=1)
     step(stack, 2, 32, 128)
     step(stack, 2, 32, 128, gradients=False)
     assert telemetry.poll().warm and telemetry.poll().recompiles == 0
@@ -68,7 +68,7 @@ def test_recompiles_are_told_in_words_with_the_setting_that_ends_them() -> None:
 def test_recompile_before_the_warm_up_ends_is_seen() -> None:
     """4 graphs planned, 1 of them for training: a second training graph is a recompile, though only 2 were made."""
     stack, telemetry = compiled()
-    telemetry.warm(4, training=1, no_grad=3)
+    telemetry.expect_plan(4, training=1, no_grad=3)
     step(stack, 1, 16, 8)
     step(stack, 1, 24, 8)
     assert telemetry.poll().recompiles == 1 and not telemetry.poll().warm
@@ -76,7 +76,7 @@ def test_recompile_before_the_warm_up_ends_is_seen() -> None:
 
 def test_what_is_asked_for_on_the_way_joins_the_plan() -> None:
     stack, telemetry = compiled()
-    telemetry.warm(1, training=1, no_grad=0)
+    telemetry.expect_plan(1, training=1, no_grad=0)
     step(stack, 2, 32, 8)
     telemetry.expect(1, no_grad=1)
     assert telemetry.poll().planned == 2 and not telemetry.poll().warm

@@ -40,7 +40,7 @@ def flux(
     found = find_targets(model, targets)
     lora = inject(model, found, rank=rank, alpha=alpha, dropout=0.0, seed=1, kind="dora", **more)
     moved(lora)
-    return model, replace(lora, beside=frozen_lengths(model, lora.layers, NAMES))
+    return model, replace(lora, frozen_lengths=frozen_lengths(model, lora.layers, NAMES))
 
 
 def changed(lora: Lora) -> dict[str, Tensor]:

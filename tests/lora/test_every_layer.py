@@ -51,7 +51,11 @@ def everything(name: str, kind: str) -> tuple[nn.Module, Lora, LayerNames]:
     with torch.no_grad():
         for part in lora.parameters():
             part.add_(torch.randn(part.shape, generator=draw) * 0.1)
-    return model, replace(lora, beside=frozen_lengths(model, lora.layers, names) if kind == "dora" else {}), names
+    return (
+        model,
+        replace(lora, frozen_lengths=frozen_lengths(model, lora.layers, names) if kind == "dora" else {}),
+        names,
+    )
 
 
 def change(lora: Lora, path: str) -> Tensor:

@@ -128,13 +128,13 @@ def test_a_full_card_is_met_by_tiles_and_at_last_by_the_cpu(vae: Any, caplog: py
 
     latent = vae.encode(smooth(96))[0]
     meta = torch.device("meta")
-    tiles = SampleDecoder(lambda: Small(64), model(), meta, may_turn=False)
+    tiles = SampleDecoder(lambda: Small(64), model(), meta, may_leave=False)
     tiles._vae = Small(8)
-    with tiles.on_card():
+    with tiles.on_device():
         assert tiles.decode(latent).shape == (3, 96, 96)
     assert tiles.tiled and "it is decoded on the CPU" in caplog.text
     enough = SampleDecoder(lambda: Small(64), model(), meta, may_tile=False)
-    with enough.on_card():
+    with enough.on_device():
         enough.decode(latent)
     assert not enough.tiled
     vae.vae.disable_tiling()
@@ -147,7 +147,7 @@ def test_a_sample_that_overflows_fp16_is_decoded_in_float32(tiny_sdxl: Path, cap
     latent = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(1)) * 4
     assert not torch.isfinite(stack.decode(latent[None])).all()
     decoder = SampleDecoder(lambda: stack, model(), CPU)
-    with decoder.on_card():
+    with decoder.on_device():
         found = [decoder.decode(latent) for _ in range(2)]
         assert not torch.isfinite(decoder.decode(latent * torch.nan)).any()
     wanted = stack.to(dtype=torch.float32).decode(latent[None])[0]
@@ -191,8 +191,8 @@ def test_the_decoder_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch, turns
     monkeypatch.setattr(sample_decoder, "offloaded", leaving)
     # without a GPU every part stays where it is
     monkeypatch.setattr(type(own), "to", lambda self, *given, **named: self)
-    turned = SampleDecoder(lambda: own, made, torch.device("meta"), turns=turns, tiled=tiled)
-    with turned.on_card():
+    turned = SampleDecoder(lambda: own, made, torch.device("meta"), exclusive=turns, tiled=tiled)
+    with turned.on_device():
         picture = turned.decode(own.encode(smooth(96))[0])
     assert picture.shape == (3, 96, 96) and left == [True] * turns
     assert own.vae.use_tiling == tiled and made[0].weight.untyped_storage().nbytes() > 0

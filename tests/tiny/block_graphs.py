@@ -66,7 +66,7 @@ def planned_graphs_are_observed(
         cache_size_limit=64, checkpointing=True,
     )  # fmt: skip
     training, no_grad = (count * len(subject.classes) for count in wanted)
-    telemetry.warm(training + no_grad, training=training, no_grad=no_grad)
+    telemetry.expect_plan(training + no_grad, training=training, no_grad=no_grad)
     batches = [subject.make_batch([size], [length]) for size, length in zip(SIZES, subject.lengths, strict=True)]
     for batch in batches:
         subject.ours(model, batch, shapes)

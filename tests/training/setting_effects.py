@@ -228,7 +228,7 @@ def trained_with(world: World, cfg: Config) -> Any:
 
 def decoded(world: World, cfg: Config) -> Any:
     made = assembly.make_decoder(replace(world.inputs, cfg=cfg, expected=None), world.trainable.denoiser)
-    return made.turns, made.tiled, made.may_turn, made.may_tile
+    return made.exclusive, made.tiled, made.may_leave, made.may_tile
 
 
 def validated(world: World, cfg: Config) -> Any:

@@ -118,7 +118,7 @@ def test_graphs_equal_the_plan_over_eight_sizes(name: str, mode: str, dynamic: s
         model, block_lists(model), backend=counting, fullgraph=True, dynamic=dynamic, cache_size_limit=64,
         checkpointing=True,
     )  # fmt: skip
-    telemetry.warm(classes * (training + no_grad), training=training, no_grad=no_grad)
+    telemetry.expect_plan(classes * (training + no_grad), training=training, no_grad=no_grad)
     for size in sizes:
         step(model, name, size, shapes)
     with torch.no_grad():
