@@ -242,7 +242,7 @@ def test_a_folder_for_runs_that_cannot_be_made_is_told_at_its_field(
     }
     reply = ask(actions, "start", values)
     (problem,) = (found for found in reply.message["problems"] if found["severity"] == "error")
-    assert reply.message["refused"] and problem["path"] == "saving.output_dir" and "can't be made" in problem["text"]
+    assert reply.message["refused"] and problem["path"] == "saving.output_dir" and "can't be created" in problem["text"]
 
 
 def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -> None:
