@@ -77,7 +77,7 @@ def test_mixed_up_weights_are_named(base: Path) -> None:
     shutil.copy(
         base / "vae/diffusion_pytorch_model.safetensors", base / "transformer/diffusion_pytorch_model.safetensors"
     )
-    assert "transformer/ holds a VAE, not the FLUX transformer" in texts(base)
+    assert "transformer/ contains a VAE, not the FLUX transformer" in texts(base)
 
 
 def test_wrong_class_is_named(base: Path) -> None:
@@ -85,7 +85,7 @@ def test_wrong_class_is_named(base: Path) -> None:
     path.write_text(
         json.dumps(json.loads(path.read_text()) | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]})
     )
-    assert "text_encoder_2/ holds Qwen2_5_VLForConditionalGeneration" in texts(base)
+    assert "text_encoder_2/ contains Qwen2_5_VLForConditionalGeneration" in texts(base)
 
 
 def test_parts_of_two_models_are_named(base: Path) -> None:
@@ -97,7 +97,7 @@ def test_parts_of_two_models_are_named(base: Path) -> None:
 def test_other_pipeline_is_named(base: Path) -> None:
     path = base / "model_index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_class_name": "QwenImagePipeline"}))
-    assert "model_index.json says QwenImagePipeline" in texts(base)
+    assert "model_index.json names QwenImagePipeline" in texts(base)
 
 
 def test_missing_shard_is_named(base: Path) -> None:

@@ -22,7 +22,7 @@ from backend.dataset.scan_state import FolderSpec
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.edit_facts import ASKED, TEMPLATE_TOKENS
 from backend.families.qwen_image.edit_facts import EDIT_PLUS as FACTS
-from backend.families.table import family
+from backend.families.table import PIPELINES, family
 from backend.latents.identity import text_identity
 from backend.lora.comfyui_keys import split_key
 from backend.memory import checkpointing
@@ -274,7 +274,7 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
 ) -> None:
     part = FACTS.part("transformer")
     assert ROW.check_base_model(tiny_qwen_edit_plus) == []
-    (said,) = ROW.check_base_model(tiny_qwen_edit)
+    (said,) = ROW.check_base_model(tiny_qwen_edit, families=PIPELINES)
     assert "the family qwen_image_edit." in said.sentence()
     stored = make_tiny_denoiser().state_dict()
     plain = originals.write(tmp_path / "2509.safetensors", stored)

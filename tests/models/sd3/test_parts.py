@@ -93,7 +93,7 @@ def test_sizes_beyond_the_table_of_positions_are_refused_by_name(tiny_sd3: Path)
     assert config is not None
     errors = plan_for(config, scan_of([(128, 128), (2000, 250)])).problems
     said = {problem.setting: problem.text for problem in errors if problem.severity == "error"}
-    assert "positions end at 256 px" in said["dataset.max_bucket_size"]
+    assert "at most 256 px" in said["dataset.max_bucket_size"]
     assert "Sample 1 is 320x64" in said["sampling.prompts"]
 
 
