@@ -18,6 +18,7 @@ from backend.plan.memory.changes import Change
 from backend.plan.memory.report import gigabytes
 from backend.runs.diagnose_rules import LESS_RAM
 from backend.runs.events import EventWriter, read_events
+from backend.runs.events.kinds import CudaGraphsEvent, PhaseEvent
 from backend.training.expected_memory import ExpectedMemory
 
 log = logging.getLogger(__name__)
@@ -173,17 +174,17 @@ def explanation(
 def last_phase(events: EventWriter) -> str:
     """The phase that the run's events name last; "" before the first."""
     written, _ = read_events(events.path)
-    phases = [event for event in written if event["kind"] == "phase"]
-    return str(phases[-1].get("phase")) if phases else ""
+    phases = [event.phase for event in written if isinstance(event, PhaseEvent)]
+    return phases[-1] if phases else ""
 
 
 def _without_recordings(events: EventWriter) -> str:
     """What to set where recorded passes keep memory of the GPU; "" where there are none."""
     written, _ = read_events(events.path)
-    recordings = [event for event in written if event["kind"] == "cuda_graphs"]
-    if not recordings or recordings[-1].get("state") != "recorded":
+    recordings = [event for event in written if isinstance(event, CudaGraphsEvent)]
+    if not recordings or recordings[-1].state != "recorded":
         return ""
-    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(recordings[-1]['kept'])}."
+    return f"Set compile.cuda_graphs to off: recorded passes keep {gigabytes(recordings[-1].kept or 0)}."
 
 
 def remedy(expected: ExpectedMemory | None, phase: str, need: int) -> str:
