@@ -21,6 +21,14 @@ from backend.bench.rehearsal.workspace import claim, holds
 from backend.families.files import headers
 from backend.families.table import family
 from backend.models.common.tensor_sources import file_tensors
+from backend.runs.events.kinds import (
+    CompileStateEvent,
+    CudaGraphsEvent,
+    Event,
+    MemoryEstimateEvent,
+    MemoryPeakEvent,
+    PhaseEvent,
+)
 from backend.runs.folder import Run
 from tests.tiny.qwen_image import text_encoder
 
@@ -97,7 +105,7 @@ def test_a_cut_denoiser_keeps_the_proportion_of_its_stacks() -> None:
     assert flux.config(flux.denoiser())["num_single_layers"] == 38
 
 
-def _process(began: float, events: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Process:
+def _process(began: float, events: list[Event], rows: list[dict[str, Any]]) -> Process:
     return Process(began=began, ended=began + 100, exit_code=0, events=events, rows=rows)
 
 
@@ -112,16 +120,23 @@ def _rows(seconds: list[float], compiled: list[float], first: int = 1, began: fl
 def test_figures_are_those_that_the_run_told() -> None:
     gib = 2**30
     events = [
-        {"kind": "memory_estimate", "t": 1.0, "card": {"name": "A GPU"}},
-        {"kind": "phase", "t": 3.0, "phase": "scan"},
-        {"kind": "phase", "t": 5.0, "phase": "train"},
-        {"kind": "compile", "t": 5.0, "state": "compiled", "planned": 4},
-        {"kind": "phase", "t": 15.0, "phase": "save"},
-        {"kind": "phase", "t": 16.0, "phase": "train"},
-        {"kind": "cuda_graphs", "t": 17.0, "state": "recorded", "kept": 2 * gib},
-        {"kind": "memory_peak", "t": 99.0, "vram_peak": 12 * gib, "vram_reserved_peak": 13 * gib,
-         "vram_estimated": 11 * gib, "words": "w", "ram_peak": gib, "ram_estimated": gib},
-    ]  # fmt: skip
+        MemoryEstimateEvent(t=1.0, card={"name": "A GPU"}),
+        PhaseEvent(t=3.0, phase="scan"),
+        PhaseEvent(t=5.0, phase="train"),
+        CompileStateEvent(t=5.0, state="compiled", planned=4),
+        PhaseEvent(t=15.0, phase="save"),
+        PhaseEvent(t=16.0, phase="train"),
+        CudaGraphsEvent(t=17.0, state="recorded", kept=2 * gib),
+        MemoryPeakEvent(
+            t=99.0,
+            vram_peak=12 * gib,
+            vram_reserved_peak=13 * gib,
+            vram_estimated=11 * gib,
+            words="w",
+            ram_peak=gib,
+            ram_estimated=gib,
+        ),
+    ]
     rows = _rows([30.0, 2.0, 1.0, 1.0, 9.0, 1.1, 1.2, 1.0, 1.1, 1.2], [20.0, 21, 21, 21, 25, 25, 25, 25, 25, 25])
     first = _process(0.0, events, rows)
     resumed = _process(200.0, [], _rows([3.0, 1.0], [1.0, 1.0], first=11, began=212.5))

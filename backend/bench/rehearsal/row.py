@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from backend.bench.rehearsal.trial import Process, Row, Trial
+from backend.runs.events.kinds import (
+    CompileStateEvent,
+    CudaGraphsEvent,
+    Event,
+    MemoryEstimateEvent,
+    MemoryPeakEvent,
+    PhaseEvent,
+)
 
 _LEAST_ROWS = 5
+Kind = TypeVar("Kind", bound=Event)
+
 _GB = 2**30
 
 
@@ -44,9 +54,9 @@ def phases(process: Process) -> dict[str, float]:
     seconds: dict[str, float] = {}
     name, since = "start", process.began
     for event in process.events:
-        if event["kind"] == "phase":
-            seconds[name] = seconds.get(name, 0.0) + event["t"] - since
-            name, since = str(event["phase"]), event["t"]
+        if isinstance(event, PhaseEvent):
+            seconds[name] = seconds.get(name, 0.0) + event.t - since
+            name, since = event.phase, event.t
     seconds[name] = seconds.get(name, 0.0) + process.ended - since
     return {name: round(took, 1) for name, took in seconds.items()}
 
@@ -78,45 +88,47 @@ def _steps(rows: Sequence[Row]) -> dict[str, Any]:
 def _graphs(process: Process) -> dict[str, Any]:
     """Graphs as planned and as made, and what became of the recorded passes."""
     last = process.rows[-1] if process.rows else {}
-    compiled = [event for event in process.events if event["kind"] == "compile" and "planned" in event]
-    recorded = _last(process, "cuda_graphs")
-    state = " ".join(filter(None, [recorded.get("state"), recorded.get("reason")]))
+    compiled, recorded = _last(process, CompileStateEvent), _last(process, CudaGraphsEvent)
+    outcome = [] if recorded is None else [recorded.state, recorded.reason]
     return {
-        "compile_state": compiled[-1].get("state") if compiled else None,
-        "planned_graphs": compiled[-1]["planned"] if compiled else None,
+        "compile_state": None if compiled is None else compiled.state,
+        "planned_graphs": None if compiled is None else compiled.planned,
         "graphs": last.get("graphs"),
         "recompiles": last.get("recompiles"),
         "breaks": last.get("breaks"),
         "cache_misses": last.get("cache_misses"),
-        "recorded": state or None,
+        "recorded": " ".join(filter(None, outcome)) or None,
     }
 
 
 def _memory(process: Process) -> dict[str, Any]:
     """The peak and the estimate that the run compares at its end; the comparison leaves out what recordings keep."""
-    told, recorded = _last(process, "memory_peak"), _last(process, "cuda_graphs")
-    peak, estimated = told.get("vram_peak"), told.get("vram_estimated")
-    compared = None if peak is None else peak - (recorded.get("kept") or 0)
+    memory = _last(process, MemoryPeakEvent) or MemoryPeakEvent()
+    recorded = _last(process, CudaGraphsEvent)
+    kept = None if recorded is None else recorded.kept
+    peak, estimated = memory.vram_peak, memory.vram_estimated
+    compared = None if peak is None else peak - (kept or 0)
     percent = round(100 * estimated / compared, 1) if compared and estimated else None
     return {
         "peak_allocated_gb": _gb(peak),
-        "peak_reserved_gb": _gb(told.get("vram_reserved_peak")),
-        "recordings_gb": _gb(recorded.get("kept")),
+        "peak_reserved_gb": _gb(memory.vram_reserved_peak),
+        "recordings_gb": _gb(kept),
         "estimated_gb": _gb(estimated),
         "estimate_percent": percent,
-        "memory_words": told.get("words"),
-        "ram_peak_gb": _gb(told.get("ram_peak")),
-        "ram_estimated_gb": _gb(told.get("ram_estimated")),
+        "memory_words": memory.words,
+        "ram_peak_gb": _gb(memory.ram_peak),
+        "ram_estimated_gb": _gb(memory.ram_estimated),
     }
 
 
 def _device(process: Process) -> str:
-    card = _last(process, "memory_estimate").get("card")
-    return str(card["name"]) if card else "CPU"
+    estimate = _last(process, MemoryEstimateEvent)
+    return str(estimate.card["name"]) if estimate is not None and estimate.card else "CPU"
 
 
-def _last(process: Process, kind: str) -> Row:
-    return next((event for event in reversed(process.events) if event["kind"] == kind), {})
+def _last(process: Process, kind: type[Kind]) -> Kind | None:
+    """The last event of a class; None where there is none."""
+    return next((event for event in reversed(process.events) if isinstance(event, kind)), None)
 
 
 def _gb(size: float | None) -> float | None:

@@ -18,6 +18,7 @@ from backend.config.load import load, parse
 from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.events import read_events
+from backend.runs.events.kinds import Event
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 
@@ -38,7 +39,7 @@ class Process:
     began: float
     ended: float
     exit_code: int
-    events: list[Row]
+    events: list[Event]
     rows: list[Row]
 
 
