@@ -267,7 +267,7 @@ def formats(world: World, cfg: Config) -> Any:
 def kept_in(world: World, cfg: Config) -> Any:
     """What the estimate of memory and the loading of encoders take from the settings."""
     given = replace(world.inputs, cfg=cfg)
-    return str(given.text_loading), str(given.denoiser_loading), str(chosen(cfg, on_card=True))
+    return str(given.text_loading), str(given.denoiser_loading), str(chosen(cfg, on_gpu=True))
 
 
 def read_ahead(world: World, cfg: Config) -> Any:

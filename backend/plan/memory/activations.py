@@ -112,11 +112,11 @@ class Held:
 
     @property
     def total(self) -> int:
-        """Both together, on the card."""
+        """Both together, on the GPU."""
         return self.kept + self.passing
 
     def beside(self, gradients: int) -> int:
-        """What is on the card beside `gradients`, bytes of a whole set: a pass makes them while it lets go of what was
+        """What is on the GPU beside `gradients`, bytes of a whole set: a pass makes them while it lets go of what was
         kept, so that the two are never there in full at one time."""
         return self.passing + max(0, self.kept - gradients)
 
@@ -175,7 +175,7 @@ def training_bytes(
     again = COMPILED + RECOMPUTED_COMPILED if way.compiled else 1 + RECOMPUTED
     passing = working + int(largest * again)
     if way.checkpointing == "offload":
-        # two inputs are on the card while they are on their way
+        # two inputs are on the GPU while they are on their way
         return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, pinned)
     return Held(kept + borders, passing)
 

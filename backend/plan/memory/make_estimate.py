@@ -1,4 +1,4 @@
-"""How much memory a run will need, by stage and part, before anything is loaded: arithmetic without torch.
+"""Computes how much memory a run will need, by stage and part, before anything is loaded: without torch.
 
 What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
 from the layers of the blocks (`backend.plan.memory.activations`). At its end a run compares its estimate with its peak.
@@ -19,7 +19,7 @@ from backend.families.table import family as family_named
 from backend.plan.memory import ram as memory_ram
 from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
 from backend.plan.memory.estimate import TIGHT, Estimate, Stage, room_of
-from backend.plan.memory.machine import Card
+from backend.plan.memory.machine import Gpu
 from backend.plan.memory.optimizer_bytes import trained_bytes
 from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import Chosen, chosen
@@ -51,35 +51,35 @@ TEXT_WORKING = 6
 def estimate(
     cfg: Config,
     work: RunWork,
-    card: Card | None,
+    gpu: Gpu | None,
     *,
     parts: Parts | None = None,
-    on_card: bool = True,
+    on_gpu: bool = True,
     ram_room: int | None = None,
 ) -> Estimate | None:
     """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
 
-    parts: of the base model, where they were read already. on_card: False for a run on the CPU, whose RAM holds all.
+    parts: of the base model, where they were read already. on_gpu: False for a run on the CPU, whose RAM holds all.
     ram_room: RAM of the machine that it runs on, where that is known.
     """
     family = family_named(cfg.model.family)
     parts = parts or read_parts(family, BaseModelFiles.of(cfg.model))
     if parts is None:
         return None
-    given = chosen(cfg, on_card)
+    given = chosen(cfg, on_gpu)
     limit = int(given.limit_gb * 2**30) if given.limit_gb else None
-    room = room_of(card, limit)
+    room = room_of(gpu, limit)
     given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
     stages = _stages(cfg, family, parts, given, work)
     if given.may_record and room is not None:
         recorded = _stages(cfg, family, parts, replace(given, recorded=True), work)
         if max(stage.total for stage in recorded) <= TIGHT * room:
             given, stages = replace(given, recorded=True), recorded
-    ram = memory_ram.needed(parts, given, stages, on_card)
+    ram = memory_ram.needed(parts, given, stages, on_gpu)
     rough = family.memory is None
     wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
     problems = () if wrong is None else (wrong,)
-    return Estimate(tuple(stages), ram, card, limit, rough, given, on_card, ram_room, problems)
+    return Estimate(tuple(stages), ram, gpu, limit, rough, given, on_gpu, ram_room, problems)
 
 
 def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Chosen], list[Stage]]) -> Chosen:
@@ -185,13 +185,13 @@ def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int]
 
 
 def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
-    """What of the LoRA stays on the card, in a step or between two, where its mean takes its place and it is kept."""
+    """What of the LoRA stays on the GPU, in a step or between two, where its mean takes its place and it is kept."""
     mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
     return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
 
 
 def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
-    """Bytes of the denoiser on the card: resident weights, and the ring that swapped ones pass through."""
+    """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
     total = total_bytes(parts.shapes, given.base_format, given.weight_width)
     swapped, ring = given.swap(parts)
     return {"weights": total - swapped, "swap_ring": ring}

@@ -1,4 +1,4 @@
-"""The nearest change of settings that makes a run fit: cheap changes first, and no more of them than it takes."""
+"""Finds the nearest change of settings that makes a run fit: cheap changes first, and no more than it takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
 from backend.plan.memory.estimate import TIGHT, Estimate
-from backend.plan.memory.machine import Card
+from backend.plan.memory.machine import Gpu
 from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, read_parts
 from backend.plan.memory.work import RunWork
@@ -52,12 +52,12 @@ class Search:
         self,
         cfg: Config,
         work: RunWork,
-        card: Card | None,
+        gpu: Gpu | None,
         parts: Parts | None = None,
-        on_card: bool = True,
+        on_gpu: bool = True,
         ram_room: int | None = None,
     ) -> None:
-        self.cfg, self.work, self.card, self.on_card, self.ram_room = cfg, work, card, on_card, ram_room
+        self.cfg, self.work, self.gpu, self.on_gpu, self.ram_room = cfg, work, gpu, on_gpu, ram_room
         self.parts = parts or read_parts(family(cfg.model.family), BaseModelFiles.of(cfg.model))
         self._known = _contradictions(cfg)
 
@@ -71,7 +71,7 @@ class Search:
         changed = with_values(self.cfg, values) if values else self.cfg
         if values and not _contradictions(changed) <= self._known:
             return None
-        return estimate(changed, work, self.card, parts=self.parts, on_card=self.on_card, ram_room=self.ram_room)
+        return estimate(changed, work, self.gpu, parts=self.parts, on_gpu=self.on_gpu, ram_room=self.ram_room)
 
     def nearest(self) -> Nearest | None:
         """The cheapest changes that make the run fit with room to spare; None where it does already, or is unknown."""
@@ -111,7 +111,7 @@ class Search:
         return self._offers(LESS_VRAM, lambda found: _largest(found, stages), most, need)
 
     def cheapest_in_ram(self, most: int = 3, need: int = 0) -> list[tuple[Change, int]]:
-        """The same for RAM: changes after which the card still has room."""
+        """The same for RAM: changes after which the GPU still has room."""
         return self._offers(LESS_RAM, lambda found: found.ram_total, most, need)
 
     def _offers(
@@ -163,7 +163,7 @@ class Search:
 
 def _makers(now: Estimate) -> tuple[Maker, ...]:
     """The kinds of changes to try, those for RAM first where that is what does not suffice."""
-    return LESS_RAM + LESS_VRAM if now.on_card and now.ram_verdict == "does_not_fit" else LESS_VRAM
+    return LESS_RAM + LESS_VRAM if now.on_gpu and now.ram_verdict == "does_not_fit" else LESS_VRAM
 
 
 def _contradictions(cfg: Config) -> set[str]:
@@ -179,13 +179,13 @@ def _besides(kept: list[Change], newer: Change) -> list[Change]:
 def _largest(found: Estimate, stages: Collection[str]) -> int:
     """Bytes of the largest of these stages; what decides where the run has none of them."""
     sizes = [stage.total for stage in found.stages if stage.name in stages]
-    return max(sizes) if sizes and found.on_card else found.needed
+    return max(sizes) if sizes and found.on_gpu else found.needed
 
 
 def _excess(found: Estimate) -> int:
-    """Bytes that all stages together have too many on the card, and the run in RAM."""
+    """Bytes that all stages together have too many on the GPU, and the run in RAM."""
     ram = 0 if found.ram_room is None else max(0, found.ram_total - int(TIGHT * found.ram_room))
-    if not found.on_card:
+    if not found.on_gpu:
         return ram
     room = int(TIGHT * (found.room or 0))
     return ram + sum(max(0, stage.total - room) for stage in found.stages)
@@ -193,7 +193,7 @@ def _excess(found: Estimate) -> int:
 
 def _enough(before: Estimate, after: Estimate) -> bool:
     """Whether every stage that became smaller now has room to spare, and RAM too where that became less."""
-    if not after.on_card:
+    if not after.on_gpu:
         return after.verdict == "fits"
     if after.ram_total < before.ram_total and after.ram_verdict in ("tight", "does_not_fit"):
         return False

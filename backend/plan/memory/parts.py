@@ -1,4 +1,4 @@
-"""What a base model's parts are made of, from the headers of their files: shapes, sizes, layers of blocks."""
+"""Reads what a base model's parts are made of from the headers of their files: shapes, sizes, layers of blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RAM that a run takes at its worst moment, by part."""
+"""Computes the RAM that a run takes at its worst moment, by part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from backend.plan.memory.estimate import Stage
 
 PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 480_000_000
-"""A trainer without a model: Python, torch and its libraries, on a card CUDA's with them."""
+"""A trainer without a model: Python, torch and its libraries, on a GPU CUDA's with them."""
 
 COMPILER = 200_000_000
 """What torch.compile adds to the trainer's own process, most of it at a cold start; its workers' memory is theirs."""
@@ -21,12 +21,12 @@ LOADER = 200_000_000
 """Batches ahead, latents and captions being read."""
 
 
-def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_card: bool) -> Mapping[str, int]:
-    """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a card what passes through it."""
+def needed(parts: Parts, given: Chosen, stages: Sequence[Stage], on_gpu: bool) -> Mapping[str, int]:
+    """Part -> bytes. On a CPU the models and all they compute with are in RAM; on a GPU what passes through it."""
     compiler = COMPILER if given.way.compiled else 0
     blocks = given.swapped(parts)
     swapped = {"swapped_weights": sum(blocks)} if blocks else {}
-    if not on_card:
+    if not on_gpu:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
         loading = {"loading": max(blocks)} if blocks else {}

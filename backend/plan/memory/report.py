@@ -1,4 +1,4 @@
-"""The estimate for people and for the page: lines, a rich table, plain data, and what was really used beside it."""
+"""Formats an estimate for people and for the page: lines, a rich table, plain data, a comparison with the peak."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VERDICTS = {"fits": "fits", "tight": "is tight", "does_not_fit": "does not fit",
 
 
 def gigabytes(count: float) -> str:
-    """A size of memory as cards are named: a card "of 24 GB" has 24 x 2**30 bytes."""
+    """A size of memory in the unit in which GPUs are sold: one "of 24 GB" has 24 x 2**30 bytes."""
     return f"{count / 2**30:.1f} GB"
 
 
@@ -65,20 +65,20 @@ def short_bytes(count: float) -> str:
 def headline(found: Estimate) -> str:
     """The verdict in a sentence."""
     said = VERDICTS[found.verdict].capitalize()
-    if not found.on_card:
-        needs = f"without a card the run computes in RAM and needs about {gigabytes(found.ram_total)} of it"
+    if not found.on_gpu:
+        needs = f"without a GPU the run computes in RAM and needs about {gigabytes(found.ram_total)} of it"
         return f"{said}: {needs}." if found.ram_room is None else f"{said}: {needs}, of {gigabytes(found.ram_room)}."
     if found.ram_decides and found.ram_room is not None:
         needs = f"the run needs {gigabytes(found.ram_total)} of RAM, and this machine has {gigabytes(found.ram_room)}"
         return f"{said}: {needs}."
     worst = found.peak
     needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
-    if found.card is None or found.room is None:
-        return f"{needs}; no card is known to hold that against."
-    limited = found.limit is not None and found.limit < found.card.free
-    name = found.card.name if found.card.real else "the card"
+    if found.gpu is None or found.room is None:
+        return f"{needs}; there is no known GPU to compare that with."
+    limited = found.limit is not None and found.limit < found.gpu.free
+    name = found.gpu.name if found.gpu.real else "the GPU"
     has = "the limit set is" if limited else f"{name} has"
-    free = "" if limited or not found.card.real else " free"
+    free = "" if limited or not found.gpu.real else " free"
     return f"{said}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
 
 
@@ -100,7 +100,7 @@ def nearest_words(nearest: Nearest) -> str:
     """What to change, in a sentence."""
     after = nearest.after
     size = gigabytes(after.needed)
-    if after.on_card and after.ram_room is not None:
+    if after.on_gpu and after.ram_room is not None:
         size = f"{gigabytes(after.peak.total)} of video memory and {gigabytes(after.ram_total)} of RAM"
     words = nearest.words[0].upper() + nearest.words[1:]
     if nearest.fits:
@@ -122,7 +122,7 @@ def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
     lines = [headline(found)]
     for stage in found.stages:
         parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= _SMALL)
-        size = stage.total if found.on_card else stage.allocated
+        size = stage.total if found.on_gpu else stage.allocated
         lines.append(f"  {STAGES[stage.name]}: {short_bytes(size)}" + (f" ({parts})" if parts else ""))
     lines.append(ram_words(found))
     if nearest is not None:
@@ -132,7 +132,7 @@ def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
 
 def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, Any]:
     """The estimate as plain data."""
-    card = found.card
+    gpu = found.gpu
     return {
         "verdict": found.verdict,
         "headline": headline(found),
@@ -140,10 +140,10 @@ def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, An
         "problems": [problem.sentence() for problem in found.problems],
         "room": found.room,
         "limit": found.limit,
-        "card": None if card is None else vars(card).copy(),
+        "card": None if gpu is None else vars(gpu).copy(),
         "peak": found.peak.name,
         "needed": found.needed,
-        "on_card": found.on_card,
+        "on_card": found.on_gpu,
         "ram_room": found.ram_room,
         "ram_verdict": found.ram_verdict,
         "ram_words": ram_words(found),
@@ -170,14 +170,14 @@ def nearest_dict(nearest: Nearest) -> dict[str, Any]:
 
 def render(found: Estimate, nearest: Nearest | None) -> RenderableType:
     """The estimate for a terminal."""
-    table = Table(title="Memory of the card by stage" if found.on_card else "Memory by stage")
+    table = Table(title="Memory of the GPU by stage" if found.on_gpu else "Memory by stage")
     table.add_column("")
     for stage in found.stages:
         table.add_column(STAGES[stage.name], justify="right", style="bold" if stage is found.peak else None)
     for name, title in PARTS.items():
         if any(stage.parts.get(name) for stage in found.stages):
             table.add_row(title, *(short_bytes(stage.parts.get(name, 0)) for stage in found.stages))
-    if found.on_card:
+    if found.on_gpu:
         table.add_row("CUDA itself, slack", *(short_bytes(stage.total - stage.allocated) for stage in found.stages))
         table.add_row("in all", *(short_bytes(stage.total) for stage in found.stages), style="bold")
     colours = {"fits": "green", "tight": "yellow", "does_not_fit": "red", "unknown": "none"}

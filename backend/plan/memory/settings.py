@@ -1,4 +1,4 @@
-"""The settings of a run as far as they decide over memory."""
+"""Resolves the settings of a run that decide how much memory it needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Chosen:
         return self.tiled_decode if decode else self.tiled_encode
 
     def swap(self, parts: Parts) -> tuple[int, int]:
-        """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
+        """Bytes of weights that stay in RAM, and of the ring on the GPU that they pass through."""
         sizes = self.swapped(parts)
         return sum(sizes), device_bytes(sizes, self.ring)
 
@@ -77,11 +77,11 @@ def block_weights(parts: Parts, index: int, given: Chosen) -> int:
     return total_bytes(shapes, given.base_format, given.weight_width)
 
 
-def chosen(cfg: Config, on_card: bool) -> Chosen:
+def chosen(cfg: Config, on_gpu: bool) -> Chosen:
     """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
-    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_card else 4)
+    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_gpu else 4)
     mixed = cfg.training.mixed_precision
-    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_card)
+    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_gpu)
     said = family_named(cfg.model.family).memory
     memory = cfg.memory
     return Chosen(
@@ -100,8 +100,8 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
-        recorded=on_card and recording_of(cfg) == "on",
-        may_record=on_card
+        recorded=on_gpu and recording_of(cfg) == "on",
+        may_record=on_gpu
         and said is not None
         and said.launch_bound
         and recording_of(cfg) == "auto"
@@ -111,7 +111,7 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
 
 
 def unrecordable(cfg: Config) -> str:
-    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
+    """Why the passes of a run can't be recorded, whatever its GPU: what the rules say where it is asked for, or ""."""
     backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
     if cfg.compile.compile and "cudagraphs" in backends:
         return "the compile backend cudagraphs records by itself"

@@ -1,4 +1,4 @@
-"""What trained text encoders take beside the denoiser: their weights, their LoRA, roughly what they compute with."""
+"""Estimates what trained text encoders add to the denoiser: weights, their LoRA, roughly what they compute with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT, RECOMPUTED = 17, 1
 
 @dataclass(frozen=True)
 class TrainedText:
-    """resident: bytes on the card for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
+    """resident: bytes on the GPU for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
 
     resident: Mapping[str, int] = field(default_factory=dict)
     lora: list[tuple[int, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a run puts through its models at once, as far as memory is concerned: from the plan, or from settings alone."""
+"""Describes what a run puts through its models at once, for its memory: from the plan, or from settings alone."""
 
 from __future__ import annotations
 
