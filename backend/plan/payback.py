@@ -34,30 +34,28 @@ _FEWEST_STEPS = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run measured: median seconds of a step without compiling in it, and seconds of compiling.
-
-    on_gpu: it ran on a GPU. compiled: it made a graph; one whose blocks all failed to compile spent the seconds, and
-    its steps are eager.
-    """
+    """What a run measured."""
 
     s_per_step: float
+    """Median of the steps without compiling in them."""
     compile_seconds: float
     on_gpu: bool = False
     compiled: bool = False
+    """It made a graph. A run whose blocks all failed to compile spent the seconds, and its steps are eager."""
 
 
 @dataclass(frozen=True)
 class Payback:
-    """What a compile costs and saves. Each number is None while nobody has measured it.
-
-    compile_seconds: of a start into an empty cache, where runs measured one, else of the last start. source: where the
-    eager time comes from, in words.
-    """
+    """What a compile costs and saves. Each number is None while nobody has measured it."""
 
     compiled: float | None = None
+    """Seconds of a compiled step."""
     eager: float | None = None
+    """Seconds of an eager step."""
     compile_seconds: float | None = None
+    """Of a start into an empty cache, where runs measured one, else of the last start."""
     source: str = ""
+    """Where the eager time comes from, in words."""
 
     @property
     def steps(self) -> int | None:

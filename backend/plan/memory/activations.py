@@ -101,14 +101,14 @@ def model_width(block: Block, said: BlockActivations) -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a training step's activations. kept: until the backward reaches them. passing: at the worst moment.
-
-    host: pinned memory of the machine, for inputs of blocks that wait there.
-    """
+    """Bytes of a training step's activations."""
 
     kept: int
+    """Until the backward pass reaches them."""
     passing: int
+    """At the worst moment."""
     host: int = 0
+    """Pinned memory of the machine, for inputs of blocks that wait there."""
 
     @property
     def total(self) -> int:
@@ -123,15 +123,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Way:
-    """How the blocks are run.
-
-    checkpointing: off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward).
-    budget: share of its activations that a compiled block may keep.
-    """
+    """How the blocks are run."""
 
     compiled: bool
     checkpointing: str = "block"
+    """off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward pass)."""
     budget: float = 1.0
+    """Share of its activations that a compiled block may keep."""
 
 
 def training_bytes(

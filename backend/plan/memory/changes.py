@@ -22,11 +22,13 @@ _EIGHT_BIT = {"adamw": "adamw8bit", "adam": "adamw8bit", "lion": "lion8bit", "pa
 
 @dataclass(frozen=True)
 class Change:
-    """Settings to change together. words: what to do. cost: what it costs beside memory, in a few words."""
+    """Settings to change together."""
 
     values: Values
     words: str
+    """What to do."""
     cost: str
+    """What it costs apart from memory, in a few words."""
 
 
 Maker = Callable[["Config", Parts | None], Iterator[Change]]

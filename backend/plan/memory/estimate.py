@@ -26,11 +26,13 @@ TIGHT = 0.93
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the run. parts: name -> bytes in torch's allocator. host: bytes in RAM beside the process itself."""
+    """A stage of the run."""
 
     name: str
     parts: Mapping[str, int]
+    """Name -> bytes in torch's allocator."""
     host: Mapping[str, int] = field(default_factory=dict)
+    """Name -> bytes in RAM, in addition to the process itself."""
 
     @property
     def allocated(self) -> int:

@@ -132,18 +132,20 @@ def _recordings(training: Stage, trained: Trained) -> int:
 
 @dataclass(frozen=True)
 class Trained:
-    """The LoRA. bytes: weights, gradients, optimizer, ema. layers: block class -> paths within a block. count: numbers.
-
-    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep. decomposed:
-    it is a DoRA, which keeps what its layers give.
-    """
+    """The LoRA."""
 
     bytes: Mapping[str, int]
+    """Of its weights, gradients, optimizer, ema."""
     layers: Mapping[str, frozenset[str]]
+    """Block class -> paths within a block."""
     count: int
+    """Numbers in its weights."""
     text: TrainedText
+    """The text encoders, where they are trained."""
     around: int
+    """Numbers a token that trained convolutions keep."""
     decomposed: bool = False
+    """It is a DoRA, which keeps what its layers give."""
 
 
 def _trained(cfg: Config, family: FamilyFacts, parts: Parts, given: Chosen, work: RunWork) -> Trained:

@@ -32,8 +32,8 @@ def memory_plan(
         except ValueError:
             geometry = row.default_geometry
         work = work_of_settings(cfg, geometry, _text_tokens(cfg, row))
-    found = [named_gpu(vram_gb)] if vram_gb else installed_gpus()
-    gpu = found[0] if found else None
+    gpus = [named_gpu(vram_gb)] if vram_gb else installed_gpus()
+    gpu = gpus[0] if gpus else None
     # On another machine the RAM is not known.
     room = None if vram_gb else ram().total
     search = Search(cfg, work, gpu, on_gpu=gpu is not None, ram_room=room)

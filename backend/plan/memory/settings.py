@@ -26,18 +26,16 @@ _USUAL_VAE = VaeActivations(encode=5, decode=6)
 
 @dataclass(frozen=True)
 class Chosen:
-    """What of a config decides over memory, with auto resolved.
-
-    weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
-    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to. recorded: passes are
-    replayed as CUDA graphs. may_record: left to itself, the run records them where it finds the memory. accumulates:
-    gradients are summed up over several passes.
-    """
+    """What of a config decides over memory, with auto resolved."""
 
     weight_width: int
+    """Bytes of an unquantised weight."""
     base_format: str | None
+    """Quantisation of the base model; None for none."""
     text_format: str | None
+    """The same of the text encoders."""
     autocast: bool
+    """Mixed precision is on."""
     number: Format
     way: Way
     rank: int
@@ -49,9 +47,13 @@ class Chosen:
     tiled_encode: bool = False
     tiled_decode: bool = False
     turns: bool = False
+    """The denoiser leaves the GPU while samples are decoded."""
     recorded: bool = False
+    """Passes are replayed as CUDA graphs."""
     may_record: bool = False
+    """Left to itself, the run records passes where it finds the memory."""
     accumulates: bool = False
+    """Gradients are summed up over several passes."""
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""

@@ -25,10 +25,12 @@ KEPT, RECOMPUTED = 17, 1
 
 @dataclass(frozen=True)
 class TrainedText:
-    """resident: bytes on the GPU for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
+    """What trained text encoders add to a run. Sizes in bytes."""
 
     resident: Mapping[str, int] = field(default_factory=dict)
+    """Part -> bytes on the GPU for the whole run."""
     lora: list[tuple[int, int]] = field(default_factory=list)
+    """Shapes of what is trained."""
     activations: int = 0
 
 
