@@ -147,17 +147,17 @@ def test_swapped_blocks_leave_a_ring_on_the_card_and_themselves_in_ram() -> None
 
 def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
     whole = of(settings(), 80)
-    assert whole.given is not None and not whole.given.turns and not whole.given.tiled_decode
+    assert whole.settings is not None and not whole.settings.turns and not whole.settings.tiled_decode
     decode = whole.stage("decode_samples")
     assert decode is not None and decode.parts["weights"] > 20e9
     huge = RunWork(WORK.training, 1024**2, sampling=WORK.sampling, sample_pixels=2048**2)
     turns = of(settings(), 28, huge)
-    assert turns.given is not None and turns.given.turns and not turns.given.tiled_decode
+    assert turns.settings is not None and turns.settings.turns and not turns.settings.tiled_decode
     assert "denoiser_while_decoding" in turns.ram and turns.stage("decode_samples").parts.get("weights") is None
     tiled = of(settings(), 6, huge)
-    assert tiled.given is not None and tiled.given.tiled_decode
+    assert tiled.settings is not None and tiled.settings.tiled_decode
     never = of(settings(memory={"offload_by_turns": "off", "vae_tiling": "off"}), 6, huge)
-    assert never.given is not None and not never.given.turns and not never.given.tiled_decode
+    assert never.settings is not None and not never.settings.turns and not never.settings.tiled_decode
 
 
 def test_the_nearest_change_is_the_cheapest_that_fits() -> None:

@@ -17,7 +17,7 @@ from backend.plan.memory.estimate import Estimate
 from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
-from backend.plan.memory.settings import chosen
+from backend.plan.memory.settings import memory_settings
 from backend.plan.memory.work import RunWork
 from tests.tiny.kept import empty_unet, unet_kept_bytes, unet_peak_bytes
 
@@ -120,4 +120,7 @@ def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config:
         assert given is not None
         blocks = [model.get_submodule(path) for path in swapped_paths(model, order, count)]
         real = [sum(2 * p.numel() for p in block.parameters() if p.dim() == 2) for block in blocks]
-        assert chosen(given, on_gpu=True).swap(parts) == (sum(real), 2 * max(real) if count > 1 else real[0]), count
+        assert memory_settings(given, on_gpu=True).swap(parts) == (
+            sum(real),
+            2 * max(real) if count > 1 else real[0],
+        ), count

@@ -8,7 +8,7 @@ from typing import Literal
 
 from backend.base.problems import Problem
 from backend.plan.memory.machine import Gpu
-from backend.plan.memory.settings import Chosen
+from backend.plan.memory.settings import MemorySettings
 
 _NOT_SURE = ("activations", "recordings", "pictures", "workspace")
 
@@ -69,7 +69,7 @@ class Estimate:
     """`memory.vram_limit_gb` in bytes."""
     rough: bool = False
     """The family says nothing about its activations."""
-    given: Chosen | None = None
+    settings: MemorySettings | None = None
     """The settings it was made from, with auto resolved."""
     on_gpu: bool = True
     """False for a run on the CPU."""

@@ -160,9 +160,9 @@ def place_of(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
     """Block class, list, number and path within the block of a tensor; None outside of all blocks."""
     for block in facts.block_classes:
         lists = block.attribute if "\\" in block.attribute else re.escape(block.attribute)
-        found = re.match(rf"({lists})\.(\d+)\.(.+)$", name)
-        if found:
-            return block.name, found[1], int(found[2]), found[3]
+        match = re.match(rf"({lists})\.(\d+)\.(.+)$", name)
+        if match:
+            return block.name, match[1], int(match[2]), match[3]
     return None
 
 

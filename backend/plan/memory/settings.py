@@ -25,7 +25,7 @@ _USUAL_VAE = VaeActivations(encode=5, decode=6)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MemorySettings:
     """What of a config decides over memory, with auto resolved."""
 
     weight_width: int
@@ -72,21 +72,21 @@ class Chosen:
         return [block_weights(parts, index, self) for index in picked]
 
 
-def block_weights(parts: Parts, index: int, given: Chosen) -> int:
+def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
     """Bytes of the linear layers of a block, which are what is swapped."""
     block = parts.denoiser.blocks[index]
     shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
-    return total_bytes(shapes, given.base_format, given.weight_width)
+    return total_bytes(shapes, settings.base_format, settings.weight_width)
 
 
-def chosen(cfg: Config, on_gpu: bool) -> Chosen:
+def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
     """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
     width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_gpu else 4)
     mixed = cfg.training.mixed_precision
     autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_gpu)
-    said = family_named(cfg.model.family).memory
+    family_memory = family_named(cfg.model.family).memory
     memory = cfg.memory
-    return Chosen(
+    return MemorySettings(
         weight_width=width,
         base_format=stored_as(memory.base_quantization, memory.base_compute),
         text_format=stored_as(memory.text_encoder_quantization),
@@ -95,7 +95,7 @@ def chosen(cfg: Config, on_gpu: bool) -> Chosen:
         way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=cfg.network.network_dim,
         lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
-        vae=said.vae if said else _USUAL_VAE,
+        vae=family_memory.vae if family_memory else _USUAL_VAE,
         blocks_to_swap=memory.blocks_to_swap,
         ring=memory.swap_ring,
         limit_gb=memory.vram_limit_gb,
@@ -104,8 +104,8 @@ def chosen(cfg: Config, on_gpu: bool) -> Chosen:
         turns=memory.offload_by_turns == "on",
         recorded=on_gpu and recording_of(cfg) == "on",
         may_record=on_gpu
-        and said is not None
-        and said.launch_bound
+        and family_memory is not None
+        and family_memory.launch_bound
         and recording_of(cfg) == "auto"
         and not unrecordable(cfg),
         accumulates=cfg.training.gradient_accumulation_steps > 1,
@@ -117,8 +117,8 @@ def unrecordable(cfg: Config) -> str:
     backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
     if cfg.compile.compile and "cudagraphs" in backends:
         return "the compile backend cudagraphs records by itself"
-    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
-    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
+    problems = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
+    return next((problem.text for problem in problems if problem.path == "compile.cuda_graphs"), "")
 
 
 def _budget(cfg: Config) -> float:
