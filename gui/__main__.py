@@ -1,4 +1,4 @@
-"""Start the page: ``python -m gui``."""
+"""Starts the page: ``python -m gui``."""
 
 from gui.server import main
 

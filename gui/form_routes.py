@@ -21,7 +21,7 @@ from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
 from backend.config.sections.training import step_limit
 from backend.families.table import FAMILIES, family
-from backend.plan.memory.machine import cards
+from backend.plan.memory.machine import installed_gpus
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
 from gui import base_model, captions, fields, form, messages, plots
@@ -214,7 +214,7 @@ def machine_facts(config: Config | None) -> dict[str, Any]:
         {"value": gigabytes(memory.total), "label": "RAM"},
         {"value": gigabytes(memory.available), "label": "RAM free now"},
     ]
-    gpus = cards()
+    gpus = installed_gpus()
     for gpu in gpus:
         tiles.append({"value": gigabytes(gpu.total), "label": f"VRAM of {gpu.name}"})
         tiles.append({"value": gigabytes(gpu.free), "label": "VRAM free now"})

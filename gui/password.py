@@ -44,7 +44,7 @@ class _Guesses:
 class Brake:
     """A delay for each address that grows with its wrong passwords: none for the first few, then 1 s, 2 s, 4 s ...
 
-    A browser tab that goes on sending an old password repeats one guess, and is not slowed down.
+    A browser tab that keeps sending an old password repeats one guess, and is not slowed down.
     """
 
     FREE = 5

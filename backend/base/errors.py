@@ -43,7 +43,7 @@ class Refused(ValueError):
 
 
 class Failed(RuntimeError):
-    """A run that was fine at its start and can't go on; `text` says what happened and what was kept."""
+    """A run that was fine at its start and can't continue; `text` says what happened and what was kept."""
 
     def __init__(self, text: str, remedy: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""Where a path in the settings points to."""
+"""Resolves where a path in the settings points to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep secrets out of every text that is written down: logs, events, records.
+"""Keeps secrets out of every text that is written down: logs, events, records.
 
 Two nets: the values of environment variables whose name says "secret", wherever they turn up; and the forms that tokens
 of the services around training have. What matches becomes ``[hidden]``.

@@ -1,5 +1,6 @@
-"""`python -m backend.plan CONFIG.toml [--json] [--progress] [--vram GB] [--SETTING VALUE ...]`: the plan of a config.
+"""Shows the plan of a config: `python -m backend.plan CONFIG.toml`, then the options.
 
+Options: `[--json] [--progress] [--vram GB] [--SETTING VALUE ...]`.
 With `--json` one document a line on stdout: `{"kind": "progress", ...}` lines with `--progress`, then
 `{"kind": "plan", "plan": {...}, "scan": {...}, "memory": {...}, "problems": [...]}` or, for a config that can't be
 read, `{"kind": "problems", "problems": [...]}`.

@@ -34,30 +34,28 @@ _FEWEST_STEPS = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run measured: median seconds of a step without compiling in it, and seconds of compiling.
-
-    on_card: it ran on a GPU. compiled: it made a graph; one whose blocks all failed to compile spent the seconds, and
-    its steps are eager.
-    """
+    """What a run measured."""
 
     s_per_step: float
+    """Median of the steps without compiling in them."""
     compile_seconds: float
-    on_card: bool = False
+    on_gpu: bool = False
     compiled: bool = False
+    """It made a graph. A run whose blocks all failed to compile spent the seconds, and its steps are eager."""
 
 
 @dataclass(frozen=True)
 class Payback:
-    """What a compile costs and saves. Each number is None while nobody has measured it.
-
-    compile_seconds: of a start into an empty cache, where runs measured one, else of the last start. source: where the
-    eager time comes from, in words.
-    """
+    """What a compile costs and saves. Each number is None while nobody has measured it."""
 
     compiled: float | None = None
+    """Seconds of a compiled step."""
     eager: float | None = None
+    """Seconds of an eager step."""
     compile_seconds: float | None = None
+    """Of a start into an empty cache, where runs measured one, else of the last start."""
     source: str = ""
+    """Where the eager time comes from, in words."""
 
     @property
     def steps(self) -> int | None:
@@ -135,7 +133,7 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
     """What is known about `config`: from the newest runs of the same work below `root`, then from the bench.
 
     of: a run whose own compiled seconds count before those of others. The bench lends its ratio only, for
-    FLUX on a card: it was measured there, and a CPU has another.
+    FLUX on a GPU: it was measured there, and a CPU has another.
     """
     compiled = timing(of) if of is not None else None
     if compiled is not None and not compiled.compiled:
@@ -161,7 +159,7 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
         return Payback(eager=eager.s_per_step if eager else None, source="an earlier run")
     if eager is not None:
         return Payback(compiled.s_per_step, eager.s_per_step, longest, "an earlier run of the same settings")
-    lends = config.model.family == "flux" and compiled.on_card
+    lends = config.model.family == "flux" and compiled.on_gpu
     ratio = measured_speedup(checkpointing_of(config), bench) if lends else None
     if ratio is None:
         return Payback(compiled.s_per_step, None, longest)

@@ -1,1 +1,1 @@
-"""What the launcher does before there is an environment to run in: standard library only, nothing here prints."""
+"""Prepares the environment for the launcher, before there is one to run in: standard library only, nothing prints."""

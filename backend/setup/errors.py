@@ -1,5 +1,5 @@
-"""The one exception that the launcher turns into a sentence."""
+"""Defines the one exception that the launcher turns into a sentence."""
 
 
 class SetupError(Exception):
-    """The set-up can't go on. The text says what is wrong and what to do about it."""
+    """The set-up can't continue. The text says what is wrong and what to do about it."""

@@ -149,7 +149,7 @@ class _SetUp:
         started = time.monotonic()
         self._announce(left)
         self._check(self._interpreter())
-        left |= self.work.left()  # more than was asked for when .venv had to be made anew
+        left |= self.work.left()  # more than was asked for when .venv had to be made again
         self.environment.log.write_text("", encoding="utf-8")
         for part, step in (("base", self._base), ("tests", self._tests), ("extras", self._extras)):
             if part in left:

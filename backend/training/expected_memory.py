@@ -16,7 +16,7 @@ from backend.base.problems import Problem
 from backend.config.schema import Config
 from backend.memory.meter import Meter
 from backend.plan.memory.estimate import OUTSIDE, Estimate
-from backend.plan.memory.machine import Card, ram
+from backend.plan.memory.machine import Gpu, ram
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words
 from backend.plan.memory.work import RunWork
@@ -40,7 +40,7 @@ class ExpectedMemory:
     @classmethod
     def of(cls, cfg: Config, work: RunWork, device: torch.device) -> ExpectedMemory | None:
         """For a run on `device`; None where the base model's files say nothing."""
-        search = Search(cfg, work, card_of(device), on_card=device.type == "cuda", ram_room=ram().total)
+        search = Search(cfg, work, gpu_of(device), on_gpu=device.type == "cuda", ram_room=ram().total)
         estimate = search.after({})
         return None if estimate is None else cls(search=search, estimate=estimate)
 
@@ -59,7 +59,7 @@ class ExpectedMemory:
     def refuse_if_too_large(self) -> None:
         """Refused for stages whose weights alone are more than there is: what activations add is not yet counted."""
         room = self.estimate.room
-        if room is None or not self.search.on_card:
+        if room is None or not self.search.on_gpu:
             return
         short = [stage for stage in self.estimate.stages if stage.surely + OUTSIDE > room]
         if not short:
@@ -74,15 +74,15 @@ class ExpectedMemory:
 
     @property
     def _limited(self) -> bool:
-        card = self.estimate.card
-        return self.estimate.limit is not None and card is not None and self.estimate.limit < card.free
+        gpu = self.estimate.gpu
+        return self.estimate.limit is not None and gpu is not None and self.estimate.limit < gpu.free
 
     def _short(self, stage: Any) -> str:
-        card, room = self.estimate.card, self.estimate.room
-        assert card is not None and room is not None
+        gpu, room = self.estimate.gpu, self.estimate.room
+        assert gpu is not None and room is not None
         sizes = ", ".join(f"{name.replace('_', ' ')} {gigabytes(size)}" for name, size in stage.sure.items() if size)
-        has = "vram_limit_gb leaves" if self._limited else f"{card.name} has"
-        of = "" if self._limited else f" free of {gigabytes(card.total)}"
+        has = "vram_limit_gb leaves" if self._limited else f"{gpu.name} has"
+        of = "" if self._limited else f" free of {gigabytes(gpu.total)}"
         needs = gigabytes(stage.surely + OUTSIDE)
         return (
             f"The model does not fit the GPU: {STAGES[stage.name].lower()} needs at least {needs} ({sizes}, "
@@ -90,13 +90,13 @@ class ExpectedMemory:
         )
 
 
-def card_of(device: torch.device) -> Card | None:
+def gpu_of(device: torch.device) -> Gpu | None:
     """The GPU that a run is on. What this process itself holds already counts as free."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
     free = min(total, free + torch.cuda.memory_reserved(device) + OUTSIDE)
-    return Card(torch.cuda.get_device_name(device), total, free)
+    return Gpu(torch.cuda.get_device_name(device), total, free)
 
 
 def limit(gigabytes_: float | None, device: torch.device) -> str | None:

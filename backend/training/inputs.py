@@ -22,7 +22,7 @@ from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
 from backend.objectives.base import Objective
-from backend.plan.memory.settings import Chosen
+from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import stored_as
 from backend.plan.memory.work import trains_text
 from backend.plan.mode_plan import fitting_size
@@ -71,9 +71,9 @@ class Inputs:
         return self.code.load_vae(self.base, replace(self.loading, device=torch.device("cpu")))
 
     @property
-    def resolved_memory(self) -> Chosen | None:
+    def resolved_memory(self) -> MemorySettings | None:
         """The memory settings with auto resolved; None where nothing is estimated."""
-        return None if self.expected is None else self.expected.estimate.given
+        return None if self.expected is None else self.expected.estimate.settings
 
     @property
     def tiled_encode(self) -> bool:

@@ -167,7 +167,7 @@ def explanation(
         return OutOfMemory(" ".join(text.split()), offer.strip())
     text = f"The machine ran out of memory (RAM) while {doing}. {shortage.words()} {keep()}"
     search = expected.search if expected is not None else None
-    offered = [] if search is None else (search.cheapest_in_ram if search.on_card else search.cheapest)(need=need)
+    offered = [] if search is None else (search.cheapest_in_ram if search.on_gpu else search.cheapest)(need=need)
     return OutOfRam(" ".join(text.split()), f"{LESS_RAM} {_in_order(offered)}".rstrip())
 
 

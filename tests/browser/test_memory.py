@@ -1,4 +1,4 @@
-"""The Memory tab: the estimate follows the form and the card, and its advice is one click; the Run tab's memory bar."""
+"""The Memory tab: the estimate follows the form and the GPU, and its advice is one click; the Run tab's memory bar."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_estimate_follows_card_and_form_and_its_advice_is_applied_and_undone
     expect(verdict).to_have_attribute("data-verdict", "fits")
     page.fill("#fit-gpu", "24")
     expect(verdict).to_have_class("verdict bad")
-    expect(verdict).to_contain_text(re.compile(r"training needs 2\d\.\d GB of video memory, and the card has 24\.0 GB"))
+    expect(verdict).to_contain_text(re.compile(r"training needs 2\d\.\d GB of video memory, and the GPU has 24\.0 GB"))
     expect(page.locator("[data-stage=train] .p-weights")).to_be_visible()
     expect(page.locator("[data-stage=train]")).to_have_class(re.compile("over"))
     expect(page.locator("#fit-advice")).to_contain_text("Keep the base model in int8")

@@ -199,7 +199,7 @@ def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, o
 def test_a_trainer_that_dies_at_start_tells_why_and_a_run_from_elsewhere_is_seen(
     held: Watched, own_server: Server
 ) -> None:
-    """CASES R10; and a run that no page started appears by itself."""
+    """The page shows the exception's own words as text; and a run that no page started appears by itself."""
     import sys
 
     from backend.config.load import parse

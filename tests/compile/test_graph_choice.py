@@ -8,7 +8,7 @@ from backend.config.graph_choice import recording_of
 from backend.config.rules.check import check
 from backend.config.schema import Config
 from backend.plan.memory.changes import _recordings
-from backend.plan.memory.settings import chosen
+from backend.plan.memory.settings import memory_settings
 from backend.training.compile_setup import _no_device
 
 
@@ -28,7 +28,7 @@ from backend.training.compile_setup import _no_device
 def test_recording_follows_mode_and_setting(compile: dict[str, object], wanted: str) -> None:
     cfg = Config.model_validate({"compile": compile})
     assert recording_of(cfg) == wanted
-    assert chosen(cfg, on_card=True).recorded == (wanted == "on")
+    assert memory_settings(cfg, on_gpu=True).recorded == (wanted == "on")
     offered = [dict(change.values) for change in _recordings(cfg, None)]
     assert bool(offered) == (wanted == "on")
     for values in offered:

@@ -26,7 +26,7 @@ def test_the_defaults_come_back_as_the_defaults() -> None:
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda s: s.path)
 def test_every_setting_survives_the_form(setting: Setting) -> None:
-    """CASES C4: a field that the form shows and the file forgets."""
+    """No field that the form shows is lost on the way back."""
     config = with_values(Config(), {setting.path: other_value(setting)})
     apply_profile(config)
     assert form.read(form.to_values(config)).partial == config
@@ -115,7 +115,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 def test_numbers_are_read_as_people_write_them() -> None:
-    """CASES C3."""
+    """Blanks around numbers, exponents and semicolons in a list."""
     config = form.read(
         values(network__network_dim=" 32 ", optimizer__learning_rate="1e-4", optimizer__betas="0.9;0.99")
     ).config
@@ -125,7 +125,7 @@ def test_numbers_are_read_as_people_write_them() -> None:
 
 
 def test_zero_is_a_value_and_empty_is_unset() -> None:
-    """CASES C5."""
+    """Zero stays zero; an empty field leaves its setting unset."""
     config = form.read(values(optimizer__max_grad_norm="0", compile__compile_cache_size_limit="")).config
     assert config is not None
     assert config.optimizer.max_grad_norm == 0
@@ -133,7 +133,7 @@ def test_zero_is_a_value_and_empty_is_unset() -> None:
 
 
 def test_a_loaded_form_leaves_nothing_of_the_old_one() -> None:
-    """CASES C9."""
+    """Every field has a value, so that none keeps what it showed before."""
     before = form.to_values(with_values(Config(), {s.path: other_value(s) for s in settings() if s.kind != "choice"}))
     assert set(form.to_values(Config())) == set(before) == set(by_path())
 

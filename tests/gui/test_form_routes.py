@@ -11,7 +11,7 @@ import pytest
 
 from backend.config.load import parse
 from backend.plan import base_model_check as chosen_model
-from backend.plan.memory.machine import Card, cards
+from backend.plan.memory.machine import Gpu, installed_gpus
 from gui import base_model, form, form_routes
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
@@ -184,7 +184,7 @@ def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytes
     tool.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3060, 12288, 11000, 570.1'\necho 'odd line'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert cards() == [Card("NVIDIA GeForce RTX 3060", 12288 * 2**20, 11000 * 2**20, "570.1")]
+    assert installed_gpus() == [Gpu("NVIDIA GeForce RTX 3060", 12288 * 2**20, 11000 * 2**20, "570.1")]
 
 
 def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any, tiny_flux: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any,
     application.state.draft.keep(values | {"memory.blocks_to_swap": "999"})
     (problem,) = page.client.get("/memory", params={"vram": 24}).json()["problems"]
     assert "999 blocks are to be swapped, but this model has 4" in problem and not facts["problems"]
-    if not cards():
+    if not installed_gpus():
         here = page.client.get("/memory").json()
         assert not here["on_card"] and "RAM" in here["headline"]
     assert page.client.get("/memory", params={"vram": -1}).status_code == 422

@@ -14,7 +14,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.flux.facts import FACTS
 from backend.families.table import family
 from backend.plan.memory.activations import Held, Work
-from backend.plan.memory.machine import named_card
+from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.make_estimate import RECORDED, estimate
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.parts import Parts, denoiser_of, read_parts
@@ -45,7 +45,7 @@ def settings(**changes: dict[str, Any]) -> Config:
 
 
 def of(cfg: Config, gigabytes: float, work: RunWork = WORK):  # noqa: ANN201 - Estimate
-    found = estimate(cfg, work, named_card(gigabytes), parts=flux_dev())
+    found = estimate(cfg, work, named_gpu(gigabytes), parts=flux_dev())
     assert found is not None
     return found
 
@@ -83,7 +83,7 @@ def test_recorded_passes_keep_more_than_a_pass_holds_and_two_sets_of_gradients()
     }  # fmt: skip
     assert not any("recordings" in stage.parts for stage in auto.stages)
     size = (on.peak.total - 1) / GB
-    small = Search(settings(compile={"cuda_graphs": "on"}), WORK, named_card(size), flux_dev()).nearest()
+    small = Search(settings(compile={"cuda_graphs": "on"}), WORK, named_gpu(size), flux_dev()).nearest()
     assert small.fits and small.values == {"compile.cuda_graphs": "auto"}
 
 
@@ -100,7 +100,7 @@ def test_gradients_and_what_is_kept_for_them_are_not_there_at_one_time() -> None
 
 
 @pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])
-def test_the_verdict_is_held_against_the_card(gigabytes: float, verdict: str) -> None:
+def test_the_verdict_compares_with_the_gpu(gigabytes: float, verdict: str) -> None:
     found = of(settings(), gigabytes)
     assert found.verdict == verdict
     assert f"{found.peak.total / GB:.1f} GB" in headline(found) and f"{gigabytes:.1f} GB" in headline(found)
@@ -113,7 +113,7 @@ def test_a_limit_makes_the_card_smaller() -> None:
 
 def test_without_a_card_nothing_is_claimed() -> None:
     found = estimate(settings(), WORK, None, parts=flux_dev())
-    assert found is not None and found.verdict == "unknown" and "no card" in headline(found)
+    assert found is not None and found.verdict == "unknown" and "no known GPU" in headline(found)
 
 
 def test_every_setting_that_costs_memory_counts() -> None:
@@ -147,22 +147,22 @@ def test_swapped_blocks_leave_a_ring_on_the_card_and_themselves_in_ram() -> None
 
 def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
     whole = of(settings(), 80)
-    assert whole.given is not None and not whole.given.turns and not whole.given.tiled_decode
+    assert whole.settings is not None and not whole.settings.turns and not whole.settings.tiled_decode
     decode = whole.stage("decode_samples")
     assert decode is not None and decode.parts["weights"] > 20e9
     huge = RunWork(WORK.training, 1024**2, sampling=WORK.sampling, sample_pixels=2048**2)
     turns = of(settings(), 28, huge)
-    assert turns.given is not None and turns.given.turns and not turns.given.tiled_decode
+    assert turns.settings is not None and turns.settings.turns and not turns.settings.tiled_decode
     assert "denoiser_while_decoding" in turns.ram and turns.stage("decode_samples").parts.get("weights") is None
     tiled = of(settings(), 6, huge)
-    assert tiled.given is not None and tiled.given.tiled_decode
+    assert tiled.settings is not None and tiled.settings.tiled_decode
     never = of(settings(memory={"offload_by_turns": "off", "vae_tiling": "off"}), 6, huge)
-    assert never.given is not None and not never.given.turns and not never.given.tiled_decode
+    assert never.settings is not None and not never.settings.turns and not never.settings.tiled_decode
 
 
 def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
     cfg = settings(training={"gradient_checkpointing": False})
-    nearest = Search(cfg, WORK, named_card(32), flux_dev()).nearest()
+    nearest = Search(cfg, WORK, named_gpu(32), flux_dev()).nearest()
     assert nearest is not None and nearest.fits and nearest.after.verdict == "fits"
     assert nearest.values == {"training.gradient_checkpointing": True}
     assert flags(nearest.values) == "--gradient_checkpointing true"
@@ -170,28 +170,28 @@ def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
 
 
 def test_changes_add_up_over_stages_and_none_is_stronger_than_needed() -> None:
-    nearest = Search(settings(), WORK, named_card(8), flux_dev()).nearest()
+    nearest = Search(settings(), WORK, named_gpu(8), flux_dev()).nearest()
     assert nearest is not None and nearest.fits
     changed = nearest.values
     assert changed["memory.text_encoder_quantization"] == "int8", "NF4 would be more than it takes"
     assert changed["memory.base_quantization"] in ("int8", "nf4") and changed["memory.blocks_to_swap"] < 57
     assert "dataset.resolution" not in changed and "network.network_dim" not in changed
     fewer = {path: value for path, value in changed.items() if path != "memory.blocks_to_swap"}
-    after = Search(settings(), WORK, named_card(8), flux_dev()).after(fewer)
+    after = Search(settings(), WORK, named_gpu(8), flux_dev()).after(fewer)
     assert after is not None and after.verdict != "fits"
 
 
 def test_what_does_not_fit_the_ram_is_no_way_out() -> None:
-    search = Search(settings(), WORK, named_card(12), flux_dev(), ram_room=8 * GB)
+    search = Search(settings(), WORK, named_gpu(12), flux_dev(), ram_room=8 * GB)
     nearest = search.nearest()
     assert nearest is None or nearest.after.ram_verdict != "does_not_fit"
 
 
 def test_ram_that_does_not_suffice_is_reported_with_a_fix() -> None:
     cfg = settings(memory={"blocks_to_swap": 40, "checkpointing_kind": "offload"}, compile={"disable_linear": "off"})
-    search = Search(cfg, WORK, named_card(24), flux_dev(), ram_room=16 * GB)
+    search = Search(cfg, WORK, named_gpu(24), flux_dev(), ram_room=16 * GB)
     found, nearest = search.after({}), search.nearest()
-    assert found is not None and found.card_verdict == "fits" and found.verdict == "does_not_fit"
+    assert found is not None and found.gpu_verdict == "fits" and found.verdict == "does_not_fit"
     needs = f"the run needs {found.ram_total / GB:.1f} GB of RAM, and this machine has 16.0 GB"
     assert headline(found) == f"Does not fit: {needs}."
     assert nearest is not None and nearest.fits and nearest.values["memory.blocks_to_swap"] < 40
@@ -201,16 +201,16 @@ def test_ram_that_does_not_suffice_is_reported_with_a_fix() -> None:
 def test_no_change_is_offered_that_the_rules_refuse_or_a_later_one_undoes() -> None:
     whole = {"compile_scope": "model", "compile": True, "shape_mode": "off"}
     cfg = settings(training={"gradient_checkpointing": False}, compile=whole)
-    nearest = Search(cfg, WORK, named_card(16), flux_dev()).nearest()
+    nearest = Search(cfg, WORK, named_gpu(16), flux_dev()).nearest()
     assert nearest is not None and nearest.values.keys() & {"memory.base_quantization"}
     assert not nearest.values.keys() & {"training.gradient_checkpointing", "memory.blocks_to_swap"}
-    hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
+    hopeless = Search(settings(), WORK, named_gpu(2), flux_dev()).nearest()
     assert hopeless is not None and hopeless.words.count("keep the base model in") == 1
 
 
 def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
-    assert Search(settings(), WORK, named_card(80), flux_dev()).nearest() is None
-    hopeless = Search(settings(), WORK, named_card(2), flux_dev()).nearest()
+    assert Search(settings(), WORK, named_gpu(80), flux_dev()).nearest() is None
+    hopeless = Search(settings(), WORK, named_gpu(2), flux_dev()).nearest()
     assert hopeless is not None and not hopeless.fits
     found = of(settings(), 2)
     assert "Nothing makes it fit" in memory_lines(found, hopeless)[-1]
@@ -219,7 +219,7 @@ def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
 def test_three_settings_in_order_of_cost_with_what_they_save() -> None:
     cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 4}, network={"network_dim": 64})
     work = WORK.at_batch(4)
-    found = Search(cfg, work, named_card(24), flux_dev()).cheapest()
+    found = Search(cfg, work, named_gpu(24), flux_dev()).cheapest()
     assert len(found) == 3 and all(saved > 0 for _, saved in found)
     assert len({path for change, _ in found for path in change.values}) >= 3, "three settings, not one three times"
     before = estimate(cfg, work, None, parts=flux_dev())
@@ -234,7 +234,7 @@ def test_three_settings_in_order_of_cost_with_what_they_save() -> None:
 )
 def test_settings_are_those_of_the_stage_that_ran_out(stage: str, first: str) -> None:
     work = RunWork(WORK.training, 2048 * 2048)
-    (change, saved), *others = Search(settings(), work, named_card(24), flux_dev()).cheapest(stages=(stage,))
+    (change, saved), *others = Search(settings(), work, named_gpu(24), flux_dev()).cheapest(stages=(stage,))
     assert list(change.values) == [first] and saved > GB
     assert {path for other, _ in others for path in other.values} <= {"dataset.resolution"}, "no encoder has a LoRA"
 
@@ -242,17 +242,17 @@ def test_settings_are_those_of_the_stage_that_ran_out(stage: str, first: str) ->
 def test_of_a_setting_the_value_that_is_enough_is_offered() -> None:
     least = {"base_quantization": "nf4", "checkpointing_kind": "offload"}
     cfg = settings(memory=least, optimizer={"optimizer": "adamw8bit"})
-    search = Search(cfg, WORK, named_card(8), flux_dev())
+    search = Search(cfg, WORK, named_gpu(8), flux_dev())
     few, many = (search.cheapest(stages=("train",), need=need)[0] for need in (GB // 2, 3 * GB))
     assert few[0].values["memory.blocks_to_swap"] < many[0].values["memory.blocks_to_swap"]
     assert many[1] >= 3 * GB > few[1]
 
 
 def test_a_run_on_the_cpu_needs_ram() -> None:
-    found = estimate(settings(), WORK, None, parts=flux_dev(), on_card=False)
+    found = estimate(settings(), WORK, None, parts=flux_dev(), on_gpu=False)
     assert found is not None and found.ram_total > 4 * flux_dev().denoiser.count
     swapping = settings(memory={"blocks_to_swap": 28}, compile={"disable_linear": "off"})
-    swapped = estimate(swapping, WORK, None, parts=flux_dev(), on_card=False)
+    swapped = estimate(swapping, WORK, None, parts=flux_dev(), on_gpu=False)
     assert swapped is not None and swapped.ram_total > found.ram_total, "what is swapped is in RAM all the same"
 
 
@@ -274,7 +274,7 @@ def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
 
 def test_the_estimate_as_data_and_beside_a_peak() -> None:
     cfg = settings()
-    told = memory_dict(of(cfg, 24), Search(cfg, WORK, named_card(24), flux_dev()).nearest())
+    told = memory_dict(of(cfg, 24), Search(cfg, WORK, named_gpu(24), flux_dev()).nearest())
     assert told["verdict"] == "does_not_fit" and told["nearest"]["values"] and told["card"]["total"] == 24 * GB
     train = next(stage for stage in told["stages"] if stage["name"] == "train")
     assert sum(part["bytes"] for part in train["parts"]) == train["allocated"] < train["total"]

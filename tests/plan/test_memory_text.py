@@ -12,7 +12,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.memory.activations import Work
 from backend.plan.memory.estimate import Estimate
-from backend.plan.memory.machine import named_card
+from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import numbers, read_parts
 from backend.plan.memory.work import RunWork
@@ -25,7 +25,7 @@ def of(base: Path, name: str, **network: Any) -> Estimate:
     model = {"base_model": str(base), "family": name, "weight_dtype": "bf16"}
     loaded = parse({"model": model, "network": given, "compile": {"shape_mode": "off"}})
     assert loaded.config is not None, loaded.problems
-    found = estimate(loaded.config, WORK, named_card(24))
+    found = estimate(loaded.config, WORK, named_gpu(24))
     assert found is not None
     return found
 

@@ -14,10 +14,10 @@ from backend.memory.block_swap import swapped_paths
 from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
 from backend.plan.memory.estimate import Estimate
-from backend.plan.memory.machine import named_card
+from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
-from backend.plan.memory.settings import chosen
+from backend.plan.memory.settings import memory_settings
 from backend.plan.memory.work import RunWork
 from tests.tiny.kept import empty_unet, unet_kept_bytes, unet_peak_bytes
 
@@ -95,7 +95,7 @@ def test_what_auto_records_is_counted_where_there_is_room_for_it(gigabytes: int)
 
     def of(how: str, card: int) -> Estimate:
         settings = {"model": {"family": "sdxl"}, "compile": {"shape_mode": "off", "cuda_graphs": how}}
-        found = estimate(parse(settings).config, work, named_card(card), parts=parts)
+        found = estimate(parse(settings).config, work, named_gpu(card), parts=parts)
         assert found is not None
         return found
 
@@ -120,4 +120,7 @@ def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config:
         assert given is not None
         blocks = [model.get_submodule(path) for path in swapped_paths(model, order, count)]
         real = [sum(2 * p.numel() for p in block.parameters() if p.dim() == 2) for block in blocks]
-        assert chosen(given, on_card=True).swap(parts) == (sum(real), 2 * max(real) if count > 1 else real[0]), count
+        assert memory_settings(given, on_gpu=True).swap(parts) == (
+            sum(real),
+            2 * max(real) if count > 1 else real[0],
+        ), count

@@ -23,7 +23,7 @@ from backend.memory import run_block_swap
 from backend.memory.devices import mixed_precision, weight_dtype
 from backend.objectives.choose import objective_of
 from backend.plan.make_plan import make_plan
-from backend.plan.memory.settings import chosen
+from backend.plan.memory.settings import memory_settings
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -267,7 +267,7 @@ def formats(world: World, cfg: Config) -> Any:
 def kept_in(world: World, cfg: Config) -> Any:
     """What the estimate of memory and the loading of encoders take from the settings."""
     given = replace(world.inputs, cfg=cfg)
-    return str(given.text_loading), str(given.denoiser_loading), str(chosen(cfg, on_card=True))
+    return str(given.text_loading), str(given.denoiser_loading), str(memory_settings(cfg, on_gpu=True))
 
 
 def read_ahead(world: World, cfg: Config) -> Any:

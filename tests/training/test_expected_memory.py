@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend.base.errors import Refused
-from backend.plan.memory.machine import named_card
+from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.nearest import Search
 from backend.training.expected_memory import FILE, ExpectedMemory, limit
 from tests.plan.test_memory import WORK, flux_dev, settings
@@ -18,7 +18,7 @@ from tests.tiny.training import config, events, train_here
 
 
 def expected(gigabytes: float, **changes: dict[str, object]) -> ExpectedMemory:
-    search = Search(settings(**changes), WORK, named_card(gigabytes), flux_dev())
+    search = Search(settings(**changes), WORK, named_gpu(gigabytes), flux_dev())
     found = search.after({})
     assert found is not None
     return ExpectedMemory(search=search, estimate=found)
@@ -65,7 +65,7 @@ def test_what_only_activations_make_too_large_is_tried() -> None:
     tight = expected(25)
     assert tight.estimate.verdict == "does_not_fit"
     tight.refuse_if_too_large()
-    on_cpu = replace(tight, search=Search(settings(), WORK, named_card(1), flux_dev(), on_card=False))
+    on_cpu = replace(tight, search=Search(settings(), WORK, named_gpu(1), flux_dev(), on_gpu=False))
     on_cpu.refuse_if_too_large()
 
 

@@ -180,14 +180,14 @@ def test_recorded_passes_are_named_first(tmp_path: Path) -> None:
 def test_three_settings_are_offered_with_what_they_save(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backend.plan.memory.machine import named_card
+    from backend.plan.memory.machine import named_gpu
     from backend.plan.memory.nearest import Search
     from backend.training.expected_memory import ExpectedMemory
     from backend.training.oom import remedy
     from tests.plan.test_memory import WORK, flux_dev, settings
 
     cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 2})
-    search = Search(cfg, WORK.at_batch(2), named_card(24), flux_dev())
+    search = Search(cfg, WORK.at_batch(2), named_gpu(24), flux_dev())
     found = search.after({})
     assert found is not None
     said = remedy(ExpectedMemory(search=search, estimate=found), "train", GB)

@@ -110,7 +110,7 @@ class Recorder:
 
     def _shape(self, leaves: Leaves, form: TreeSpec) -> Hashable | None:
         """What tells a pass's shape from others; None where it can't be recorded, which on a GPU is said."""
-        if not _on_card(leaves):
+        if not _on_gpu(leaves):
             return None
         key = _key(leaves, form)
         if key is None:
@@ -192,7 +192,7 @@ class Recorder:
                 function, leaves, form, self.trained, self.made, self.add_gradients, self._pool, self._asks_for_gain
             )
         except Exception as error:
-            # Anything: each library refuses to be recorded in its own way, and the run can go on without.
+            # Anything: each library refuses to be recorded in its own way, and the run can continue without.
             recording, why = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         # What this pass drops is what it would have dropped without a recording.
         capture.set_random_state(state)
@@ -256,7 +256,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _on_card(leaves: Leaves) -> bool:
+def _on_gpu(leaves: Leaves) -> bool:
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     return bool(tensors) and all(tensor.device.type == capture.DEVICE for tensor in tensors)
 

@@ -8,7 +8,7 @@ from backend.config.declare import Section, setting
 
 
 class MemorySection(Section):
-    """How a base model that is larger than the card is trained on it."""
+    """How a base model that is larger than the GPU's memory is trained on that GPU."""
 
     blocks_to_swap: int = setting(
         0,

@@ -1,1 +1,1 @@
-"""What the code of several model families shares: loading, the VAEs, attention, the forward of a transformer. Torch."""
+"""Shares code between model families: loading, the VAEs, attention, the forward of a transformer. Torch."""

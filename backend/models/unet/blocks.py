@@ -1,4 +1,4 @@
-"""Which of a UNet's blocks are compiled, recomputed and counted as classes, and their attention.
+"""Chooses which of a UNet's blocks are compiled, recomputed and counted as classes, and sets their attention.
 
 Compiled are the transformer blocks (``BasicTransformerBlock``), where nearly all of the time goes: they see a picture
 as a sequence, so that sizes of equal token count share a graph. Convolutions see height and width and would need a

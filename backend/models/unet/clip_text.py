@@ -1,7 +1,7 @@
-"""CLIP text encoders: captions longer than they read, and the names that LoRA files have for them.
+"""Runs CLIP text encoders on captions longer than they read, and has the names that LoRA files use for them.
 
 Longer captions go through the encoder in chunks of 75 tokens, each between a start and an end token of its own, and are
-told as one: the first start, all tokens, the last end (sd-scripts ``max_token_length``).
+joined to one: the first start, all tokens, the last end (sd-scripts ``max_token_length``).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Format:
 
 def block_bytes(
     block: Block,
-    said: BlockActivations | None,
+    facts: BlockActivations | None,
     work: Work,
     rank: int,
     trained: Collection[str],
@@ -69,69 +69,67 @@ def block_bytes(
 
     decomposed: the LoRA is a DoRA, which keeps each output for the gradient of its length.
     """
-    said = said or _usual(block)
-    width = model_width(block, said)
+    facts = facts or _usual(block)
+    width = model_width(block, facts)
     total = 0.0
-    more = [kept for pattern, kept in said.normed if any(re.search(pattern, path) for path in block.norms)]
-    for stream, kept in (held for each in (said.kept, *more) for held in each.items()):
-        total += work.tokens(stream, said.scale) * width * (kept.full * number.full + kept.half * number.half)
+    more = [kept for pattern, kept in facts.normed if any(re.search(pattern, path) for path in block.norms)]
+    for stream, kept in (held for each in (facts.kept, *more) for held in each.items()):
+        total += work.tokens(stream, facts.scale) * width * (kept.full * number.full + kept.half * number.half)
     for path, (inner, outer) in block.linears.items():
-        tokens = work.tokens(_stream(said, path), said.scale)
-        if _any(said.outputs, path):
+        tokens = work.tokens(_stream(facts, path), facts.scale)
+        if _any(facts.outputs, path):
             total += tokens * outer * number.half
         if path in trained:
-            shared = _any(said.shared, path) and work.batch == 1
+            shared = _any(facts.shared, path) and work.batch == 1
             total += tokens * ((0 if shared else inner) + rank + (outer if decomposed else 0)) * number.half
     return int(total)
 
 
-def border_bytes(block: Block, said: BlockActivations | None, work: Work, number: Format) -> int:
+def border_bytes(block: Block, facts: BlockActivations | None, work: Work, number: Format) -> int:
     """Bytes of a block's input, which checkpointing keeps."""
-    said = said or _usual(block)
-    return work.tokens("joint", said.scale) * model_width(block, said) * number.half
+    facts = facts or _usual(block)
+    return work.tokens("joint", facts.scale) * model_width(block, facts) * number.half
 
 
-def model_width(block: Block, said: BlockActivations) -> int:
+def model_width(block: Block, facts: BlockActivations) -> int:
     """Features of the stream that the block works on."""
     for path, (inner, _) in block.linears.items():
-        if path.endswith(said.probe):
+        if path.endswith(facts.probe):
             return inner
     return max((min(size) for size in block.linears.values()), default=0)
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a training step's activations. kept: until the backward reaches them. passing: at the worst moment.
-
-    host: pinned memory of the machine, for inputs of blocks that wait there.
-    """
+    """Bytes of a training step's activations."""
 
     kept: int
+    """Until the backward pass reaches them."""
     passing: int
+    """At the worst moment."""
     host: int = 0
+    """Pinned memory of the machine, for inputs of blocks that wait there."""
 
     @property
     def total(self) -> int:
-        """Both together, on the card."""
+        """Both together, on the GPU."""
         return self.kept + self.passing
 
     def beside(self, gradients: int) -> int:
-        """What is on the card beside `gradients`, bytes of a whole set: a pass makes them while it lets go of what was
+        """What is on the GPU beside `gradients`, bytes of a whole set: a pass makes them while it lets go of what was
         kept, so that the two are never there in full at one time."""
         return self.passing + max(0, self.kept - gradients)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the blocks are run.
-
-    checkpointing: off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward).
-    budget: share of its activations that a compiled block may keep.
-    """
+    """How the blocks are run."""
 
     compiled: bool
     checkpointing: str = "block"
+    """off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward pass)."""
     budget: float = 1.0
+    """Share of its activations that a compiled block may keep."""
 
 
 def training_bytes(
@@ -149,7 +147,7 @@ def training_bytes(
 
     convolutions: numbers a token, as `convolutions_kept` counts them. decomposed: as in `block_bytes`.
     """
-    said = {each.block: each for each in memory.blocks} if memory else {}
+    facts = {each.block: each for each in memory.blocks} if memory else {}
     share = COMPILED * (LEAST_BUDGET + (1 - LEAST_BUDGET) * way.budget) if way.compiled else 1.0
     kept = largest = borders = pinned = 0
     sizes: dict[tuple[str, int], int] = {}
@@ -157,10 +155,10 @@ def training_bytes(
         key = (block.kind, block.weights)
         if key not in sizes:
             paths = trained.get(block.kind, ())
-            sizes[key] = block_bytes(block, said.get(block.kind), work, rank, paths, number, decomposed)
+            sizes[key] = block_bytes(block, facts.get(block.kind), work, rank, paths, number, decomposed)
         eager = sizes[key]
         largest = max(largest, eager)
-        border = border_bytes(block, said.get(block.kind), work, number)
+        border = border_bytes(block, facts.get(block.kind), work, number)
         if _recomputed(way, index):
             borders += border
             # torch's pinned memory comes in powers of two
@@ -175,7 +173,7 @@ def training_bytes(
     again = COMPILED + RECOMPUTED_COMPILED if way.compiled else 1 + RECOMPUTED
     passing = working + int(largest * again)
     if way.checkpointing == "offload":
-        # two inputs are on the card while they are on their way
+        # two inputs are on the GPU while they are on their way
         return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, pinned)
     return Held(kept + borders, passing)
 
@@ -208,19 +206,19 @@ def convolutions_kept(
 
 def forward_bytes(denoiser: Denoiser, memory: FamilyMemory | None, work: Work, number: Format, compiled: bool) -> int:
     """The most that a forward without gradients holds beside weights."""
-    said = {each.block: each for each in memory.blocks} if memory else {}
+    facts = {each.block: each for each in memory.blocks} if memory else {}
     largest = {
-        (block.kind, block.weights): block_bytes(block, said.get(block.kind), work, 0, (), number)
+        (block.kind, block.weights): block_bytes(block, facts.get(block.kind), work, 0, (), number)
         for block in denoiser.blocks
     }
     return int(max(largest.values(), default=0) * FORWARD * (COMPILED if compiled else 1.0))
 
 
-def _stream(said: BlockActivations, path: str) -> Stream:
-    for pattern, stream in said.others:
+def _stream(facts: BlockActivations, path: str) -> Stream:
+    for pattern, stream in facts.others:
         if re.search(pattern, path):
             return stream
-    return said.stream
+    return facts.stream
 
 
 def _any(patterns: Collection[str], path: str) -> bool:

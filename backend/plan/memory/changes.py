@@ -1,4 +1,4 @@
-"""Single changes of settings that make a run need less memory, mildest and cheapest first: what each sets and costs."""
+"""Lists single changes of settings that save memory, mildest and cheapest first: what each sets and costs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _EIGHT_BIT = {"adamw": "adamw8bit", "adam": "adamw8bit", "lion": "lion8bit", "pa
 
 @dataclass(frozen=True)
 class Change:
-    """Settings to change together. words: what to do. cost: what it costs beside memory, in a few words."""
+    """Settings to change together."""
 
     values: Values
     words: str
+    """What to do."""
     cost: str
+    """What it costs apart from memory, in a few words."""
 
 
 Maker = Callable[["Config", Parts | None], Iterator[Change]]
@@ -126,19 +128,19 @@ def _less_swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     blocks = now if parts is None else len(parts.denoiser.blocks)
     step = max(1, blocks // _SWAP_STEPS)
     for count in range(now - step, -1, -step):
-        yield Change({"memory.blocks_to_swap": count}, f"swap {count} of {blocks} blocks", "memory of the card")
+        yield Change({"memory.blocks_to_swap": count}, f"swap {count} of {blocks} blocks", "memory of the GPU")
 
 
-def _inputs_on_card(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+def _inputs_on_gpu(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "offload":
-        words = "keep the blocks' inputs on the card"
-        yield Change({"memory.checkpointing_kind": "auto"}, words, "memory of the card")
+        words = "keep the blocks' inputs on the GPU"
+        yield Change({"memory.checkpointing_kind": "auto"}, words, "memory of the GPU")
 
 
 def _no_turns(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if cfg.memory.offload_by_turns != "off":
-        words = "leave the denoiser on the card while samples are decoded"
-        yield Change({"memory.offload_by_turns": "off"}, words, "memory of the card")
+        words = "leave the denoiser on the GPU while samples are decoded"
+        yield Change({"memory.offload_by_turns": "off"}, words, "memory of the GPU")
 
 
 LESS_VRAM: tuple[Maker, ...] = (
@@ -158,5 +160,5 @@ LESS_VRAM: tuple[Maker, ...] = (
 )
 """In order of least cost, as those see it who train: what costs nothing, a little precision, time, then quality."""
 
-LESS_RAM: tuple[Maker, ...] = (_inputs_on_card, _no_turns, _less_swap, _base, _harder)
-"""The same for what a run on a card holds in the machine's memory."""
+LESS_RAM: tuple[Maker, ...] = (_inputs_on_gpu, _no_turns, _less_swap, _base, _harder)
+"""The same for what a run on a GPU holds in the machine's memory."""

@@ -1,4 +1,4 @@
-"""What an estimate of a run's memory is: stages of parts, held against a card and the machine's RAM."""
+"""Defines an estimate of a run's memory: stages of parts, compared with a GPU and the machine's RAM."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backend.base.problems import Problem
-from backend.plan.memory.machine import Card
-from backend.plan.memory.settings import Chosen
+from backend.plan.memory.machine import Gpu
+from backend.plan.memory.settings import MemorySettings
 
 _NOT_SURE = ("activations", "recordings", "pictures", "workspace")
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
 OUTSIDE = 700_000_000
-"""Bytes on the card that torch's allocator does not count: CUDA's context, kernels, libraries' own."""
+"""Bytes on the GPU that torch's allocator does not count: CUDA's context, kernels, libraries' own."""
 
 SLACK = 0.02
 """Share of what is allocated that the allocator reserves beside it: rounding and fragments."""
@@ -26,11 +26,13 @@ TIGHT = 0.93
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the run. parts: name -> bytes in torch's allocator. host: bytes in RAM beside the process itself."""
+    """A stage of the run."""
 
     name: str
     parts: Mapping[str, int]
+    """Name -> bytes in torch's allocator."""
     host: Mapping[str, int] = field(default_factory=dict)
+    """Name -> bytes in RAM, in addition to the process itself."""
 
     @property
     def allocated(self) -> int:
@@ -49,29 +51,32 @@ class Stage:
 
     @property
     def total(self) -> int:
-        """What the card must have free: with the allocator's slack and what lies outside of it."""
+        """What the GPU must have free: with the allocator's slack and what lies outside of it."""
         return int(self.allocated * (1 + SLACK)) + OUTSIDE
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """stages in the order in which they run. ram: part -> bytes of the machine's memory at its worst moment.
-
-    card: what it is held against; None when nothing is known of any. limit: memory.vram_limit_gb in bytes. rough: the
-    family says nothing about its activations. given: the settings it was made from, with auto resolved.
-    on_card: False for a run on the CPU. ram_room: RAM of the machine; None where it is not this one. problems: errors
-    of settings that only the model's size shows.
-    """
+    """The memory that a run needs, with what there is of it. Sizes in bytes."""
 
     stages: tuple[Stage, ...]
+    """In the order in which they run."""
     ram: Mapping[str, int]
-    card: Card | None = None
+    """Part -> bytes of the machine's memory at its worst moment."""
+    gpu: Gpu | None = None
+    """What the stages are compared with; None when no GPU is known."""
     limit: int | None = None
+    """`memory.vram_limit_gb` in bytes."""
     rough: bool = False
-    given: Chosen | None = None
-    on_card: bool = True
+    """The family says nothing about its activations."""
+    settings: MemorySettings | None = None
+    """The settings it was made from, with auto resolved."""
+    on_gpu: bool = True
+    """False for a run on the CPU."""
     ram_room: int | None = None
+    """RAM of the machine; None where it is not this one."""
     problems: tuple[Problem, ...] = ()
+    """Errors of settings that only the model's size shows."""
 
     @property
     def peak(self) -> Stage:
@@ -84,25 +89,25 @@ class Estimate:
 
     @property
     def room(self) -> int | None:
-        """Bytes of the card that the run may use."""
-        return room_of(self.card, self.limit)
+        """Bytes of the GPU that the run may use."""
+        return room_of(self.gpu, self.limit)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the worst stage fits the card and the run the machine's RAM; on a CPU, the latter alone."""
-        return self.ram_verdict if not self.on_card or self.ram_decides else self.card_verdict
+        """Whether the worst stage fits the GPU and the run the machine's RAM; on a CPU, the latter alone."""
+        return self.ram_verdict if not self.on_gpu or self.ram_decides else self.gpu_verdict
 
     @property
-    def card_verdict(self) -> Verdict:
-        """Whether the worst stage fits the card."""
+    def gpu_verdict(self) -> Verdict:
+        """Whether the worst stage fits the GPU."""
         return verdict(self.peak.total, self.room)
 
     @property
     def ram_decides(self) -> bool:
-        """Whether a run on a card has room there, and less or none in RAM."""
+        """Whether a run on a GPU has room there, and less or none in RAM."""
         order = ("unknown", "fits", "tight", "does_not_fit")
-        known = self.card_verdict != "unknown"
-        return self.on_card and known and order.index(self.ram_verdict) > order.index(self.card_verdict)
+        known = self.gpu_verdict != "unknown"
+        return self.on_gpu and known and order.index(self.ram_verdict) > order.index(self.gpu_verdict)
 
     @property
     def ram_verdict(self) -> Verdict:
@@ -111,8 +116,8 @@ class Estimate:
 
     @property
     def needed(self) -> int:
-        """Bytes that decide: of the card in the worst stage, or of RAM."""
-        return self.ram_total if not self.on_card or self.ram_decides else self.peak.total
+        """Bytes that decide: of the GPU in the worst stage, or of RAM."""
+        return self.ram_total if not self.on_gpu or self.ram_decides else self.peak.total
 
     @property
     def ram_total(self) -> int:
@@ -129,8 +134,8 @@ def verdict(needed: int, room: int | None) -> Verdict:
     return "tight" if needed > TIGHT * room else "fits"
 
 
-def room_of(card: Card | None, limit: int | None) -> int | None:
-    """Bytes of `card` that a run with this limit may use."""
-    if card is None:
+def room_of(gpu: Gpu | None, limit: int | None) -> int | None:
+    """Bytes of `gpu` that a run with this limit may use."""
+    if gpu is None:
         return None
-    return min(card.free, limit) if limit else card.free
+    return min(gpu.free, limit) if limit else gpu.free

@@ -1,4 +1,4 @@
-"""What this machine has: its NVIDIA cards, as the driver's own tool names them, and its RAM. Without torch."""
+"""Reads what this machine has: its NVIDIA GPUs, as the driver's own tool names them, and its RAM. Without torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ _QUERY = "name,memory.total,memory.free,driver_version"
 
 
 @dataclass(frozen=True)
-class Card:
-    """A card, its memory in bytes. free: what no other program holds. real: False for one that was only named."""
+class Gpu:
+    """A GPU of this machine, or one that was only named."""
 
     name: str
     total: int
+    """Bytes of memory."""
     free: int
+    """Bytes that no other program holds."""
     driver: str = ""
     real: bool = True
+    """False for one that was only named."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +36,29 @@ class Ram:
     available: int
 
 
-def cards() -> list[Card]:
-    """The NVIDIA cards of this machine; empty without a driver. Asked in a subprocess that takes some milliseconds."""
+def installed_gpus() -> list[Gpu]:
+    """The NVIDIA GPUs of this machine; empty without a driver. Asked in a subprocess that takes some milliseconds."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as wrong:
         log.info("nvidia-smi does not answer: %s", wrong)
         return []
-    found = []
-    for line in told.splitlines():
+    gpus = []
+    for line in output.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 4 and cells[1].isdigit() and cells[2].isdigit():
-            found.append(Card(cells[0], int(cells[1]) * 2**20, int(cells[2]) * 2**20, cells[3]))
-    return found
+            gpus.append(Gpu(cells[0], int(cells[1]) * 2**20, int(cells[2]) * 2**20, cells[3]))
+    return gpus
 
 
-def named_card(gigabytes: float) -> Card:
-    """A card of so many GB, for a plan made on another machine; cards are named in units of 2**30 bytes."""
+def named_gpu(gigabytes: float) -> Gpu:
+    """A GPU of so many GB (units of 2**30 bytes), for a plan made on another machine."""
     total = int(gigabytes * 2**30)
-    return Card(f"a card of {gigabytes:g} GB", total, total, real=False)
+    return Gpu(f"a GPU of {gigabytes:g} GB", total, total, real=False)
 
 
 def ram() -> Ram:

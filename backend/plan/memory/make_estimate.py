@@ -1,4 +1,4 @@
-"""How much memory a run will need, by stage and part, before anything is loaded: arithmetic without torch.
+"""Computes how much memory a run will need, by stage and part, before anything is loaded: without torch.
 
 What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
 from the layers of the blocks (`backend.plan.memory.activations`). At its end a run compares its estimate with its peak.
@@ -19,10 +19,10 @@ from backend.families.table import family as family_named
 from backend.plan.memory import ram as memory_ram
 from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
 from backend.plan.memory.estimate import TIGHT, Estimate, Stage, room_of
-from backend.plan.memory.machine import Card
+from backend.plan.memory.machine import Gpu
 from backend.plan.memory.optimizer_bytes import trained_bytes
 from backend.plan.memory.parts import Parts, read_parts, trained_layers
-from backend.plan.memory.settings import Chosen, chosen
+from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.text import TrainedText, trained_text
 from backend.plan.memory.weight_bytes import total_bytes
@@ -51,74 +51,76 @@ TEXT_WORKING = 6
 def estimate(
     cfg: Config,
     work: RunWork,
-    card: Card | None,
+    gpu: Gpu | None,
     *,
     parts: Parts | None = None,
-    on_card: bool = True,
+    on_gpu: bool = True,
     ram_room: int | None = None,
 ) -> Estimate | None:
     """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
 
-    parts: of the base model, where they were read already. on_card: False for a run on the CPU, whose RAM holds all.
+    parts: of the base model, where they were read already. on_gpu: False for a run on the CPU, whose RAM holds all.
     ram_room: RAM of the machine that it runs on, where that is known.
     """
     family = family_named(cfg.model.family)
     parts = parts or read_parts(family, BaseModelFiles.of(cfg.model))
     if parts is None:
         return None
-    given = chosen(cfg, on_card)
-    limit = int(given.limit_gb * 2**30) if given.limit_gb else None
-    room = room_of(card, limit)
-    given = _by_turns(cfg, given, room, lambda g: _stages(cfg, family, parts, g, work))
-    stages = _stages(cfg, family, parts, given, work)
-    if given.may_record and room is not None:
-        recorded = _stages(cfg, family, parts, replace(given, recorded=True), work)
+    settings = memory_settings(cfg, on_gpu)
+    limit = int(settings.limit_gb * 2**30) if settings.limit_gb else None
+    room = room_of(gpu, limit)
+    settings = _by_turns(cfg, settings, room, lambda g: _stages(cfg, family, parts, g, work))
+    stages = _stages(cfg, family, parts, settings, work)
+    if settings.may_record and room is not None:
+        recorded = _stages(cfg, family, parts, replace(settings, recorded=True), work)
         if max(stage.total for stage in recorded) <= TIGHT * room:
-            given, stages = replace(given, recorded=True), recorded
-    ram = memory_ram.needed(parts, given, stages, on_card)
+            settings, stages = replace(settings, recorded=True), recorded
+    ram = memory_ram.needed(parts, settings, stages, on_gpu)
     rough = family.memory is None
     wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
     problems = () if wrong is None else (wrong,)
-    return Estimate(tuple(stages), ram, card, limit, rough, given, on_card, ram_room, problems)
+    return Estimate(tuple(stages), ram, gpu, limit, rough, settings, on_gpu, ram_room, problems)
 
 
-def _by_turns(cfg: Config, given: Chosen, room: int | None, stages: Callable[[Chosen], list[Stage]]) -> Chosen:
+def _by_turns(
+    cfg: Config, settings: MemorySettings, room: int | None, stages: Callable[[MemorySettings], list[Stage]]
+) -> MemorySettings:
     """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
 
-    def short(stage: str, way: Chosen) -> bool:
+    def short(stage: str, way: MemorySettings) -> bool:
         found = next((s for s in stages(way) if s.name == stage), None)
         return room is not None and found is not None and found.total > TIGHT * room
 
     memory = cfg.memory
-    if memory.vae_tiling == "auto" and short("encode_pictures", given):
-        given = replace(given, tiled_encode=True)
-    if memory.vae_tiling == "auto" and short("decode_samples", replace(given, turns=True)):
-        given = replace(given, tiled_decode=True)
-    if memory.offload_by_turns == "auto" and short("decode_samples", given):
-        given = replace(given, turns=True)
-    return given
+    if memory.vae_tiling == "auto" and short("encode_pictures", settings):
+        settings = replace(settings, tiled_encode=True)
+    if memory.vae_tiling == "auto" and short("decode_samples", replace(settings, turns=True)):
+        settings = replace(settings, tiled_decode=True)
+    if memory.offload_by_turns == "auto" and short("decode_samples", settings):
+        settings = replace(settings, turns=True)
+    return settings
 
 
-def _stages(cfg: Config, family: FamilyFacts, parts: Parts, given: Chosen, work: RunWork) -> list[Stage]:
-    trained = _trained(cfg, family, parts, given, work)
-    weights = _denoiser_weights(parts, given) | trained.text.resident
-    found = [
-        Stage("encode_text", {} if trained.text.lora else _text(parts, given, work)),
-        Stage("encode_pictures", _vae(parts, given, work.largest_picture * work.encodes_pictures, decode=False)),
-        _training(family, parts, given, work.training, weights, trained),
+def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
+    trained = _trained(cfg, family, parts, settings, work)
+    weights = _denoiser_weights(parts, settings) | trained.text.resident
+    stages = [
+        Stage("encode_text", {} if trained.text.lora else _text(parts, settings, work)),
+        Stage("encode_pictures", _vae(parts, settings, work.largest_picture * work.encodes_pictures, decode=False)),
+        _training(family, parts, settings, work.training, weights, trained),
     ]
     if work.validation is not None:
-        found.append(_forward("validate", family, parts, given, work.validation, weights, trained))
+        stages.append(_forward("validate", family, parts, settings, work.validation, weights, trained))
     if work.sampling is not None:
-        drawing = _forward("sample", family, parts, given, work.sampling, weights, trained)
-        decode = _vae(parts, given, work.sample_pixels, decode=True)
-        beside = {} if given.turns else dict(drawing.parts) | {"activations": 0}
+        drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
+        decode = _vae(parts, settings, work.sample_pixels, decode=True)
+        beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
-        found += [drawing, Stage("decode_samples", beside | decode | kept)]
-    if given.recorded:
-        recordings = _recordings(found[2], trained)
-        found[2:] = [replace(stage, parts={**stage.parts, "recordings": recordings}) for stage in found[2:]]
-    return [stage for stage in found if stage.allocated]
+        stages += [drawing, Stage("decode_samples", beside | decode | kept)]
+    if settings.recorded:
+        recordings = _recordings(stages[2], trained)
+        stages[2:] = [replace(stage, parts={**stage.parts, "recordings": recordings}) for stage in stages[2:]]
+    return [stage for stage in stages if stage.allocated]
 
 
 def _recordings(training: Stage, trained: Trained) -> int:
@@ -132,27 +134,29 @@ def _recordings(training: Stage, trained: Trained) -> int:
 
 @dataclass(frozen=True)
 class Trained:
-    """The LoRA. bytes: weights, gradients, optimizer, ema. layers: block class -> paths within a block. count: numbers.
-
-    text: the text encoders, where they are trained. around: numbers a token that trained convolutions keep. decomposed:
-    it is a DoRA, which keeps what its layers give.
-    """
+    """The LoRA."""
 
     bytes: Mapping[str, int]
+    """Of its weights, gradients, optimizer, ema."""
     layers: Mapping[str, frozenset[str]]
+    """Block class -> paths within a block."""
     count: int
+    """Numbers in its weights."""
     text: TrainedText
+    """The text encoders, where they are trained."""
     around: int
+    """Numbers a token that trained convolutions keep."""
     decomposed: bool = False
+    """It is a DoRA, which keeps what its layers give."""
 
 
-def _trained(cfg: Config, family: FamilyFacts, parts: Parts, given: Chosen, work: RunWork) -> Trained:
+def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> Trained:
     layers = trained_layers(parts.denoiser, included(cfg.network, family), cfg.network.targets_exclude or ())
     ranks = _ranks(layers, parts.denoiser.kernels, cfg)
-    text = trained_text(cfg, family, parts, given, work.training)
+    text = trained_text(cfg, family, parts, settings, work.training)
     shapes = _lora_shapes(layers, ranks, cfg) + text.lora
     optimizer, ema = cfg.optimizer, cfg.training.ema
-    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, given.lora_dtype, ema)
+    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, settings.lora_dtype, ema)
     by_class: dict[str, set[str]] = defaultdict(set)
     for name in layers:
         if name in parts.denoiser.places:
@@ -185,26 +189,31 @@ def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int]
 
 
 def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
-    """What of the LoRA stays on the card, in a step or between two, where its mean takes its place and it is kept."""
+    """What of the LoRA stays on the GPU, in a step or between two, where its mean takes its place and it is kept."""
     mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
     return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
 
 
-def _denoiser_weights(parts: Parts, given: Chosen) -> dict[str, int]:
-    """Bytes of the denoiser on the card: resident weights, and the ring that swapped ones pass through."""
-    total = total_bytes(parts.shapes, given.base_format, given.weight_width)
-    swapped, ring = given.swap(parts)
+def _denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
+    """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
+    total = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
+    swapped, ring = settings.swap(parts)
     return {"weights": total - swapped, "swap_ring": ring}
 
 
 def _training(
-    family: FamilyFacts, parts: Parts, given: Chosen, work: Work, weights: Mapping[str, int], trained: Trained
+    family: FamilyFacts,
+    parts: Parts,
+    settings: MemorySettings,
+    work: Work,
+    weights: Mapping[str, int],
+    trained: Trained,
 ) -> Stage:
-    held = _held(family, parts, given, work, trained)
+    held = _held(family, parts, settings, work, trained)
     # Gradients that are summed up over several passes are there from the first on.
-    beside = held.total if given.accumulates else held.beside(trained.bytes["gradients"])
+    beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
-    copies = 2 * trained.count if given.autocast and given.way.checkpointing == "off" else 0
+    copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
     return Stage(
         "train",
         {
@@ -218,15 +227,15 @@ def _training(
     )
 
 
-def _held(family: FamilyFacts, parts: Parts, given: Chosen, work: Work, trained: Trained) -> Held:
+def _held(family: FamilyFacts, parts: Parts, settings: MemorySettings, work: Work, trained: Trained) -> Held:
     return training_bytes(
         parts.denoiser,
         family.memory,
         work,
-        given.rank,
+        settings.rank,
         trained.layers,
-        given.way,
-        given.number,
+        settings.way,
+        settings.number,
         trained.around,
         trained.decomposed,
     )
@@ -236,18 +245,20 @@ def _forward(
     name: str,
     family: FamilyFacts,
     parts: Parts,
-    given: Chosen,
+    settings: MemorySettings,
     work: Work,
     weights: Mapping[str, int],
     trained: Trained,
 ) -> Stage:
-    passing = forward_bytes(parts.denoiser, family.memory, work, given.number, given.way.compiled)
+    passing = forward_bytes(parts.denoiser, family.memory, work, settings.number, settings.way.compiled)
     kept = _of_training(trained, between=True)
     return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
 
 
-def _text(parts: Parts, given: Chosen, work: RunWork) -> dict[str, int]:
-    sizes = {name: total_bytes(shapes, given.text_format, given.weight_width) for name, shapes in parts.texts.items()}
+def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, int]:
+    sizes = {
+        name: total_bytes(shapes, settings.text_format, settings.weight_width) for name, shapes in parts.texts.items()
+    }
     if not sizes or not work.encodes_text:
         return {}
     widest = max(
@@ -256,16 +267,16 @@ def _text(parts: Parts, given: Chosen, work: RunWork) -> dict[str, int]:
     )
     # the table of words is wider than any result; results are as wide as the feed-forward
     widest = min(widest, 16384)
-    passing = work.training.text * widest * TEXT_WORKING * given.weight_width
+    passing = work.training.text * widest * TEXT_WORKING * settings.weight_width
     return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
 
 
-def _vae(parts: Parts, given: Chosen, pixels: int, decode: bool) -> dict[str, int]:
-    memory = given.vae
+def _vae(parts: Parts, settings: MemorySettings, pixels: int, decode: bool) -> dict[str, int]:
+    memory = settings.vae
     if not parts.vae or not pixels or memory is None:
         return {}
-    worked = min(pixels, TILE_PX * TILE_PX) if given.tiles(decode) else pixels
+    worked = min(pixels, TILE_PX * TILE_PX) if settings.tiles(decode) else pixels
     each = memory.decode if decode else memory.encode
-    passing = int(worked * each * parts.vae_width * given.weight_width * VAE_WORKSPACE)
+    passing = int(worked * each * parts.vae_width * settings.weight_width * VAE_WORKSPACE)
     result = pixels * 3 * 4
-    return {"vae": parts.vae * given.weight_width, "pictures": passing + result}
+    return {"vae": parts.vae * settings.weight_width, "pictures": passing + result}

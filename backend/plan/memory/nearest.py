@@ -1,4 +1,4 @@
-"""The nearest change of settings that makes a run fit: cheap changes first, and no more of them than it takes."""
+"""Finds the nearest change of settings that makes a run fit: cheap changes first, and no more than it takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
 from backend.plan.memory.estimate import TIGHT, Estimate
-from backend.plan.memory.machine import Card
+from backend.plan.memory.machine import Gpu
 from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, read_parts
 from backend.plan.memory.work import RunWork
@@ -41,8 +41,8 @@ class Nearest:
     @property
     def words(self) -> str:
         """The changes as one sentence without its full stop."""
-        said = [change.words for change in self.changes]
-        return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+        phrases = [change.words for change in self.changes]
+        return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
 class Search:
@@ -52,12 +52,12 @@ class Search:
         self,
         cfg: Config,
         work: RunWork,
-        card: Card | None,
+        gpu: Gpu | None,
         parts: Parts | None = None,
-        on_card: bool = True,
+        on_gpu: bool = True,
         ram_room: int | None = None,
     ) -> None:
-        self.cfg, self.work, self.card, self.on_card, self.ram_room = cfg, work, card, on_card, ram_room
+        self.cfg, self.work, self.gpu, self.on_gpu, self.ram_room = cfg, work, gpu, on_gpu, ram_room
         self.parts = parts or read_parts(family(cfg.model.family), BaseModelFiles.of(cfg.model))
         self._known = _contradictions(cfg)
 
@@ -71,7 +71,7 @@ class Search:
         changed = with_values(self.cfg, values) if values else self.cfg
         if values and not _contradictions(changed) <= self._known:
             return None
-        return estimate(changed, work, self.card, parts=self.parts, on_card=self.on_card, ram_room=self.ram_room)
+        return estimate(changed, work, self.gpu, parts=self.parts, on_gpu=self.on_gpu, ram_room=self.ram_room)
 
     def nearest(self) -> Nearest | None:
         """The cheapest changes that make the run fit with room to spare; None where it does already, or is unknown."""
@@ -81,10 +81,10 @@ class Search:
         kept: list[Change] = []
         best = now
         for make in _makers(now):
-            found = self._best_of(list(make(self.cfg, self.parts)), kept, best)
-            if found is None:
+            helpful = self._best_of(list(make(self.cfg, self.parts)), kept, best)
+            if helpful is None:
                 continue
-            kept, best = [*_besides(kept, found[0]), found[0]], found[1]
+            kept, best = [*_besides(kept, helpful[0]), helpful[0]], helpful[1]
             if best.verdict == "fits":
                 return self._pruned(kept, best)
         # Nothing fits with room to spare: what fits barely is better than nothing.
@@ -108,17 +108,17 @@ class Search:
         stages: of the run, the largest of which is looked at; none for what decides. Of each kind it is the mildest
         that saves `need` bytes, else the one that saves most.
         """
-        return self._offers(LESS_VRAM, lambda found: _largest(found, stages), most, need)
+        return self._offers(LESS_VRAM, lambda after: _largest(after, stages), most, need)
 
     def cheapest_in_ram(self, most: int = 3, need: int = 0) -> list[tuple[Change, int]]:
-        """The same for RAM: changes after which the card still has room."""
-        return self._offers(LESS_RAM, lambda found: found.ram_total, most, need)
+        """The same for RAM: changes after which the GPU still has room."""
+        return self._offers(LESS_RAM, lambda after: after.ram_total, most, need)
 
     def _offers(
         self, makers: Sequence[Maker], size: Callable[[Estimate], int], most: int, need: int
     ) -> list[tuple[Change, int]]:
         now = self.after({})
-        found: list[tuple[Change, int]] = []
+        offers: list[tuple[Change, int]] = []
         for make in makers if now is not None else ():
             best = None
             for change in make(self.cfg, self.parts):
@@ -130,11 +130,11 @@ class Search:
                     best = (change, saved)
                 if saved >= max(need, _WORTH_IT):
                     break
-            if best is not None and not any(best[0].values.keys() & change.values.keys() for change, _ in found):
-                found.append(best)
-            if len(found) == most:
+            if best is not None and not any(best[0].values.keys() & change.values.keys() for change, _ in offers):
+                offers.append(best)
+            if len(offers) == most:
                 break
-        return found
+        return offers
 
     def _pruned(self, changes: list[Change], after: Estimate) -> Nearest:
         """Without those that turned out not to be needed, dearest first, and none stronger than it has to be."""
@@ -163,7 +163,7 @@ class Search:
 
 def _makers(now: Estimate) -> tuple[Maker, ...]:
     """The kinds of changes to try, those for RAM first where that is what does not suffice."""
-    return LESS_RAM + LESS_VRAM if now.on_card and now.ram_verdict == "does_not_fit" else LESS_VRAM
+    return LESS_RAM + LESS_VRAM if now.on_gpu and now.ram_verdict == "does_not_fit" else LESS_VRAM
 
 
 def _contradictions(cfg: Config) -> set[str]:
@@ -176,24 +176,24 @@ def _besides(kept: list[Change], newer: Change) -> list[Change]:
     return [change for change in kept if not change.values.keys() <= newer.values.keys()]
 
 
-def _largest(found: Estimate, stages: Collection[str]) -> int:
+def _largest(candidate: Estimate, stages: Collection[str]) -> int:
     """Bytes of the largest of these stages; what decides where the run has none of them."""
-    sizes = [stage.total for stage in found.stages if stage.name in stages]
-    return max(sizes) if sizes and found.on_card else found.needed
+    sizes = [stage.total for stage in candidate.stages if stage.name in stages]
+    return max(sizes) if sizes and candidate.on_gpu else candidate.needed
 
 
-def _excess(found: Estimate) -> int:
-    """Bytes that all stages together have too many on the card, and the run in RAM."""
-    ram = 0 if found.ram_room is None else max(0, found.ram_total - int(TIGHT * found.ram_room))
-    if not found.on_card:
+def _excess(candidate: Estimate) -> int:
+    """Bytes that all stages together have too many on the GPU, and the run in RAM."""
+    ram = 0 if candidate.ram_room is None else max(0, candidate.ram_total - int(TIGHT * candidate.ram_room))
+    if not candidate.on_gpu:
         return ram
-    room = int(TIGHT * (found.room or 0))
-    return ram + sum(max(0, stage.total - room) for stage in found.stages)
+    room = int(TIGHT * (candidate.room or 0))
+    return ram + sum(max(0, stage.total - room) for stage in candidate.stages)
 
 
 def _enough(before: Estimate, after: Estimate) -> bool:
     """Whether every stage that became smaller now has room to spare, and RAM too where that became less."""
-    if not after.on_card:
+    if not after.on_gpu:
         return after.verdict == "fits"
     if after.ram_total < before.ram_total and after.ram_verdict in ("tight", "does_not_fit"):
         return False

@@ -25,16 +25,16 @@ SMALLEST_PAGED = 100_000
 
 @dataclass(frozen=True)
 class StateKind:
-    """What an optimizer keeps of a tensor (rows, columns).
-
-    full: float32 copies of the tensor's size. eight_bit: those in 8 bits. factored: pairs of one number a row and one a
-    column. paged: the driver may move it to the host when the card is full.
-    """
+    """What an optimizer keeps of a tensor (rows, columns)."""
 
     full: int = 0
+    """float32 copies of the tensor's size."""
     eight_bit: int = 0
+    """Copies in 8 bits."""
     factored: int = 0
+    """Pairs of one number a row and one a column."""
     paged: bool = False
+    """The driver may move it to the host when the GPU is full."""
 
 
 KINDS: dict[str, StateKind] = {
@@ -64,10 +64,11 @@ _MORE_COPIES = {"amsgrad": 1, "momentum": 1, "centered": 1, "ams_bound": 1}
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes of optimizer state. pageable: the part of `total` that may leave the card when it is full."""
+    """Bytes of optimizer state."""
 
     total: int
     pageable: int = 0
+    """The part of `total` that may leave the GPU when it is full."""
 
 
 def state_bytes(
@@ -99,7 +100,7 @@ def trained_bytes(
     weight_dtype: str = "fp32",
     ema: bool = False,
 ) -> dict[str, int]:
-    """Bytes on the card of all that belongs to the trained weights: ``weights``, ``gradients``, ``optimizer``, ``ema``.
+    """Bytes on the GPU of all that belongs to the trained weights: ``weights``, ``gradients``, ``optimizer``, ``ema``.
 
     weight_dtype: ``network.lora_weight_dtype``; bf16 keeps float32 masters beside the weights, and float32 gradients
     beside the 16-bit ones until the backward pass ends. ema: their running mean, in float32.

@@ -1,4 +1,4 @@
-"""What a base model's parts are made of, from the headers of their files: shapes, sizes, layers of blocks."""
+"""Reads what a base model's parts are made of from the headers of their files: shapes, sizes, layers of blocks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _USUAL_VAE_WIDTH = 128
 
 @dataclass(frozen=True)
 class Block:
-    """One block. linears: path within the block -> (in, out) features. other: numbers in everything else.
-
-    norms: paths of the weights that are no matrices.
-    """
+    """One block."""
 
     kind: str
     linears: Mapping[str, tuple[int, int]]
+    """Path within the block -> (in, out) features."""
     other: int
+    """Numbers in everything else."""
     norms: frozenset[str] = frozenset()
+    """Paths of the weights that are no matrices."""
 
     @property
     def weights(self) -> int:
@@ -40,19 +40,20 @@ class Block:
 
 @dataclass(frozen=True)
 class Denoiser:
-    """The denoiser by blocks, in the order in which they run. outside: numbers in no block. largest: of one tensor.
-
-    layers: those that may take a LoRA -> (in, out) features; in features of a convolution are those of all cells of its
-    kernel. places: those of them in blocks -> block class and path within the block. kernels: convolutions larger than
-    one pixel -> cells of their kernel.
-    """
+    """The denoiser by blocks."""
 
     blocks: tuple[Block, ...]
+    """In the order in which they run."""
     outside: int
+    """Numbers in no block."""
     largest: int
+    """Numbers in the largest tensor."""
     layers: Mapping[str, tuple[int, int]]
+    """Layer that may take a LoRA -> (in, out) features; in of a convolution counts all cells of its kernel."""
     places: Mapping[str, tuple[str, str]]
+    """Such a layer in a block -> block class and path within the block."""
     kernels: Mapping[str, int] = field(default_factory=dict)
+    """Convolution larger than one pixel -> cells of its kernel."""
 
     @property
     def count(self) -> int:
@@ -62,13 +63,15 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class Parts:
-    """A base model's parts by size. vae: numbers. vae_width: channels of its first convolution."""
+    """A base model's parts by size."""
 
     denoiser: Denoiser
     shapes: Shapes
     texts: Mapping[str, Shapes]
     vae: int
+    """Numbers in the VAE."""
     vae_width: int
+    """Channels of its first convolution."""
 
 
 def read_parts(facts: FamilyFacts, base: BaseModelFiles) -> Parts | None:
@@ -157,9 +160,9 @@ def place_of(name: str, facts: FamilyFacts) -> tuple[str, str, int, str] | None:
     """Block class, list, number and path within the block of a tensor; None outside of all blocks."""
     for block in facts.block_classes:
         lists = block.attribute if "\\" in block.attribute else re.escape(block.attribute)
-        found = re.match(rf"({lists})\.(\d+)\.(.+)$", name)
-        if found:
-            return block.name, found[1], int(found[2]), found[3]
+        match = re.match(rf"({lists})\.(\d+)\.(.+)$", name)
+        if match:
+            return block.name, match[1], int(match[2]), match[3]
     return None
 
 

@@ -1,4 +1,4 @@
-"""The estimate for `launcher.py plan` and for the page: for this machine, or for a card that is only named."""
+"""Makes the estimate for `launcher.py plan` and for the page: for this machine, or for a GPU that is only named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
 from backend.plan.memory.estimate import Estimate
-from backend.plan.memory.machine import cards, named_card, ram
+from backend.plan.memory.machine import installed_gpus, named_gpu, ram
 from backend.plan.memory.nearest import Nearest, Search
 from backend.plan.memory.work import RunWork, work_of_settings
 from backend.plan.texts import text_length_of
@@ -23,7 +23,7 @@ def memory_plan(
     """Estimate and nearest change of a run of `cfg`; None where the base model can't be read.
 
     work: what the plan of its pictures lists; without it all are taken to be as large as the resolution says. vram_gb:
-    of a card elsewhere, in place of this machine's first one.
+    of a GPU elsewhere, in place of this machine's first one.
     """
     row = family(cfg.model.family)
     if work is None:
@@ -32,11 +32,11 @@ def memory_plan(
         except ValueError:
             geometry = row.default_geometry
         work = work_of_settings(cfg, geometry, _text_tokens(cfg, row))
-    found = [named_card(vram_gb)] if vram_gb else cards()
-    card = found[0] if found else None
+    gpus = [named_gpu(vram_gb)] if vram_gb else installed_gpus()
+    gpu = gpus[0] if gpus else None
     # On another machine the RAM is not known.
     room = None if vram_gb else ram().total
-    search = Search(cfg, work, card, on_card=card is not None, ram_room=room)
+    search = Search(cfg, work, gpu, on_gpu=gpu is not None, ram_room=room)
     estimate = search.after({})
     return None if estimate is None else (estimate, search.nearest())
 

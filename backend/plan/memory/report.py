@@ -1,4 +1,4 @@
-"""The estimate for people and for the page: lines, a rich table, plain data, and what was really used beside it."""
+"""Formats an estimate for people and for the page: lines, a rich table, plain data, a comparison with the peak."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VERDICTS = {"fits": "fits", "tight": "is tight", "does_not_fit": "does not fit",
 
 
 def gigabytes(count: float) -> str:
-    """A size of memory as cards are named: a card "of 24 GB" has 24 x 2**30 bytes."""
+    """A size of memory in the unit in which GPUs are sold: one "of 24 GB" has 24 x 2**30 bytes."""
     return f"{count / 2**30:.1f} GB"
 
 
@@ -62,45 +62,46 @@ def short_bytes(count: float) -> str:
     return f"{max(1, round(count / 2**20))} MB" if count else "-"
 
 
-def headline(found: Estimate) -> str:
+def headline(estimate: Estimate) -> str:
     """The verdict in a sentence."""
-    said = VERDICTS[found.verdict].capitalize()
-    if not found.on_card:
-        needs = f"without a card the run computes in RAM and needs about {gigabytes(found.ram_total)} of it"
-        return f"{said}: {needs}." if found.ram_room is None else f"{said}: {needs}, of {gigabytes(found.ram_room)}."
-    if found.ram_decides and found.ram_room is not None:
-        needs = f"the run needs {gigabytes(found.ram_total)} of RAM, and this machine has {gigabytes(found.ram_room)}"
-        return f"{said}: {needs}."
-    worst = found.peak
+    verdict = VERDICTS[estimate.verdict].capitalize()
+    if not estimate.on_gpu:
+        needs = f"without a GPU the run computes in RAM and needs about {gigabytes(estimate.ram_total)} of it"
+        room = "" if estimate.ram_room is None else f", of {gigabytes(estimate.ram_room)}"
+        return f"{verdict}: {needs}{room}."
+    if estimate.ram_decides and estimate.ram_room is not None:
+        needs = f"the run needs {gigabytes(estimate.ram_total)} of RAM"
+        return f"{verdict}: {needs}, and this machine has {gigabytes(estimate.ram_room)}."
+    worst = estimate.peak
     needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
-    if found.card is None or found.room is None:
-        return f"{needs}; no card is known to hold that against."
-    limited = found.limit is not None and found.limit < found.card.free
-    name = found.card.name if found.card.real else "the card"
+    if estimate.gpu is None or estimate.room is None:
+        return f"{needs}; there is no known GPU to compare that with."
+    limited = estimate.limit is not None and estimate.limit < estimate.gpu.free
+    name = estimate.gpu.name if estimate.gpu.real else "the GPU"
     has = "the limit set is" if limited else f"{name} has"
-    free = "" if limited or not found.card.real else " free"
-    return f"{said}: {_lower(needs)}, and {has} {gigabytes(found.room)}{free}."
+    free = "" if limited or not estimate.gpu.real else " free"
+    return f"{verdict}: {_lower(needs)}, and {has} {gigabytes(estimate.room)}{free}."
 
 
-def ram_words(found: Estimate) -> str:
+def ram_words(estimate: Estimate) -> str:
     """What the run needs of the machine's RAM, in a sentence."""
-    told = ", ".join(
+    parts = ", ".join(
         f"{RAM_PARTS.get(name, PARTS.get(name, name))} {gigabytes(size)}"
-        for name, size in found.ram.items()
+        for name, size in estimate.ram.items()
         if size >= _SMALL
     )
-    needs = f"RAM: {gigabytes(found.ram_total)} ({told})"
-    if found.ram_room is None:
+    needs = f"RAM: {gigabytes(estimate.ram_total)} ({parts})"
+    if estimate.ram_room is None:
         return f"{needs}."
-    short = " That is more than there is." if found.ram_verdict == "does_not_fit" else ""
-    return f"{needs}, of {gigabytes(found.ram_room)}.{short}"
+    short = " That is more than there is." if estimate.ram_verdict == "does_not_fit" else ""
+    return f"{needs}, of {gigabytes(estimate.ram_room)}.{short}"
 
 
 def nearest_words(nearest: Nearest) -> str:
     """What to change, in a sentence."""
     after = nearest.after
     size = gigabytes(after.needed)
-    if after.on_card and after.ram_room is not None:
+    if after.on_gpu and after.ram_room is not None:
         size = f"{gigabytes(after.peak.total)} of video memory and {gigabytes(after.ram_total)} of RAM"
     words = nearest.words[0].upper() + nearest.words[1:]
     if nearest.fits:
@@ -111,47 +112,47 @@ def nearest_words(nearest: Nearest) -> str:
 def flags(values: Mapping[str, Any]) -> str:
     """Settings as `launcher.py train` and `plan` take them: ``--blocks_to_swap 16``."""
 
-    def value(given: Any) -> str:
-        return str(given).lower() if isinstance(given, bool) else str(given)
+    def text(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
-    return " ".join(f"--{path.rpartition('.')[2]} {value(given)}" for path, given in values.items())
+    return " ".join(f"--{path.rpartition('.')[2]} {text(value)}" for path, value in values.items())
 
 
-def memory_lines(found: Estimate, nearest: Nearest | None) -> list[str]:
+def memory_lines(estimate: Estimate, nearest: Nearest | None) -> list[str]:
     """The estimate as plain lines, for a log."""
-    lines = [headline(found)]
-    for stage in found.stages:
+    lines = [headline(estimate)]
+    for stage in estimate.stages:
         parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= _SMALL)
-        size = stage.total if found.on_card else stage.allocated
+        size = stage.total if estimate.on_gpu else stage.allocated
         lines.append(f"  {STAGES[stage.name]}: {short_bytes(size)}" + (f" ({parts})" if parts else ""))
-    lines.append(ram_words(found))
+    lines.append(ram_words(estimate))
     if nearest is not None:
         lines.append(nearest_words(nearest))
     return lines
 
 
-def memory_dict(found: Estimate, nearest: Nearest | None = None) -> dict[str, Any]:
+def memory_dict(estimate: Estimate, nearest: Nearest | None = None) -> dict[str, Any]:
     """The estimate as plain data."""
-    card = found.card
+    gpu = estimate.gpu
     return {
-        "verdict": found.verdict,
-        "headline": headline(found),
-        "rough": found.rough,
-        "problems": [problem.sentence() for problem in found.problems],
-        "room": found.room,
-        "limit": found.limit,
-        "card": None if card is None else vars(card).copy(),
-        "peak": found.peak.name,
-        "needed": found.needed,
-        "on_card": found.on_card,
-        "ram_room": found.ram_room,
-        "ram_verdict": found.ram_verdict,
-        "ram_words": ram_words(found),
-        "allocated": max(stage.allocated for stage in found.stages),
-        "stages": [_stage(stage) for stage in found.stages],
+        "verdict": estimate.verdict,
+        "headline": headline(estimate),
+        "rough": estimate.rough,
+        "problems": [problem.sentence() for problem in estimate.problems],
+        "room": estimate.room,
+        "limit": estimate.limit,
+        "card": None if gpu is None else vars(gpu).copy(),
+        "peak": estimate.peak.name,
+        "needed": estimate.needed,
+        "on_card": estimate.on_gpu,
+        "ram_room": estimate.ram_room,
+        "ram_verdict": estimate.ram_verdict,
+        "ram_words": ram_words(estimate),
+        "allocated": max(stage.allocated for stage in estimate.stages),
+        "stages": [_stage(stage) for stage in estimate.stages],
         "ram": [{"name": name, "title": RAM_PARTS.get(name, PARTS.get(name, name)), "bytes": size}
-                for name, size in found.ram.items() if size],
-        "ram_total": found.ram_total,
+                for name, size in estimate.ram.items() if size],
+        "ram_total": estimate.ram_total,
         "nearest": None if nearest is None else nearest_dict(nearest),
     }  # fmt: skip
 
@@ -168,22 +169,22 @@ def nearest_dict(nearest: Nearest) -> dict[str, Any]:
     }
 
 
-def render(found: Estimate, nearest: Nearest | None) -> RenderableType:
+def render(estimate: Estimate, nearest: Nearest | None) -> RenderableType:
     """The estimate for a terminal."""
-    table = Table(title="Memory of the card by stage" if found.on_card else "Memory by stage")
+    table = Table(title="Memory of the GPU by stage" if estimate.on_gpu else "Memory by stage")
     table.add_column("")
-    for stage in found.stages:
-        table.add_column(STAGES[stage.name], justify="right", style="bold" if stage is found.peak else None)
+    for stage in estimate.stages:
+        table.add_column(STAGES[stage.name], justify="right", style="bold" if stage is estimate.peak else None)
     for name, title in PARTS.items():
-        if any(stage.parts.get(name) for stage in found.stages):
-            table.add_row(title, *(short_bytes(stage.parts.get(name, 0)) for stage in found.stages))
-    if found.on_card:
-        table.add_row("CUDA itself, slack", *(short_bytes(stage.total - stage.allocated) for stage in found.stages))
-        table.add_row("in all", *(short_bytes(stage.total) for stage in found.stages), style="bold")
+        if any(stage.parts.get(name) for stage in estimate.stages):
+            table.add_row(title, *(short_bytes(stage.parts.get(name, 0)) for stage in estimate.stages))
+    if estimate.on_gpu:
+        table.add_row("CUDA itself, slack", *(short_bytes(stage.total - stage.allocated) for stage in estimate.stages))
+        table.add_row("in all", *(short_bytes(stage.total) for stage in estimate.stages), style="bold")
     colours = {"fits": "green", "tight": "yellow", "does_not_fit": "red", "unknown": "none"}
-    parts: list[RenderableType] = [table, Text(headline(found), style=colours[found.verdict])]
-    parts.append(Text(ram_words(found)))
-    if found.rough:
+    parts: list[RenderableType] = [table, Text(headline(estimate), style=colours[estimate.verdict])]
+    parts.append(Text(ram_words(estimate)))
+    if estimate.rough:
         parts.append(Text("A rough figure: this family's activations are not measured yet.", style="yellow"))
     if nearest is not None:
         parts += [Text(nearest_words(nearest)), Text(f"As arguments: {flags(nearest.values)}")]

@@ -1,4 +1,4 @@
-"""The settings of a run as far as they decide over memory."""
+"""Resolves the settings of a run that decide how much memory it needs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ _USUAL_VAE = VaeActivations(encode=5, decode=6)
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What of a config decides over memory, with auto resolved.
-
-    weight_width: bytes of an unquantised weight. base_format, text_format: quantisation, None for none. autocast:
-    mixed precision is on. tiled_encode, tiled_decode, turns: what the VAE settings come to. recorded: passes are
-    replayed as CUDA graphs. may_record: left to itself, the run records them where it finds the memory. accumulates:
-    gradients are summed up over several passes.
-    """
+class MemorySettings:
+    """What of a config decides over memory, with auto resolved."""
 
     weight_width: int
+    """Bytes of an unquantised weight."""
     base_format: str | None
+    """Quantisation of the base model; None for none."""
     text_format: str | None
+    """The same of the text encoders."""
     autocast: bool
+    """Mixed precision is on."""
     number: Format
     way: Way
     rank: int
@@ -49,16 +47,20 @@ class Chosen:
     tiled_encode: bool = False
     tiled_decode: bool = False
     turns: bool = False
+    """The denoiser leaves the GPU while samples are decoded."""
     recorded: bool = False
+    """Passes are replayed as CUDA graphs."""
     may_record: bool = False
+    """Left to itself, the run records passes where it finds the memory."""
     accumulates: bool = False
+    """Gradients are summed up over several passes."""
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""
         return self.tiled_decode if decode else self.tiled_encode
 
     def swap(self, parts: Parts) -> tuple[int, int]:
-        """Bytes of weights that stay in RAM, and of the ring on the card that they pass through."""
+        """Bytes of weights that stay in RAM, and of the ring on the GPU that they pass through."""
         sizes = self.swapped(parts)
         return sum(sizes), device_bytes(sizes, self.ring)
 
@@ -70,21 +72,21 @@ class Chosen:
         return [block_weights(parts, index, self) for index in picked]
 
 
-def block_weights(parts: Parts, index: int, given: Chosen) -> int:
+def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
     """Bytes of the linear layers of a block, which are what is swapped."""
     block = parts.denoiser.blocks[index]
     shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
-    return total_bytes(shapes, given.base_format, given.weight_width)
+    return total_bytes(shapes, settings.base_format, settings.weight_width)
 
 
-def chosen(cfg: Config, on_card: bool) -> Chosen:
+def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
     """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
-    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_card else 4)
+    width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_gpu else 4)
     mixed = cfg.training.mixed_precision
-    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_card)
-    said = family_named(cfg.model.family).memory
+    autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_gpu)
+    family_memory = family_named(cfg.model.family).memory
     memory = cfg.memory
-    return Chosen(
+    return MemorySettings(
         weight_width=width,
         base_format=stored_as(memory.base_quantization, memory.base_compute),
         text_format=stored_as(memory.text_encoder_quantization),
@@ -93,17 +95,17 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
         way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=cfg.network.network_dim,
         lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
-        vae=said.vae if said else _USUAL_VAE,
+        vae=family_memory.vae if family_memory else _USUAL_VAE,
         blocks_to_swap=memory.blocks_to_swap,
         ring=memory.swap_ring,
         limit_gb=memory.vram_limit_gb,
         tiled_encode=memory.vae_tiling == "on",
         tiled_decode=memory.vae_tiling == "on",
         turns=memory.offload_by_turns == "on",
-        recorded=on_card and recording_of(cfg) == "on",
-        may_record=on_card
-        and said is not None
-        and said.launch_bound
+        recorded=on_gpu and recording_of(cfg) == "on",
+        may_record=on_gpu
+        and family_memory is not None
+        and family_memory.launch_bound
         and recording_of(cfg) == "auto"
         and not unrecordable(cfg),
         accumulates=cfg.training.gradient_accumulation_steps > 1,
@@ -111,12 +113,12 @@ def chosen(cfg: Config, on_card: bool) -> Chosen:
 
 
 def unrecordable(cfg: Config) -> str:
-    """Why the passes of a run can't be recorded, whatever its card: what the rules say where it is asked for, or ""."""
+    """Why the passes of a run can't be recorded, whatever its GPU: what the rules say where it is asked for, or ""."""
     backends = [cfg.compile.compile_backend, *(row.backend for row in cfg.compile.compile_blocks or ())]
     if cfg.compile.compile and "cudagraphs" in backends:
         return "the compile backend cudagraphs records by itself"
-    found = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
-    return next((problem.text for problem in found if problem.path == "compile.cuda_graphs"), "")
+    problems = errors(check(with_values(cfg, {"compile.cuda_graphs": "on"})))
+    return next((problem.text for problem in problems if problem.path == "compile.cuda_graphs"), "")
 
 
 def _budget(cfg: Config) -> float:

@@ -1,4 +1,4 @@
-"""Which blocks are swapped, and what a step then moves: arithmetic without torch, for plan and trainer alike."""
+"""Chooses the blocks to swap and counts what a step then moves: without torch, for plan and trainer alike."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def too_many(count: int, total: int) -> Problem | None:
 
 
 def moved_per_batch(sizes: Sequence[int], ring: int) -> int:
-    """Bytes that one forward and backward pass brings to the card. sizes: bytes of the swapped blocks, in order.
+    """Bytes that one forward and backward pass brings to the GPU. sizes: bytes of the swapped blocks, in order.
 
     What the ring holds at a turn stays: the backward pass begins with the last blocks there, the next forward pass with
     the first.
@@ -47,5 +47,5 @@ def moved_per_batch(sizes: Sequence[int], ring: int) -> int:
 
 
 def device_bytes(sizes: Sequence[int], ring: int) -> int:
-    """Bytes on the card for swapped blocks of these sizes: the ring, each place as large as the largest block."""
+    """Bytes on the GPU for swapped blocks of these sizes: the ring, each place as large as the largest block."""
     return min(ring, len(sizes)) * max(sizes, default=0)

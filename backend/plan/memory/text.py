@@ -1,4 +1,4 @@
-"""What trained text encoders take beside the denoiser: their weights, their LoRA, roughly what they compute with."""
+"""Estimates what trained text encoders add to the denoiser: weights, their LoRA, roughly what they compute with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend.config.layer_patterns import factor_shapes
 from backend.families.spec import FamilyFacts
 from backend.plan.memory.activations import Work
 from backend.plan.memory.parts import Parts
-from backend.plan.memory.settings import Chosen
+from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import trains_text
 
@@ -25,14 +25,16 @@ KEPT, RECOMPUTED = 17, 1
 
 @dataclass(frozen=True)
 class TrainedText:
-    """resident: bytes on the card for the whole run, by part. lora: shapes of what is trained. activations: bytes."""
+    """What trained text encoders add to a run. Sizes in bytes."""
 
     resident: Mapping[str, int] = field(default_factory=dict)
+    """Part -> bytes on the GPU for the whole run."""
     lora: list[tuple[int, int]] = field(default_factory=list)
+    """Shapes of what is trained."""
     activations: int = 0
 
 
-def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, given: Chosen, work: Work) -> TrainedText:
+def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, settings: MemorySettings, work: Work) -> TrainedText:
     """The text encoders of a run of `cfg` that puts `work` through; nothing where they are not trained."""
     if not trains_text(cfg, facts):
         return TrainedText()
@@ -40,19 +42,19 @@ def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, given: Chosen, w
     layers: list[tuple[int, int]] = []
     kept = weights = 0
     for shapes in parts.texts.values():
-        weights += total_bytes(shapes, given.text_format, given.weight_width)
+        weights += total_bytes(shapes, settings.text_format, settings.weight_width)
         # some classes have no text_model in front, and the pattern wants something there
         named = {f"te.{name.removesuffix('.weight')}": shape for name, shape in shapes.items() if len(shape) == 2}
-        found = {n: s for n, s in named.items() if any(re.fullmatch(t, n) for t in facts.text_targets)}
-        layers += [(inner, outer) for outer, inner in found.values()]
-        widths = [inner for name, (_, inner) in found.items() if name.endswith("q_proj")]
+        trained = {n: s for n, s in named.items() if any(re.fullmatch(t, n) for t in facts.text_targets)}
+        layers += [(inner, outer) for outer, inner in trained.values()]
+        widths = [inner for name, (_, inner) in trained.items() if name.endswith("q_proj")]
         once = max(widths, default=0) * KEPT
-        kept += once if given.way.checkpointing != "off" else 0
-        kept += sum(widths) * (RECOMPUTED if given.way.checkpointing != "off" else KEPT)
-        if network.network_type == "dora" and given.way.checkpointing == "off":
-            kept += sum(outer for outer, _ in found.values())
+        kept += once if settings.way.checkpointing != "off" else 0
+        kept += sum(widths) * (RECOMPUTED if settings.way.checkpointing != "off" else KEPT)
+        if network.network_type == "dora" and settings.way.checkpointing == "off":
+            kept += sum(outer for outer, _ in trained.values())
     tokens = work.batch * work.text
     resident = {"text_encoders": weights}
     kind, factor = network.network_type, network.lokr_factor
-    lora = [shape for size in layers for shape in factor_shapes(kind, *size, given.rank, factor).values()]
-    return TrainedText(resident, lora, tokens * kept * given.number.half)
+    lora = [shape for size in layers for shape in factor_shapes(kind, *size, settings.rank, factor).values()]
+    return TrainedText(resident, lora, tokens * kept * settings.number.half)

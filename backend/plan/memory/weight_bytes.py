@@ -13,7 +13,7 @@ NF4_BLOCK = 64
 """Weights that share one scale in NF4 (Dettmers et al., arXiv 2305.14314)."""
 
 MULTIPLE = 16
-"""Rows and columns of a quantised layer are multiples of this: what 8-bit matrix products of the cards ask for."""
+"""Rows and columns of a quantised layer are multiples of this: what 8-bit matrix products on GPUs ask for."""
 
 _ROW_SCALE = 4
 _BLOCK_SCALE = 2

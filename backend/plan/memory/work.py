@@ -1,4 +1,4 @@
-"""What a run puts through its models at once, as far as memory is concerned: from the plan, or from settings alone."""
+"""Describes what a run puts through its models at once, for its memory: from the plan, or from settings alone."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunWork:
-    """The largest of each kind. largest_picture, sample_pixels: pixels. None: the run does not do that.
-
-    fixed: image tokens of a row that its resolution does not change, those of control pictures at an area of their own.
-    """
+    """The largest of each kind. None: the run does not do that."""
 
     training: Work
     largest_picture: int
+    """Pixels."""
     validation: Work | None = None
     sampling: Work | None = None
     sample_pixels: int = 0
+    """Pixels."""
     encodes_text: bool = True
     encodes_pictures: bool = True
     fixed: int = 0
+    """Image tokens of a row that its resolution does not change: of control pictures at an area of their own."""
 
     def at_resolution(self, before: int, after: int) -> RunWork:
         """The same work with pictures of another resolution; samples stay as they are."""

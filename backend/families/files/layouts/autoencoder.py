@@ -1,4 +1,4 @@
-"""The image autoencoder of latent diffusion (SD 1.5, SDXL, FLUX's ``ae.safetensors``).
+"""Maps names of the image autoencoder of latent diffusion (SD 1.5, SDXL, FLUX's ``ae.safetensors``).
 
 Names: CompVis/latent-diffusion ``ldm/modules/diffusionmodules/model.py``; black-forest-labs/flux
 ``modules/autoencoder.py`` kept them. The decoder's levels are counted from the other end in diffusers, and attention

@@ -1,6 +1,6 @@
-"""How the names of one layout become diffusers' names: rules as data, and their application to a list of names.
+"""Maps the names of one layout to diffusers' names: rules as data, and their application to a list of names.
 
-Torch-free: what a rule does to a tensor is told as a `Piece` (which rows of which tensor, turned how), and carried out
+Torch-free: a `Piece` describes what a rule does to a tensor (which rows of which tensor, turned how); it is carried out
 where the tensor is read.
 """
 

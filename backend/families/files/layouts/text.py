@@ -1,4 +1,4 @@
-"""Text encoders in single files: CLIP in Hugging Face's and in open_clip's names, and T5's encoder.
+"""Maps names of text encoders in single files: CLIP in Hugging Face's and in open_clip's names, and T5's encoder.
 
 Names of open_clip: mlfoundations/open_clip ``src/open_clip/transformer.py``.
 """
