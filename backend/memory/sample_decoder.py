@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from backend.compile.cuda_graphs import recording
 from backend.compile.memory_shortage import is_out_of_vram
 from backend.memory.exclusive_device import offloaded
-from backend.plan.memory.make_estimate import TILE_PX
+from backend.plan.memory.estimate import TILE_PX
 
 log = logging.getLogger(__name__)
 

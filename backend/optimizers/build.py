@@ -1,4 +1,4 @@
-"""Makes optimizers by name or class path, with their arguments checked before."""
+"""Makes optimizers by name (the table: `backend.config.sections.optimizer`) or class path, their arguments checked."""
 
 from __future__ import annotations
 

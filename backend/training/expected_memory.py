@@ -15,7 +15,7 @@ from backend.base.files import write_atomic
 from backend.base.problems import Problem
 from backend.config.schema import Config
 from backend.memory.meter import Meter
-from backend.plan.memory.estimate import OUTSIDE, Estimate
+from backend.plan.memory.estimate_result import OUTSIDE, Estimate
 from backend.plan.memory.machine import Gpu, ram
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.report import STAGES, against_peak, gigabytes, memory_dict, memory_lines, nearest_words

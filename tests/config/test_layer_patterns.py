@@ -13,7 +13,7 @@ from backend.config.load import parse
 from backend.config.schema import Config
 from backend.families.flux.facts import FACTS
 from backend.lora.inject import find_targets, inject
-from backend.plan.memory.make_estimate import _lora_shapes, _ranks
+from backend.plan.memory.estimate import _lora_shapes, _ranks
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 

@@ -17,7 +17,7 @@ from backend.families.table import family
 from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.inject import find_targets, inject, is_large
 from backend.lora.load import LoraFile, check_continue, continue_from, read_lora
-from backend.plan.memory.make_estimate import _lora_shapes, _ranks
+from backend.plan.memory.estimate import _lora_shapes, _ranks
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from tests.tiny.sdxl import make_tiny_unet
 

@@ -16,7 +16,7 @@ from backend.lora.fused_layers import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
 from backend.memory.quantized_formats import dequantize
 from backend.memory.quantized_linear import quantize_layer
-from backend.plan.memory.make_estimate import _lora_shapes, _ranks
+from backend.plan.memory.estimate import _lora_shapes, _ranks
 from backend.plan.memory.parts import denoiser_of
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser

@@ -13,7 +13,7 @@ from backend.families.flux.facts import FACTS, MEMORY
 from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
-from backend.plan.memory.make_estimate import WORKSPACE
+from backend.plan.memory.estimate import WORKSPACE
 from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.training.expected_memory import limit
 from backend.training.trainer import Trainer

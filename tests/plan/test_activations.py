@@ -6,7 +6,7 @@ import pytest
 
 from backend.families.flux.facts import FACTS, MEMORY
 from backend.plan.memory.activations import Format, Way, Work, block_bytes, forward_bytes, training_bytes
-from backend.plan.memory.make_estimate import WORKSPACE
+from backend.plan.memory.estimate import WORKSPACE
 from backend.plan.memory.parts import Denoiser, denoiser_of, trained_layers
 from tests.tiny.kept import empty_flux, kept_bytes
 

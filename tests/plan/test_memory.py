@@ -14,8 +14,8 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.flux.facts import FACTS
 from backend.families.table import family
 from backend.plan.memory.activations import Held, Work
+from backend.plan.memory.estimate import RECORDED, estimate
 from backend.plan.memory.machine import named_gpu
-from backend.plan.memory.make_estimate import RECORDED, estimate
 from backend.plan.memory.nearest import Search
 from backend.plan.memory.parts import Parts, denoiser_of, read_parts
 from backend.plan.memory.report import against_peak, flags, headline, memory_dict, memory_lines

@@ -11,9 +11,9 @@ from backend.config.load import parse
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.memory.activations import Work
-from backend.plan.memory.estimate import Estimate
+from backend.plan.memory.estimate import estimate
+from backend.plan.memory.estimate_result import Estimate
 from backend.plan.memory.machine import named_gpu
-from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import numbers, read_parts
 from backend.plan.memory.work import RunWork
 

@@ -13,9 +13,9 @@ from backend.families.table import family
 from backend.memory.block_swap import swapped_paths
 from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, convolutions_kept, training_bytes
-from backend.plan.memory.estimate import Estimate
+from backend.plan.memory.estimate import estimate
+from backend.plan.memory.estimate_result import Estimate
 from backend.plan.memory.machine import named_gpu
-from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, denoiser_of, place_of, trained_layers
 from backend.plan.memory.settings import memory_settings
 from backend.plan.memory.work import RunWork

@@ -1,141 +1,282 @@
-"""Defines an estimate of a run's memory: stages of parts, compared with a GPU and the machine's RAM."""
+"""Computes how much memory a run will need, by stage and part, before anything is loaded: without torch.
+
+What the figures come from: weights from the headers of the model's files, optimizer state by optimizer, activations
+from the layers of the blocks (`backend.plan.memory.activations`). At its end a run compares its estimate with its peak.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from backend.base.problems import Problem
+from backend.base.errors import Refused
+from backend.config.layer_patterns import factor_shapes, included, sizes
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
+from backend.families.table import family as family_named
+from backend.plan.memory import ram as memory_ram
+from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
+from backend.plan.memory.estimate_result import TIGHT, Estimate, Stage, room_of
 from backend.plan.memory.machine import Gpu
-from backend.plan.memory.settings import MemorySettings
+from backend.plan.memory.optimizer_bytes import trained_bytes
+from backend.plan.memory.parts import Parts, read_parts, trained_layers
+from backend.plan.memory.settings import MemorySettings, memory_settings
+from backend.plan.memory.swap import too_many
+from backend.plan.memory.text import TrainedText, trained_text
+from backend.plan.memory.weight_bytes import total_bytes
+from backend.plan.memory.work import RunWork
 
-_NOT_SURE = ("activations", "recordings", "pictures", "workspace")
+if TYPE_CHECKING:
+    from backend.config.schema import Config
 
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
+WORKSPACE = 100_000_000
+"""Bytes of cuBLAS and cuDNN workspaces, inputs, embeddings and other small things in torch's allocator."""
 
-OUTSIDE = 700_000_000
-"""Bytes on the GPU that torch's allocator does not count: CUDA's context, kernels, libraries' own."""
+VAE_WORKSPACE = 1.3
+"""What convolutions' workspaces add to the VAE's tensors."""
 
-SLACK = 0.02
-"""Share of what is allocated that the allocator reserves beside it: rounding and fragments."""
+RECORDED = 1.7
+"""Memory of recordings over what a plain pass holds: sizes share it, but pieces that one leaves are of no use to the
+next, and the driver keeps each kernel's arguments. Fitted to SDXL's peaks with and without recordings on an H200."""
 
-TIGHT = 0.93
-"""Above this share of what there is, small differences between machines decide."""
+TILE_PX = 512
+"""Side of the tiles that a tiled VAE works on."""
 
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of the run."""
-
-    name: str
-    parts: Mapping[str, int]
-    """Name -> bytes in torch's allocator."""
-    host: Mapping[str, int] = field(default_factory=dict)
-    """Name -> bytes in RAM, in addition to the process itself."""
-
-    @property
-    def allocated(self) -> int:
-        """What torch's allocator will show as its peak."""
-        return sum(self.parts.values())
-
-    @property
-    def sure(self) -> dict[str, int]:
-        """The parts that are known to the byte: weights and what belongs to the LoRA."""
-        return {name: size for name, size in self.parts.items() if name not in _NOT_SURE}
-
-    @property
-    def surely(self) -> int:
-        """Bytes of those."""
-        return sum(self.sure.values())
-
-    @property
-    def total(self) -> int:
-        """What the GPU must have free: with the allocator's slack and what lies outside of it."""
-        return int(self.allocated * (1 + SLACK)) + OUTSIDE
+TEXT_WORKING = 6
+"""Widest layers' results that a text encoder holds at once."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The memory that a run needs, with what there is of it. Sizes in bytes."""
+def estimate(
+    cfg: Config,
+    work: RunWork,
+    gpu: Gpu | None,
+    *,
+    parts: Parts | None = None,
+    on_gpu: bool = True,
+    ram_room: int | None = None,
+) -> Estimate | None:
+    """The memory of a run of `cfg` that does `work`; None where the base model can't be read.
 
-    stages: tuple[Stage, ...]
-    """In the order in which they run."""
-    ram: Mapping[str, int]
-    """Part -> bytes of the machine's memory at its worst moment."""
-    gpu: Gpu | None = None
-    """What the stages are compared with; None when no GPU is known."""
-    limit: int | None = None
-    """`memory.vram_limit_gb` in bytes."""
-    rough: bool = False
-    """The family says nothing about its activations."""
-    settings: MemorySettings | None = None
-    """The settings it was made from, with auto resolved."""
-    on_gpu: bool = True
-    """False for a run on the CPU."""
-    ram_room: int | None = None
-    """RAM of the machine; None where it is not this one."""
-    problems: tuple[Problem, ...] = ()
-    """Errors of settings that only the model's size shows."""
-
-    @property
-    def peak(self) -> Stage:
-        """The stage that needs most."""
-        return max(self.stages, key=lambda stage: stage.allocated)
-
-    def stage(self, name: str) -> Stage | None:
-        """The stage called `name`, if the run has it."""
-        return next((stage for stage in self.stages if stage.name == name), None)
-
-    @property
-    def room(self) -> int | None:
-        """Bytes of the GPU that the run may use."""
-        return room_of(self.gpu, self.limit)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the worst stage fits the GPU and the run the machine's RAM; on a CPU, the latter alone."""
-        return self.ram_verdict if not self.on_gpu or self.ram_decides else self.gpu_verdict
-
-    @property
-    def gpu_verdict(self) -> Verdict:
-        """Whether the worst stage fits the GPU."""
-        return verdict(self.peak.total, self.room)
-
-    @property
-    def ram_decides(self) -> bool:
-        """Whether a run on a GPU has room there, and less or none in RAM."""
-        order = ("unknown", "fits", "tight", "does_not_fit")
-        known = self.gpu_verdict != "unknown"
-        return self.on_gpu and known and order.index(self.ram_verdict) > order.index(self.gpu_verdict)
-
-    @property
-    def ram_verdict(self) -> Verdict:
-        """Whether what is in RAM fits there."""
-        return verdict(self.ram_total, self.ram_room)
-
-    @property
-    def needed(self) -> int:
-        """Bytes that decide: of the GPU in the worst stage, or of RAM."""
-        return self.ram_total if not self.on_gpu or self.ram_decides else self.peak.total
-
-    @property
-    def ram_total(self) -> int:
-        """Bytes of RAM at the worst moment."""
-        return sum(self.ram.values())
-
-
-def verdict(needed: int, room: int | None) -> Verdict:
-    """Whether `needed` bytes fit into `room`."""
-    if room is None:
-        return "unknown"
-    if needed > room:
-        return "does_not_fit"
-    return "tight" if needed > TIGHT * room else "fits"
-
-
-def room_of(gpu: Gpu | None, limit: int | None) -> int | None:
-    """Bytes of `gpu` that a run with this limit may use."""
-    if gpu is None:
+    parts: of the base model, where they were read already. on_gpu: False for a run on the CPU, whose RAM holds all.
+    ram_room: RAM of the machine that it runs on, where that is known.
+    """
+    family = family_named(cfg.model.family)
+    parts = parts or read_parts(family, BaseModelFiles.of(cfg.model))
+    if parts is None:
         return None
-    return min(gpu.free, limit) if limit else gpu.free
+    settings = memory_settings(cfg, on_gpu)
+    limit = int(settings.limit_gb * 2**30) if settings.limit_gb else None
+    room = room_of(gpu, limit)
+    settings = _by_turns(cfg, settings, room, lambda g: _stages(cfg, family, parts, g, work))
+    stages = _stages(cfg, family, parts, settings, work)
+    if settings.may_record and room is not None:
+        recorded = _stages(cfg, family, parts, replace(settings, recorded=True), work)
+        if max(stage.total for stage in recorded) <= TIGHT * room:
+            settings, stages = replace(settings, recorded=True), recorded
+    ram = memory_ram.needed(parts, settings, stages, on_gpu)
+    rough = family.memory is None
+    wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
+    problems = () if wrong is None else (wrong,)
+    return Estimate(tuple(stages), ram, gpu, limit, rough, settings, on_gpu, ram_room, problems)
+
+
+def _by_turns(
+    cfg: Config, settings: MemorySettings, room: int | None, stages: Callable[[MemorySettings], list[Stage]]
+) -> MemorySettings:
+    """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
+
+    def short(stage: str, way: MemorySettings) -> bool:
+        found = next((s for s in stages(way) if s.name == stage), None)
+        return room is not None and found is not None and found.total > TIGHT * room
+
+    memory = cfg.memory
+    if memory.vae_tiling == "auto" and short("encode_pictures", settings):
+        settings = replace(settings, tiled_encode=True)
+    if memory.vae_tiling == "auto" and short("decode_samples", replace(settings, turns=True)):
+        settings = replace(settings, tiled_decode=True)
+    if memory.offload_by_turns == "auto" and short("decode_samples", settings):
+        settings = replace(settings, turns=True)
+    return settings
+
+
+def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
+    trained = _trained(cfg, family, parts, settings, work)
+    weights = _denoiser_weights(parts, settings) | trained.text.resident
+    stages = [
+        Stage("encode_text", {} if trained.text.lora else _text(parts, settings, work)),
+        Stage("encode_pictures", _vae(parts, settings, work.largest_picture * work.encodes_pictures, decode=False)),
+        _training(family, parts, settings, work.training, weights, trained),
+    ]
+    if work.validation is not None:
+        stages.append(_forward("validate", family, parts, settings, work.validation, weights, trained))
+    if work.sampling is not None:
+        drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
+        decode = _vae(parts, settings, work.sample_pixels, decode=True)
+        beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
+        kept = _of_training(trained, between=True) | trained.text.resident
+        stages += [drawing, Stage("decode_samples", beside | decode | kept)]
+    if settings.recorded:
+        recordings = _recordings(stages[2], trained)
+        stages[2:] = [replace(stage, parts={**stage.parts, "recordings": recordings}) for stage in stages[2:]]
+    return [stage for stage in stages if stage.allocated]
+
+
+def _recordings(training: Stage, trained: Trained) -> int:
+    """Bytes that recorded passes keep: what a pass holds, and the gradients that it writes and that are summed up.
+
+    Kept beside it: a shape's first pass is a plain one, and so are validation and samples.
+    """
+    gradients = trained.bytes["gradients"]
+    return int(RECORDED * (training.parts["activations"] + gradients)) + 2 * gradients
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The LoRA."""
+
+    bytes: Mapping[str, int]
+    """Of its weights, gradients, optimizer, ema."""
+    layers: Mapping[str, frozenset[str]]
+    """Block class -> paths within a block."""
+    count: int
+    """Numbers in its weights."""
+    text: TrainedText
+    """The text encoders, where they are trained."""
+    around: int
+    """Numbers a token that trained convolutions keep."""
+    decomposed: bool = False
+    """It is a DoRA, which keeps what its layers give."""
+
+
+def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> Trained:
+    layers = trained_layers(parts.denoiser, included(cfg.network, family), cfg.network.targets_exclude or ())
+    ranks = _ranks(layers, parts.denoiser.kernels, cfg)
+    text = trained_text(cfg, family, parts, settings, work.training)
+    shapes = _lora_shapes(layers, ranks, cfg) + text.lora
+    optimizer, ema = cfg.optimizer, cfg.training.ema
+    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, settings.lora_dtype, ema)
+    by_class: dict[str, set[str]] = defaultdict(set)
+    for name in layers:
+        if name in parts.denoiser.places:
+            kind, path = parts.denoiser.places[name]
+            by_class[kind].add(path)
+    frozen = {name: frozenset(paths) for name, paths in by_class.items()}
+    decomposed = cfg.network.network_type == "dora"
+    around = convolutions_kept(parts.denoiser, family.memory, ranks, decomposed)
+    count = sum(rows * columns for rows, columns in shapes)
+    return Trained(found, frozen, count, text, around, decomposed)
+
+
+def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:
+    """Rank of each trained layer."""
+    try:
+        return {path: size.rank for path, size in sizes(list(layers), cfg.network, kernels).items()}
+    except Refused:
+        # said where the layers are chosen
+        return dict.fromkeys(layers, cfg.network.network_dim)
+
+
+def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], cfg: Config) -> list[tuple[int, int]]:
+    """Shapes of all that is trained, by each layer's own rank."""
+    network = cfg.network
+    return [
+        shape
+        for path, size in layers.items()
+        for shape in factor_shapes(network.network_type, *size, ranks[path], network.lokr_factor).values()
+    ]
+
+
+def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
+    """What of the LoRA stays on the GPU, in a step or between two, where its mean takes its place and it is kept."""
+    mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
+    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
+
+
+def _denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
+    """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
+    total = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
+    swapped, ring = settings.swap(parts)
+    return {"weights": total - swapped, "swap_ring": ring}
+
+
+def _training(
+    family: FamilyFacts,
+    parts: Parts,
+    settings: MemorySettings,
+    work: Work,
+    weights: Mapping[str, int],
+    trained: Trained,
+) -> Stage:
+    held = _held(family, parts, settings, work, trained)
+    # Gradients that are summed up over several passes are there from the first on.
+    beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
+    # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
+    copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
+    return Stage(
+        "train",
+        {
+            **weights,
+            **_of_training(trained),
+            "gradients": trained.bytes["gradients"],
+            "activations": beside + copies + trained.text.activations,
+            "workspace": WORKSPACE,
+        },
+        {"activations": held.host} if held.host else {},
+    )
+
+
+def _held(family: FamilyFacts, parts: Parts, settings: MemorySettings, work: Work, trained: Trained) -> Held:
+    return training_bytes(
+        parts.denoiser,
+        family.memory,
+        work,
+        settings.rank,
+        trained.layers,
+        settings.way,
+        settings.number,
+        trained.around,
+        trained.decomposed,
+    )
+
+
+def _forward(
+    name: str,
+    family: FamilyFacts,
+    parts: Parts,
+    settings: MemorySettings,
+    work: Work,
+    weights: Mapping[str, int],
+    trained: Trained,
+) -> Stage:
+    passing = forward_bytes(parts.denoiser, family.memory, work, settings.number, settings.way.compiled)
+    kept = _of_training(trained, between=True)
+    return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
+
+
+def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, int]:
+    sizes = {
+        name: total_bytes(shapes, settings.text_format, settings.weight_width) for name, shapes in parts.texts.items()
+    }
+    if not sizes or not work.encodes_text:
+        return {}
+    widest = max(
+        (max(shape) for shapes in parts.texts.values() for shape in shapes.values() if len(shape) == 2),
+        default=0,
+    )
+    # the table of words is wider than any result; results are as wide as the feed-forward
+    widest = min(widest, 16384)
+    passing = work.training.text * widest * TEXT_WORKING * settings.weight_width
+    return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
+
+
+def _vae(parts: Parts, settings: MemorySettings, pixels: int, decode: bool) -> dict[str, int]:
+    memory = settings.vae
+    if not parts.vae or not pixels or memory is None:
+        return {}
+    worked = min(pixels, TILE_PX * TILE_PX) if settings.tiles(decode) else pixels
+    each = memory.decode if decode else memory.encode
+    passing = int(worked * each * parts.vae_width * settings.weight_width * VAE_WORKSPACE)
+    result = pixels * 3 * 4
+    return {"vae": parts.vae * settings.weight_width, "pictures": passing + result}

@@ -12,9 +12,9 @@ from backend.config.schema import with_values
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.memory.changes import LESS_RAM, LESS_VRAM, Change, Maker, Values
-from backend.plan.memory.estimate import TIGHT, Estimate
+from backend.plan.memory.estimate import estimate
+from backend.plan.memory.estimate_result import TIGHT, Estimate
 from backend.plan.memory.machine import Gpu
-from backend.plan.memory.make_estimate import estimate
 from backend.plan.memory.parts import Parts, read_parts
 from backend.plan.memory.work import RunWork
 

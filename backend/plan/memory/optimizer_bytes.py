@@ -1,7 +1,7 @@
-"""Bytes that a LoRA's training state takes beside its weights: by optimizer, as arithmetic, without torch.
+"""Computes the bytes that a LoRA's training state takes besides its weights, by optimizer, without torch.
 
-The figures are those of the classes behind the names in `backend.optimizers.build.OPTIMIZERS`, for float32 weights; a
-test compares them with the optimizers themselves.
+The figures are those of the classes behind the names in `backend.config.sections.optimizer.OPTIMIZERS`, for float32
+weights; a test compares them with the optimizers themselves.
 """
 
 from __future__ import annotations

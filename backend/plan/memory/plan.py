@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
-from backend.plan.memory.estimate import Estimate
+from backend.plan.memory.estimate_result import Estimate
 from backend.plan.memory.machine import installed_gpus, named_gpu, ram
 from backend.plan.memory.nearest import Nearest, Search
 from backend.plan.memory.work import RunWork, work_of_settings

@@ -9,7 +9,7 @@ from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import MemorySettings
 
 if TYPE_CHECKING:
-    from backend.plan.memory.estimate import Stage
+    from backend.plan.memory.estimate_result import Stage
 
 PROCESS_CUDA, PROCESS_CPU = 2_600_000_000, 480_000_000
 """A trainer without a model: Python, torch and its libraries, on a GPU CUDA's with them."""

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from backend.plan.memory.estimate import Estimate, Stage
+from backend.plan.memory.estimate_result import Estimate, Stage
 from backend.plan.memory.nearest import Nearest
 
 STAGES = {
