@@ -55,6 +55,25 @@ def test_nothing_prints_but_the_launcher() -> None:
     assert not found
 
 
+def test_no_test_module_imports_another() -> None:
+    # What two of them need lies in tests/tiny: an edit of one test module must not change what another checks.
+    imports = []
+    for path in files():
+        if path.suffix != ".py" or path.relative_to(ROOT).parts[0] != "tests":
+            continue
+        for node in ast.walk(ast.parse(text(path))):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            modules = names + ([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            if isinstance(node, ast.ImportFrom) and not (node.level or modules[-1].split(".")[0] == "tests"):
+                continue
+            imports += [
+                f"{path.relative_to(ROOT)}:{node.lineno} imports {module}"
+                for module in modules
+                if any(part.startswith("test_") for part in module.split("."))
+            ]
+    assert not imports
+
+
 def test_no_orig_mod_is_faked() -> None:
     # A self-referencing `_orig_mod` gives endless recursion in state_dict(). Names may be cleaned of it, never set.
     found = []

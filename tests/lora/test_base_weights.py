@@ -26,10 +26,10 @@ from backend.memory.quantized_formats import dequantize
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
-from tests.models.sdxl.test_runs import pipeline_of
 from tests.tiny import originals
 from tests.tiny.lora import inputs, names, trained
 from tests.tiny.lora_values import change, moved
+from tests.tiny.sdxl_runs import pipeline_of
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 CPU = torch.device("cpu")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from backend.families.table import family
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, not_loadable
-from tests.lora.golden.make_comfyui import GOLDEN
-from tests.models.sdxl.test_runs import comfy_map
 from tests.tiny import comfy_maps
 from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.sdxl_runs import comfy_map
 from tests.tiny.single_files import tiny_unet
 
+GOLDEN = Path(__file__).parent / "golden" / "comfyui.json"
 MAPS: dict[str, dict[str, list]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 

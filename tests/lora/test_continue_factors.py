@@ -17,11 +17,11 @@ from backend.families.flux.facts import FACTS
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.lora.golden.make_lycoris import ALPHA, GOLDEN, RANK, filled
 from tests.tiny import originals
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.lora import inputs, names, trained
 from tests.tiny.lora_values import change
+from tests.tiny.lycoris import ALPHA, GOLDEN, RANK, filled
 
 LYCORIS = json.loads(GOLDEN.read_text(encoding="utf-8"))
 NAMES = names()

@@ -13,7 +13,7 @@ from PIL import Image
 
 from backend.config.schema import Config
 from tests.conftest import draw_pictures
-from tests.models.sdxl import test_runs as sdxl
+from tests.tiny import sdxl_runs as sdxl
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
 
 DORA = {"network_type": "dora", "network_dim": 2, "targets_include": ["attn.to_q", "attn.to_k", "ff.net.2"]}

@@ -13,7 +13,8 @@ from backend.compile.telemetry import Telemetry
 from backend.models.family_classes import load_family
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.tiny.shapes import assert_equal_runs, denoiser_with_lora, make_batch, reference, run
+from tests.tiny.shapes import assert_equal_runs, make_batch, reference, run
+from tests.tiny.wide_flux import wide_denoiser
 
 block_lists = load_family("flux").block_lists
 
@@ -22,25 +23,6 @@ CUDA = torch.device("cuda")
 # 64, 96, 60 and 48 image tokens, text of 40 to 64: several blocks of 128 keys, edges inside of blocks.
 SIZES, WORDS = [(16, 16), (16, 24), (12, 20), (24, 8)], [40, 64, 50, 64]
 HALF_ROUTES = ["sdpa", "varlen", "flash2", "fa3", "fa4", "flex"]
-
-
-def wide_denoiser() -> torch.nn.Module:
-    """Heads of 64: flash kernels and flex want at least 16, FA3 and FA4 64 or more."""
-    from diffusers import FluxTransformer2DModel
-
-    torch.manual_seed(0)
-    model = FluxTransformer2DModel(
-        in_channels=16,
-        num_layers=2,
-        num_single_layers=2,
-        attention_head_dim=64,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        pooled_projection_dim=24,
-        guidance_embeds=True,
-        axes_dims_rope=(16, 24, 24),
-    )
-    return denoiser_with_lora(model=model)
 
 
 def errors(found: tuple, wanted: tuple) -> tuple[float, float]:

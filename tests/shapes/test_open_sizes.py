@@ -71,8 +71,8 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
 def test_on_a_card_a_graph_a_class_serves_all_sizes() -> None:
     """By inductor, in bf16: 4096, 4050 and 4092 image tokens beside 40 of text: some rows are a multiple of 8 long."""
     from backend.compile.model_compiler import compile_model
-    from tests.shapes.test_gpu_routes import wide_denoiser
     from tests.tiny.shapes import make_batch
+    from tests.tiny.wide_flux import wide_denoiser
 
     device = torch.device("cuda")
     model = wide_denoiser().to(device, torch.bfloat16)

@@ -13,7 +13,7 @@ from backend.base.errors import Refused
 from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.nearest import Search
 from backend.training.expected_memory import FILE, ExpectedMemory, limit
-from tests.plan.test_memory import WORK, flux_dev, settings
+from tests.tiny.memory_plans import WORK, flux_dev, settings
 from tests.tiny.training import config, events, train_here
 
 

@@ -184,7 +184,7 @@ def test_three_settings_are_offered_with_what_they_save(
     from backend.plan.memory.nearest import Search
     from backend.training.expected_memory import ExpectedMemory
     from backend.training.oom import remedy
-    from tests.plan.test_memory import WORK, flux_dev, settings
+    from tests.tiny.memory_plans import WORK, flux_dev, settings
 
     cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 2})
     search = Search(cfg, WORK.at_batch(2), named_gpu(24), flux_dev())

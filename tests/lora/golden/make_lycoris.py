@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-GOLDEN = Path(__file__).with_name("lycoris.json")
-RANK, ALPHA = 2, 3.0
+from tests.tiny.lycoris import ALPHA, GOLDEN, RANK, filled
+
 _LAYERS = r"lycoris_(single_)?transformer_blocks_0_(norm1_linear|attn_to_q|ff_net_0_proj|proj_mlp)"
 _WAYS: dict[str, dict[str, Any]] = {
     "lokr": {"algo": "lokr", "factor": -1},
@@ -25,12 +23,6 @@ _WAYS: dict[str, dict[str, Any]] = {
     "lokr, whole": {"algo": "lokr", "factor": -1, "linear_dim": 64},
     "loha": {"algo": "loha"},
 }
-
-
-def filled(name: str, shape: list[int]) -> Tensor:
-    """Values for a tensor, float32, by its name."""
-    count = torch.Size(shape).numel()
-    return (torch.arange(count, dtype=torch.float64) * 0.7 + len(name)).cos().reshape(shape).float()
 
 
 def _made(way: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend.models.family_classes import load_family
-from tests.models.anima.test_forward import make_batch, model_with_lora, ours
+from tests.tiny.anima_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
     BUCKETS,
     Subject,

@@ -6,16 +6,14 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline, QwenImageEditPipeline
+from diffusers import QwenImageEditPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
-from torch import Tensor, nn
-from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor
+from transformers import Qwen2VLImageProcessorPil
 
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Scan
@@ -25,8 +23,6 @@ from backend.families.qwen_image.edit_facts import EDIT as FACTS
 from backend.families.table import PIPELINES, family
 from backend.lora.comfyui_keys import split_key
 from backend.memory import checkpointing
-from backend.models.common.conditioning import controls_in
-from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape
 from backend.plan.make_plan import plan_for
@@ -34,64 +30,29 @@ from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.models.qwen_image.test_forward import (
+from tests.tiny import comfy_maps, originals
+from tests.tiny.plan_items import TEN_SIZES, items_of
+from tests.tiny.qwen_edit import CAPTIONS, CPU, picture, pipeline_of, settings, theirs
+from tests.tiny.qwen_forward import (
     EVERY_LAYER,
     GARBAGE,
     LENGTHS,
     SIZES,
     Batch,
-    gradients,
     make_batch,
     model_with_lora,
     ours,
 )
-from tests.models.qwen_image.test_runs import PROMPT, single_files
-from tests.models.qwen_image.test_runs import settings as plain_settings
-from tests.tiny import comfy_maps, originals
-from tests.tiny.plan_items import TEN_SIZES, items_of
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
+from tests.tiny.qwen_runs import PROMPT, single_files
 from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, train_here
 
-ROW, CPU = family("qwen_image_edit"), LoadOptions(torch.float32, torch.device("cpu"))
+ROW = family("qwen_image_edit")
 CODE = load_family(ROW.name)
-CAPTIONS = ["a red circle", "", "the small {} cat in a white house, and the large black dog on a tree"]
 PICTURES = [(64, 64), (64, 96), (160, 32)]
 # latents of control pictures: of other sizes than the rows' own too
 CONTROLS = [(8, 8), (6, 10), (12, 4)]
-
-
-class PictureProcessor(Qwen2VLProcessor):
-    """transformers' own without its part for videos, which needs torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
-
-
-def pipeline_of(base: Path, kind: type[DiffusionPipeline] = QwenImageEditPipeline) -> Any:
-    """The pipeline of class `kind`, its text encoder told where the picture is.
-
-    diffusers 0.42 leaves out what the processor says of that (huggingface/diffusers issue 14194); transformers before
-    5 found it by itself, which is what the model was trained with.
-    """
-    pictures = Qwen2VLImageProcessorPil.from_pretrained(base / "processor")
-    processor = PictureProcessor(pictures, Qwen2Tokenizer.from_pretrained(base / "processor"), None)
-    pipeline = kind.from_pretrained(base, processor=processor)
-    pipeline.set_progress_bar_config(disable=True)
-    plain = pipeline.text_encoder.forward
-
-    def told(input_ids: Tensor, **given: Any) -> Any:
-        kinds = torch.tensor(processor.create_mm_token_type_ids(input_ids.tolist()))
-        return plain(input_ids=input_ids, mm_token_type_ids=kinds, **given)
-
-    pipeline.text_encoder.forward = told
-    return pipeline
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    draw = np.random.default_rng(seed)
-    small = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8), "RGB")
-    return small.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_edit: Path) -> None:
@@ -140,24 +101,6 @@ def with_controls(batch: Batch, sizes: list[tuple[int, int]] = CONTROLS) -> Batc
     return batch
 
 
-def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Each row alone through diffusers' own forward, called as the pipelines that edit do (``__call__``)."""
-    outs = []
-    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
-        parts = [(part.shape[1], part.shape[2], part) for part in (latent, *controls_in(text))]
-        packed = [QwenImageEditPipeline._pack_latents(x[None], 1, x.shape[0], h, w) for h, w, x in parts]
-        made = model(
-            hidden_states=torch.cat(packed, dim=1),
-            timestep=sigma[None],
-            encoder_hidden_states=text["prompt_embeds"][None],
-            encoder_hidden_states_mask=None,
-            img_shapes=[[(1, h // 2, w // 2) for h, w, _ in parts]],
-            return_dict=False,
-        )[0][:, : packed[0].shape[1]]
-        outs.append(QwenImageEditPipeline._unpack_latents(made, parts[0][0] * 8, parts[0][1] * 8, 8)[0, :, 0])
-    return [x.detach() for x in outs], gradients(model, outs)
-
-
 @pytest.mark.parametrize("shapes", [ShapeRuntime(), ShapeRuntime("static", 64, None, 24)], ids=["native", "static"])
 def test_equals_the_pipelines_call_in_output_and_gradients(shapes: ShapeRuntime) -> None:
     batch = with_controls(make_batch(SIZES, LENGTHS))
@@ -185,14 +128,6 @@ def pairs(images: Path, where: Path) -> Path:
     for number, path in enumerate(sorted(images.glob("*.png"))):
         picture(*Image.open(path).size, seed=number).save(where / path.name)
     return where
-
-
-def settings(base: Path, images: Path, control: Path, where: Path, **changes: dict) -> Config:
-    folders = {"folders": [{"path": str(images), "control_path": str(control)}], "validation_split": 0.25}
-    given = {section: dict(values) for section, values in changes.items()}
-    given["model"] = {"family": "qwen_image_edit"} | given.get("model", {})
-    given["dataset"] = folders | given.get("dataset", {})
-    return plain_settings(base, images, where, **given)
 
 
 @pytest.mark.slow

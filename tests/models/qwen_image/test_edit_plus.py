@@ -33,24 +33,15 @@ from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.models.qwen_image.test_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
-from tests.models.qwen_image.test_edit import settings as edit_settings
-from tests.models.qwen_image.test_forward import (
-    EVERY_LAYER,
-    GARBAGE,
-    LENGTHS,
-    SIZES,
-    Batch,
-    make_batch,
-    model_with_lora,
-    ours,
-)
-from tests.models.qwen_image.test_graphs import SUBJECT
-from tests.models.qwen_image.test_runs import PROMPT, single_files
 from tests.tiny import comfy_maps, originals
 from tests.tiny.block_graphs import planned_graphs_are_observed
 from tests.tiny.plan_items import TEN_SIZES, items_of
+from tests.tiny.qwen_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
+from tests.tiny.qwen_edit import settings as edit_settings
+from tests.tiny.qwen_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, Batch, make_batch, model_with_lora, ours
+from tests.tiny.qwen_graphs import SUBJECT
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
+from tests.tiny.qwen_runs import PROMPT, single_files
 from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, same, train_here
 

@@ -19,22 +19,13 @@ from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.tensor_sources import open_part
 from backend.models.common.weight_loading import load_part
-from tests.models.qwen_image.test_forward import EVERY_LAYER
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.qwen_forward import EVERY_LAYER
 from tests.tiny.qwen_image import make_tiny_denoiser, text_encoder
+from tests.tiny.qwen_runs import published_names
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
-
-
-def published_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The text encoder by the names of its first publication: the language model without a name of its own."""
-    moved = {"model.language_model.": "model.", "model.visual.": "visual."}
-    out = {}
-    for name, value in state.items():
-        start = next((old for old in moved if name.startswith(old)), "")
-        out[moved.get(start, "") + name.removeprefix(start)] = value.clone()
-    return out
 
 
 def test_the_text_encoder_of_one_file_is_the_folders(tmp_path: Path) -> None:

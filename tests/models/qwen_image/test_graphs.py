@@ -7,20 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from backend.models.family_classes import load_family
-from tests.models.qwen_image.test_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
     BUCKETS,
-    Subject,
     compiled_and_checkpointed_equal_eager,
     planned_graphs_are_observed,
 )
-
-block_lists = load_family("qwen_image").block_lists
-predict = load_family("qwen_image").predict
-
-LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
-SUBJECT = Subject(model_with_lora, [r".*attn\.to_k"], block_lists, predict, make_batch, ours, LENGTHS, room=64)
+from tests.tiny.qwen_graphs import SUBJECT
 
 
 @pytest.fixture(autouse=True)

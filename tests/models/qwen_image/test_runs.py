@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,28 +10,8 @@ import torch
 from diffusers import QwenImagePipeline
 from PIL import Image
 
-from backend.config.schema import Config
-from tests.models.qwen_image.test_files import published_names
-from tests.tiny import originals
-from tests.tiny.anima import _tiny, autoencoder
-from tests.tiny.qwen_image import denoiser, text_encoder
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
-
-PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
-PROMPT |= {"true_cfg_scale": 4.0}
-
-
-def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
-    sections: dict[str, dict] = {
-        "model": {"family": "qwen_image", "text_length": 64},
-        "dataset": {"validation_split": 0.25},
-        "compile": {"compile": False, "shape_mode": "off"},
-        "training": {"max_train_steps": 4},
-        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
-    }
-    for section, values in changes.items():
-        sections[section] = {**sections.get(section, {}), **values}
-    return config(base, images, where, **sections)
+from tests.tiny.qwen_runs import PROMPT, settings, single_files
+from tests.tiny.training import events, lora_of, rows, same, train_here
 
 
 @pytest.mark.slow
@@ -93,27 +72,6 @@ def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
     assert code == 0, events(trimmed, "error")
     assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
     assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
-
-
-def single_files(tokenizer: Path, where: Path, eyes: int = 4) -> dict[str, str]:
-    """Transformer, text encoder and VAE in a file each, and the folder `tokenizer`; by [model] setting."""
-    from tests.tiny.originals import wan
-    from tests.tiny.single_files import words
-
-    shutil.copytree(tokenizer, where / "tokenizer")
-    net = _tiny(lambda: denoiser(latent=16, text=128), 0)
-    text = _tiny(lambda: text_encoder(words(where / "tokenizer"), width=128, heads=1, eyes=eyes), 2)
-    files = {
-        "base_model": originals.write(
-            where / "qwen_image_bf16.safetensors", originals.behind("model.diffusion_model.", net.state_dict())
-        ),
-        "text_encoder": originals.write(where / "qwen_2.5_vl_7b.safetensors", published_names(text.state_dict())),
-        "vae": originals.write(
-            where / "qwen_image_vae.safetensors", wan(_tiny(lambda: autoencoder(16), 3).state_dict())
-        ),
-        "tokenizer": where / "tokenizer",
-    }
-    return {name: str(path) for name, path in files.items()}
 
 
 def test_from_three_files_trains_samples_and_saves(tiny_qwen_image: Path, image_folder: Path, tmp_path: Path) -> None:

@@ -15,17 +15,17 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.sd3.facts import FACTS
 from backend.families.table import LAYOUTS, family
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
-from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.inject import Lora
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.tensor_sources import open_part
 from backend.models.family_classes import load_family
 from backend.plan.memory.parts import place_of
-from tests.models.sd3.test_forward import EVERY_LAYER
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
 from tests.tiny.published_files import DIFFERS, golden
 from tests.tiny.sd3 import denoiser, make_tiny_denoiser
+from tests.tiny.sd3_forward import EVERY_LAYER, trained
 
 block_lists = load_family("sd3").block_lists
 
@@ -106,16 +106,6 @@ def test_mixed_up_files_are_named(tmp_path: Path, tiny_sd3: Path) -> None:
     shutil.rmtree(base / "text_encoder_3")
     (warned,) = row.check_base_model(base)
     assert warned.severity == "warning" and "without T5" in warned.text
-
-
-def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
-    model = make_tiny_denoiser()
-    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
-    return model, lora
 
 
 def merged(state: dict[str, Tensor], lora: Lora) -> dict[str, Tensor]:

@@ -9,13 +9,13 @@ import torch
 
 from backend.families.sd3.facts import FACTS
 from backend.models.family_classes import load_family
-from tests.models.sd3.test_forward import make_batch, model_with_lora, ours
 from tests.tiny.block_graphs import (
     BUCKETS,
     Subject,
     compiled_and_checkpointed_equal_eager,
     planned_graphs_are_observed,
 )
+from tests.tiny.sd3_forward import make_batch, model_with_lora, ours
 
 block_lists = load_family("sd3").block_lists
 predict = load_family("sd3").predict

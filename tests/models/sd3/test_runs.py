@@ -17,10 +17,10 @@ from backend.families.sd3.facts import FACTS
 from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
-from tests.models.sd3.test_files import trained
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.sd3 import denoiser
+from tests.tiny.sd3_forward import trained
 from tests.tiny.single_files import words
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 

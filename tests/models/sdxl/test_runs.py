@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from PIL import Image
 
 from backend.config.layer_patterns import included, sizes
-from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.families.table import family
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
@@ -23,42 +21,15 @@ from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from tests.conftest import draw_pictures
-from tests.tiny import comfy_maps
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from tests.tiny.sdxl_runs import PROMPT, comfy_map, pipeline_of, settings
+from tests.tiny.training import events, lora_of, rows, same, train_here
 
-PROMPT = {"prompt": "a red circle", "width": 128, "height": 128, "steps": 3, "seed": 5, "true_cfg_scale": 4.0}
 PICTURES = ((128, 128), (192, 128), (128, 192), (160, 128), (256, 128), (128, 256), (192, 192), (200, 150))
 
 
 @pytest.fixture(scope="session")
 def pictures(once) -> Path:
     return once("unet_pictures", lambda folder: draw_pictures(folder, PICTURES))
-
-
-def settings(name: str, base: Path, images: Path, where: Path, **changes: dict) -> Config:
-    sections = {
-        "model": {"base_model": str(base), "family": name},
-        "dataset": {
-            "folders": [{"path": str(images)}], "resolution": 128, "min_bucket_size": 64, "max_bucket_size": 256,
-            "cache_dir": str(where / "cache"), "validation_split": 0.25,
-        },
-        "compile": {"compile": False, "shape_mode": "off"},
-        "training": {"max_train_steps": 4},
-        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
-        **changes,
-    }  # fmt: skip
-    cfg = config(base, images, where, **sections)
-    return cfg.model_copy(update={"model": cfg.model.model_copy(update={"text_length": None})})
-
-
-def pipeline_of(name: str, folder: Path):
-    if name == "sdxl":
-        pipeline = StableDiffusionXLPipeline.from_pretrained(folder)
-    else:
-        pipeline = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
-    pipeline.scheduler = EulerDiscreteScheduler.from_config(family(name).scheduler_config(folder))
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
 
 
 @pytest.mark.slow
@@ -146,16 +117,6 @@ def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
 def test_static_is_refused_with_the_reason(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="convolutions"):
         settings("sdxl", tiny_sdxl, pictures, tmp_path, compile={"shape_mode": "static"})
-
-
-def comfy_map(denoiser: torch.nn.Module) -> set[str]:
-    attentions, layers = {}, {}
-    for path, module in denoiser.named_modules():
-        if path.endswith(".transformer_blocks"):
-            attentions[path.removesuffix(".transformer_blocks")] = len(module)
-        if path.endswith(".resnets"):
-            layers[path.removesuffix(".resnets")] = len(module)
-    return comfy_maps.unet(attentions, layers, [p for p, _ in denoiser.named_modules() if p.endswith("samplers.0")])
 
 
 def latent_diffusions(stems: set[str]) -> set[str]:

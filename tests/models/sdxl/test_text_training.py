@@ -23,7 +23,7 @@ from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures
-from tests.models.sdxl.test_runs import PROMPT, pipeline_of, settings
+from tests.tiny.sdxl_runs import PROMPT, pipeline_of, settings
 from tests.tiny.training import events, lora_of, rows, same, start, state_of, train_here
 
 CPU = torch.device("cpu")
