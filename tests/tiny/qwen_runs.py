@@ -13,7 +13,6 @@ from tests.tiny.anima import _tiny, autoencoder
 from tests.tiny.qwen_image import denoiser, text_encoder
 from tests.tiny.training import config
 
-
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
 
