@@ -19,6 +19,7 @@ from backend.latents.store import LatentCache
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.runs.control import Control
+from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.state_folder import replaceable_bytes
 from backend.training.monitor import Monitor
@@ -311,7 +312,8 @@ def test_a_flipped_byte_in_each_file_of_a_run_costs_at_most_that_file(place: Pla
     assert code == 0 and same(lora_of(run), lora_of(place.straight)) and run.status().state == "done"
     run.config_path.write_bytes(b"[training\n" + run.config_path.read_bytes())
     assert train_here(place.settings(), run, resume=True)[1] == 2
-    assert "not TOML" in events(run, "error")[-1]["text"]
+    # the line with the flipped byte is none any more
+    assert "not TOML" in read_events(run.events_path)[0][-1].text
 
 
 def test_what_can_not_be_saved_is_refused_before_the_first_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
