@@ -50,7 +50,8 @@ def test_killed_at_any_moment_it_is_told_truly_and_goes_on(run):
     eventually(lambda: run.status().state == "done", "it goes on to its end")
     rows = MetricsReader(run).tail(LONG)
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
-    assert not list(run.path.rglob("*.part"))
+    # the exit code may be on its way into the record at this moment; what stays was left by a killed writer
+    eventually(lambda: not list(run.path.rglob("*.part")), "no temporary file is left")
 
 
 def test_a_folder_deleted_under_a_run_is_made_again_with_its_records(run):
