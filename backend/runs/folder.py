@@ -19,7 +19,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from backend.base.files import remove_abandoned
 from backend.base.jsonable import jsonable
 from backend.base.redact import redact_value
 from backend.runs import record
@@ -165,8 +164,6 @@ class Run(RunPaths):
             self.refuse_second(current)
             # under the record's lock: a request that comes later is for the new process
             Control(self).clear_all()
-            # what a process left that was killed while it wrote
-            remove_abandoned(self.path)
             return record.without_process(current) | {
                 "start": word,
                 "starter": ProcessId.of(os.getpid()).to_record(),
