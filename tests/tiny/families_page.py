@@ -38,7 +38,7 @@ def is_test(name: str, family: str) -> bool:
     text = file.read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == function]
     marks = [ast.unparse(mark) for node in found for mark in node.decorator_list]
-    known = family == "flux" or family.removeprefix("flux_") in text.lower()
+    known = family == "flux" or family.removeprefix("flux_") in f"{path}\n{text.lower()}"
     return bool(found) and known and not any("mark.gpu" in mark for mark in marks)
 
 
