@@ -36,9 +36,10 @@ class RunningBlock:
 
 
 def layout_of(block: nn.Module) -> int:
-    """A number that blocks with the same layers share: compiled code is made for kinds and shapes, not for values."""
+    """A number that blocks share which train the same layers: compiled code is made for kinds and shapes of layers."""
     modules = ((name, type(module).__name__, _strength(module)) for name, module in block.named_modules())
-    weights = ((name, weight.shape, weight.requires_grad) for name, weight in block.named_parameters())
+    # frozen weights of a class are alike, and those of a swapped block may be elsewhere
+    weights = ((name, weight.shape) for name, weight in block.named_parameters() if weight.requires_grad)
     return hash((*modules, *weights))
 
 

@@ -40,7 +40,7 @@ def trained_blocks(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> Trai
         trained = blocks[kind][stack, number]
         size = given.get(name.removesuffix(".weight"))
         if size is not None:
-            trained.add((path, size.rank, size.alpha))
+            trained.add((path.removesuffix(".weight"), size.rank, size.alpha))
     return {kind: [frozenset(each[key]) for key in sorted(each)] for kind, each in blocks.items()}
 
 
