@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_trainer(
         opened.run,
         resume=opened.resume,
+        new=opened.new,
         foreground=command.run is None,
         logs=configure_logging,
         changed=opened.changed,

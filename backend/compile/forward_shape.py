@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from torch import nn
+
 
 @dataclass(frozen=True)
 class ForwardShape:
@@ -23,13 +25,28 @@ class RunningBlock:
     """The compiled thing that a thread is in.
 
     kind: its class ("double"). name: its own ("double block 3"). training: train or eval mode. backend: what compiles
-    it.
+    it. layout: what tells its layers from those of other blocks of its class (`layout_of`).
     """
 
     kind: str
     name: str
     training: bool = True
     backend: str = ""
+    layout: int = 0
+
+
+def layout_of(block: nn.Module) -> int:
+    """A number that blocks share which train the same layers: compiled code is made for kinds and shapes of layers."""
+    modules = ((name, type(module).__name__, _strength(module)) for name, module in block.named_modules())
+    # frozen weights of a class are alike, and those of a swapped block may be elsewhere
+    weights = ((name, weight.shape) for name, weight in block.named_parameters() if weight.requires_grad)
+    return hash((*modules, *weights))
+
+
+def _strength(module: nn.Module) -> tuple[object, ...]:
+    """A LoRA layer's factors, which peft keeps as plain numbers by adapter."""
+    scaling = vars(module).get("scaling")
+    return tuple(scaling.items()) if isinstance(scaling, dict) else ()
 
 
 _current: ForwardShape | None = None

@@ -23,7 +23,7 @@ from backend.compile import compiled_share, telemetry
 from backend.compile.block_selection import BlockChoice, decide_blocks
 from backend.compile.compile_report import CompileReport
 from backend.compile.dynamo_counters import limit_hits
-from backend.compile.forward_shape import RunningBlock, running
+from backend.compile.forward_shape import RunningBlock, layout_of, running
 from backend.compile.memory_shortage import is_out_of_vram
 from backend.compile.torch_config import set_for_all_threads
 from backend.config.checkpointing import PARTITIONING
@@ -84,6 +84,7 @@ class BlockForward:
         self.kind, self.name, self.backend = kind, name, backend
         self.eager, self.compiled, self.report = eager, compiled, report
         self._recompute = recompute
+        self._layout = layout_of(eager.__self__)
 
     @property
     def recomputes(self) -> bool:
@@ -98,7 +99,7 @@ class BlockForward:
             with compiled_share.span("block"), compiled_share.span("left out"):
                 return self.eager(*args, **kwargs)
         hits = limit_hits()
-        block = RunningBlock(self.kind, self.name, self.eager.__self__.training, self.backend)
+        block = RunningBlock(self.kind, self.name, self.eager.__self__.training, self.backend, self._layout)
         with running(block), compiled_share.span("block"):
             try:
                 result = self.compiled(*args, **kwargs)

@@ -39,17 +39,19 @@ _NOTHING_KNOWN = InForce()
 
 @dataclass(frozen=True)
 class Signature:
-    """What a graph was made for: sizes of the forward, whether gradients are computed, and by which backend."""
+    """What a graph was made for: sizes of the forward, whether gradients are computed, which backend, which layers."""
 
     shape: ForwardShape | None
     gradients: bool
     autocast: str | None = None
     training: bool = True
     backend: str = ""
+    layout: int = 0
+    """Of the block, as `backend.compile.forward_shape.layout_of`."""
 
     def same_use(self, other: Signature) -> bool:
-        """Whether both are of one backend, and with gradients or without alike."""
-        return self.gradients == other.gradients and self.backend == other.backend
+        """Whether both are of one backend, for blocks with the same layers, and with gradients or without alike."""
+        return (self.gradients, self.backend, self.layout) == (other.gradients, other.backend, other.layout)
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def _changes(before: Signature, after: Signature, in_force: InForce) -> list[Cau
         causes.append(Cause(f"the model went from {modes} mode", "leave the model in train mode"))
     if before.backend != after.backend:
         causes.append(Cause(f"the block has a backend of its own ({after.backend}, not {before.backend})"))
+    if before.layout != after.layout:
+        causes.append(Cause("other layers, or layers of other ranks, are trained in the block"))
     if before.autocast != after.autocast:
         causes.append(Cause(f"autocast went from {before.autocast or 'off'} to {after.autocast or 'off'}"))
     return causes

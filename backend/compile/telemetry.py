@@ -391,8 +391,8 @@ def _signature(what: RunningBlock | None) -> Signature:
         if torch.is_autocast_enabled(device):
             autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             break
-    training, backend = (what.training, what.backend) if what is not None else (True, "")
-    return Signature(current_shape(), torch.is_grad_enabled(), autocast, training, backend)
+    what = what or RunningBlock("other", "other code")
+    return Signature(current_shape(), torch.is_grad_enabled(), autocast, what.training, what.backend, what.layout)
 
 
 def _sizes(signature: Signature) -> dict[str, int]:

@@ -312,7 +312,7 @@ def _settings(cfg: Config, plan: Plan) -> Iterable[Finding]:
     if step % unit:
         text = f"bucket_step {step} is not a multiple of a token ({unit} px); {whole_step(step, plan.geometry)} is used"
         yield Finding("bucket_step", "note", text, "", (), "dataset.bucket_step")
-    limit, needed = plan.set_limit, plan.graphs.per_class * plan.graphs.backends
+    limit, needed = plan.set_limit, plan.graphs.per_class * plan.graphs.variants
     if plan.compile and limit is not None and limit < needed:
         text = (
             f"compile_cache_size_limit {limit} is less than the {needed} graphs that a block class needs: the shapes "

@@ -86,10 +86,11 @@ class GraphCounter:
 class GraphPlan:
     """The graphs of one shape mode: its shapes by what they serve, and the graphs a block class needs for them.
 
-    classes: block classes that are compiled, one that two backends compile counted twice. backends: the most backends
-    that compile one class. unpadded: how many different shapes there would be without padding. shared: graphs less, in
-    classes where shapes of one joint length are one. asked: graphs more, in all and without gradient in a class, once a
-    person asks for samples in a run that draws none by itself.
+    classes: block classes that are compiled, each counted as often as its blocks need graphs of their own for one
+    shape, by backend or by what is trained in them. variants: the most of these in one class. unpadded: how many
+    different shapes there would be without padding. shared: graphs less, in classes where shapes of one joint length
+    are one. asked: graphs more, in all and without gradient in a class, once a person asks for samples in a run that
+    draws none by itself.
     """
 
     training: tuple[Shape, ...]
@@ -98,14 +99,14 @@ class GraphPlan:
     training_graphs: int
     no_grad_graphs: int
     classes: int
-    backends: int = 1
+    variants: int = 1
     unpadded: int = 0
     shared: int = 0
     asked: tuple[int, int] = (0, 0)
 
     @property
     def per_class(self) -> int:
-        """Graphs of each block class and backend."""
+        """Graphs of each block class and variant of its blocks."""
         return self.training_graphs + self.no_grad_graphs
 
     @property
@@ -116,7 +117,7 @@ class GraphPlan:
     @property
     def recompile_limit(self) -> int:
         """The recompile limit a code object needs: all graphs of its class, and some room."""
-        return max(TORCH_LIMIT, (self.per_class + self.asked[1]) * self.backends + SPARE_GRAPHS)
+        return max(TORCH_LIMIT, (self.per_class + self.asked[1]) * self.variants + SPARE_GRAPHS)
 
     def words(self) -> str:
         """`23 shapes -> 2 graphs (1 training + 1 without gradient) x 2 block classes = 4`."""

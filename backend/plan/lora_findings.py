@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import included
 from backend.dataset.items import Finding, count_of
-from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
-from backend.plan.memory.parts import read_parts, trained_layers
+from backend.plan.memory.parts import Parts, trained_layers
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -21,9 +20,8 @@ _DORA = (
 )
 
 
-def findings_of_base(cfg: Config, facts: FamilyFacts, base: BaseModelFiles) -> tuple[Finding, ...]:
-    """`lora_findings` of the layers that `base` has, read from file headers; those about layers need a readable one."""
-    parts = read_parts(facts, base)
+def findings_of_base(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> tuple[Finding, ...]:
+    """`lora_findings` of the layers of a base model; without its parts, those that are not about layers."""
     layers: Iterable[str] = ()
     if parts is not None:
         layers = trained_layers(parts.denoiser, included(cfg.network, facts), cfg.network.targets_exclude or ())

@@ -17,9 +17,11 @@ from backend.families.spec import FamilyFacts, Geometry, PictureTokens
 from backend.families.table import family
 from backend.plan.findings import plan_findings, recommend
 from backend.plan.lora_findings import findings_of_base
+from backend.plan.memory.parts import read_parts
 from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch
 from backend.plan.plan import ModePlan, Plan
 from backend.plan.texts import CountTokens, TextPlan, text_length_of, token_counter
+from backend.plan.trained_blocks import TrainedBlocks, trained_blocks
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -34,19 +36,21 @@ def make_plan(
     facts: FamilyFacts,
     count_tokens: CountTokens | None = None,
     picture_tokens: PictureTokens | None = None,
+    trained: TrainedBlocks | None = None,
 ) -> Plan:
     """The plan of a run of `cfg` on the pictures of `scan`.
 
     count_tokens: real tokens of a caption (see `token_counter`), asked only when captions are trimmed. What can't be
     planned is an error among the plan's findings; nothing raises. picture_tokens: of a control picture that is read
-    with the caption (see `FamilyFacts.picture_tokens`).
+    with the caption (see `FamilyFacts.picture_tokens`). trained: as `trained_blocks` gives it; without, all blocks of
+    a class are taken to train the same layers.
     """
     fixed = facts.fixed_text_length
     trimmed = None if fixed else cfg.compile.caption_buckets
     text = TextPlan(text_length_of(cfg, facts), fixed=fixed, before=facts.text_before, picture=picture_tokens)
     if trimmed and count_tokens is not None:
         text = replace(text, buckets=tuple(trimmed), count=count_tokens)
-    modes = {each: plan_mode(cfg, scan, geometry, facts, text, each) for each in SHAPE_MODES}
+    modes = {each: plan_mode(cfg, scan, geometry, facts, text, each, trained or {}) for each in SHAPE_MODES}
     mode = shape_mode_of(cfg)
     plan = Plan(
         mode=mode,
@@ -87,6 +91,9 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
             said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
     facts = row if base is None else row.narrowed(base)
-    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or BaseModelFiles(None)))
-    saved = findings_of_base(cfg, row, base or BaseModelFiles(None))
+    known = base or BaseModelFiles(None)
+    parts = read_parts(row, known)
+    trained = trained_blocks(cfg, facts, parts)
+    plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(known), trained)
+    saved = findings_of_base(cfg, row, parts)
     return replace(plan, findings=(*(() if said is None else (said,)), *plan.findings, *saved))

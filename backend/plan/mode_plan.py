@@ -18,6 +18,7 @@ from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
 from backend.plan.steps import StepPlan, plan_steps
 from backend.plan.texts import TextPlan
+from backend.plan.trained_blocks import TrainedBlocks, graph_variants
 
 if TYPE_CHECKING:
     from backend.config.schema import Config, SamplePrompt
@@ -55,7 +56,13 @@ def validation_batch(cfg: Config) -> int:
 
 
 def plan_mode(
-    cfg: Config, scan: DatasetScan, geometry: Geometry, facts: FamilyFacts, text: TextPlan, mode: ShapeMode
+    cfg: Config,
+    scan: DatasetScan,
+    geometry: Geometry,
+    facts: FamilyFacts,
+    text: TextPlan,
+    mode: ShapeMode,
+    trained: TrainedBlocks,
 ) -> ModePlan:
     """Buckets, groups, steps and graphs of one shape mode."""
     if mode in facts.lacks_modes:
@@ -92,19 +99,19 @@ def plan_mode(
     work = _Work(cfg, scan, references, text, mode, fits, held, groups, steps, padded_to)
     entries = sum(item.repeats for item in items)
     used = sum(tokens * item.repeats for tokens, item in zip(own, items, strict=True))
-    trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
+    reached = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
     return ModePlan(
         mode=mode,
         table=table,
         fits=fits,
         validation_fits=held,
         groups=groups,
-        graphs=work.graphs(facts),
+        graphs=work.graphs(graph_variants(cfg, facts, trained)),
         steps=steps,
         static_token_count=padded_to,
         padding=1 - used / (entries * padded_to) if padded_to and entries else 0.0,
         crop=sum(fit.crop for fit in fits) / len(fits) if fits else 0.0,
-        never=tuple(index for index in range(len(items)) if index not in trained),
+        never=tuple(index for index in range(len(items)) if index not in reached),
         text_before=text.before,
     )
 
@@ -170,15 +177,15 @@ class _Work:
     steps: StepPlan
     static: int | None
 
-    def graphs(self, facts: FamilyFacts) -> GraphPlan:
-        """Shapes of training, validation and sampling, and the graphs they cost."""
-        found = self._graphs(facts, self.sampling() if sampling_is_on(self.cfg) else [])
+    def graphs(self, variants: Sequence[tuple[bool, int]]) -> GraphPlan:
+        """Shapes of training, validation and sampling, and the graphs they cost. variants: of `graph_variants`."""
+        found = self._graphs(variants, self.sampling() if sampling_is_on(self.cfg) else [])
         if sampling_is_on(self.cfg) or not self.cfg.sampling.prompts:
             return found
-        more = self._graphs(facts, self.sampling())
+        more = self._graphs(variants, self.sampling())
         return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
 
-    def _graphs(self, facts: FamilyFacts, sampling: list[Shape]) -> GraphPlan:
+    def _graphs(self, variants: Sequence[tuple[bool, int]], sampling: list[Shape]) -> GraphPlan:
         training, validation = self.training(), self.validation()
         given = self.cfg
         start = [*(validation if given.validation.validate_at_start else ())]
@@ -187,15 +194,12 @@ class _Work:
         calls = start, training, [*validation, *sampling]
         counted = count_graphs(self.mode, dynamic, *calls)
         joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))
-        compiled = compiled_classes(given, facts)
-        shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
-        counts = [count for _, count in compiled]
-        classes, backends = sum(counts), max(counts, default=1)
+        shared = (sum(counted) - sum(joined)) * sum(count for joint, count in variants if joint)
+        counts = [count for _, count in variants]
+        classes, most = sum(counts), max(counts, default=1)
         native = replace(self, static=None)
         unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
-        return GraphPlan(
-            tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded, shared
-        )
+        return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, most, unpadded, shared)
 
     def image_size(self, tokens: int) -> int:
         """Image tokens that the blocks see: padded in static mode, where they fit."""
@@ -271,21 +275,3 @@ class _Work:
                     length = max(length, self.text.tokens)
                 shapes.setdefault(Shape(tokens, length, 1))
         return list(shapes)
-
-
-def compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
-    """Of each block class, whether it has text and image in one sequence, and how many backends compile it."""
-    given = cfg.compile
-    if given.compile_scope == "model":
-        return [(False, 1)]
-    classes = []
-    for block in facts.block_classes:
-        backends = {given.compile_backend}
-        for row in given.compile_blocks or ():
-            name, _, numbers = row.blocks.partition(":")
-            if name != block.name:
-                continue
-            chosen = {row.backend or given.compile_backend} if row.compile else set()
-            backends = backends | chosen if numbers else chosen
-        classes.append((block.joint, len(backends)))
-    return classes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -117,6 +118,11 @@ class Run(RunPaths):
                 "Free some space there, or choose another output_dir.",
             ) from error
         return run
+
+    def discard(self) -> None:
+        """Remove the folder of a run that no process was ever started for; any other run stays."""
+        if "start" not in self.record():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def make_folders(self) -> None:
         """Make the folders inside of it, and itself, where they are missing."""

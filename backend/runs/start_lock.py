@@ -1,4 +1,4 @@
-"""Lets one start at a time through: whether the GPU is free is looked up and the trainer started under one lock.
+"""Lets one start at a time through: whether GPU or CPU is free is looked up and the trainer started under one lock.
 
 Page and terminal of one checkout share the lock, so that of two starts at the same moment one sees the other.
 """
@@ -16,9 +16,11 @@ from backend.base.errors import WriteFailed
 from backend.base.files import locked
 from backend.runs.errors import RunBusy
 from backend.runs.folder import Run
+from backend.setup.machine import has_gpu
 
 log = logging.getLogger(__name__)
 
+AMD_DRIVER = Path("/dev/kfd")
 LOCK = Path(__file__).resolve().parents[2] / "runs" / ".start.lock"
 # A resume waits inside for the process before it to take its libraries down.
 _PATIENCE_S = 90.0
@@ -31,7 +33,7 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
     """Hold the lock of starts; what is started within is seen by the next one.
 
     Args:
-        runs: gives the runs that may be at work on the same GPU; asked once the lock is held.
+        runs: gives the runs that may be at work on the same machine; asked once the lock is held.
         but: a run that does not count, the one that is to be resumed.
 
     Raises:
@@ -42,13 +44,9 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
             raise _stuck()
         stack.callback(_threads.release)
         _lock_file(stack)
-        other = next((run for run in runs() if run != but and run.is_at_work() and _shares_gpu(run)), None)
+        other = next((run for run in runs() if run != but and run.is_at_work() and _shares_device(run)), None)
         if other is not None:
-            raise RunBusy(
-                f"The run {other.name} is still running, and two at once would share one GPU.",
-                "Stop it first, or wait until it ends. On a machine with several GPUs, give each run its own from a "
-                "terminal: CUDA_VISIBLE_DEVICES=1 before the command.",
-            )
+            raise _busy(other)
         yield
 
 
@@ -68,8 +66,31 @@ def _stuck() -> RunBusy:
     return RunBusy("Another run has been starting for too long.", "Look at the runs, then start again.")
 
 
-def _shares_gpu(run: Run) -> bool:
+def _busy(other: Run) -> RunBusy:
+    if not _uses_gpu(os.environ.get("CUDA_VISIBLE_DEVICES")):
+        return RunBusy(
+            f"The run {other.name} is still running on this machine's CPU, and two at once would share its cores and "
+            "its RAM.",
+            "Stop it first, or wait until it ends.",
+        )
+    return RunBusy(
+        f"The run {other.name} is still running, and two at once would share one GPU.",
+        "Stop it first, or wait until it ends. On a machine with several GPUs, give each run its own from a "
+        "terminal: CUDA_VISIBLE_DEVICES=1 before the command.",
+    )
+
+
+def _uses_gpu(visible: str | None) -> bool:
+    """Whether a trainer with this CUDA_VISIBLE_DEVICES computes on a GPU: there is one, and not all are hidden."""
+    hidden = visible is not None and visible.strip() in ("", "-1")
+    return not hidden and (has_gpu() or AMD_DRIVER.exists())
+
+
+def _shares_device(run: Run) -> bool:
     theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not isinstance(theirs, str) or own is None:
+    theirs = theirs if isinstance(theirs, str) else None
+    if not _uses_gpu(theirs) or not _uses_gpu(own):
+        return _uses_gpu(theirs) == _uses_gpu(own)
+    if theirs is None or own is None:
         return True
     return bool({part.strip() for part in theirs.split(",")} & {part.strip() for part in own.split(",")})

@@ -39,6 +39,8 @@ class Opened:
 
     run: Run
     resume: bool
+    new: bool = False
+    """Made by this command."""
     changed: Config | None = None
     """Settings for the rest of a resumed run, where some are replaced."""
 
@@ -75,7 +77,7 @@ def open_run(command: Command) -> Opened:
     config = _usable(loaded, problems)
     for problem in problems:
         _write_problem(problem)
-    return Opened(run=Run.create(config), resume=False)
+    return Opened(run=Run.create(config), resume=False, new=True)
 
 
 def settings_of(run: Run) -> Config:

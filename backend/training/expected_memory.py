@@ -144,7 +144,8 @@ def compare_with_peak(events: EventWriter, expected: ExpectedMemory | None, mete
         if "vram_peak" in fields:
             kept = meter.kept
             fields["vram_estimated"], counted = _estimated(expected.estimate, kept)
-            fields["words"] = against_peak(fields["vram_estimated"], fields["vram_peak"] - (0 if counted else kept))
+            fields["vram_compared"] = fields["vram_peak"] - (0 if counted else kept)
+            fields["words"] = against_peak(fields["vram_estimated"], fields["vram_compared"])
             if kept and not counted:
                 fields["words"] += f"; besides, recorded passes keep {gigabytes(kept)}"
             log.info("Video memory: %s", fields["words"])

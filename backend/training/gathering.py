@@ -34,10 +34,12 @@ from backend.objectives.choose import objective_of
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.plan import base_model_check as family_check
 from backend.plan.make_plan import make_plan
+from backend.plan.memory.parts import read_parts
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.work import work_of
 from backend.plan.plan import Plan
 from backend.plan.texts import CHUNK, CountTokens, token_counter
+from backend.plan.trained_blocks import trained_blocks
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
@@ -61,7 +63,9 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     geometry = family.geometry(base)
     counter = token_counter(base, family)
     counts = (counter if cfg.compile.caption_buckets else None, family.picture_tokens(base))
-    plan = make_plan(cfg, scan, geometry, family.narrowed(base), *counts)
+    narrowed = family.narrowed(base)
+    trained = trained_blocks(cfg, narrowed, read_parts(family, base))
+    plan = make_plan(cfg, scan, geometry, narrowed, *counts, trained)
     report_problems([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
     for line in plan.lines():
         log.info(line)

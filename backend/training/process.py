@@ -38,13 +38,15 @@ def run_trainer(
     run: Run,
     *,
     resume: bool = False,
+    new: bool = False,
     foreground: bool = False,
     logs: Callable[[Run, str], None] | None = None,
     changed: Config | None = None,
 ) -> int:
     """Train `run` in this process to its end, whatever that is, and write the end down; returns the exit code.
 
-    foreground: show the progress in the terminal. logs: sends this process's logging where it belongs, given the run
+    new: the run was made for this start, and goes where that is refused. foreground: show the progress in the terminal.
+    logs: sends this process's logging where it belongs, given the run
     and its log level; left out by callers that have their own logging. changed: settings for the rest of a resumed run;
     they become the run's own once nothing refuses them.
     """
@@ -53,6 +55,8 @@ def run_trainer(
         events = EventWriter(run)
     except (RunError, OSError) as error:
         complain(error)
+        if new:
+            run.discard()
         return WRONG_INPUT
     requests = Requests(Control(run))
     cfg: Config | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def test_figures_are_those_that_the_run_told() -> None:
             vram_peak=12 * gib,
             vram_reserved_peak=13 * gib,
             vram_estimated=11 * gib,
+            vram_compared=10 * gib,
             words="w",
             ram_peak=gib,
             ram_estimated=gib,
@@ -144,7 +146,7 @@ def test_figures_are_those_that_the_run_told() -> None:
     assert phases(first) == {"start": 3.0, "scan": 2.0, "train": 94.0, "save": 1.0}
     assert told["device"] == "A GPU" and told["warm_up_steps"] == 5 and told["s_per_step"] == 1.1
     assert (told["graphs"], told["planned_graphs"], told["compile_s"]) == (4, 4, 25.0)
-    # what recorded passes keep is no part of the estimate, nor of what it is compared with
+    # the run says what its estimate is compared with: here it did not expect recordings
     assert told["peak_allocated_gb"] == 12.0 and told["recordings_gb"] == 2.0 and told["estimate_percent"] == 110.0
     assert told["resumed_from"] == 10 and told["resume_first_step_s"] == 12.5 and told["total_s"] == 300.0
 
@@ -173,9 +175,16 @@ def test_the_page_is_made_of_the_rows_alone(tmp_path: Path) -> None:
     row = {"size": "flux", "blocks": 12, "resolution": 1024, "settings": ["a.b=1"], "s_per_step": 0.5, "graphs": 4}
     row |= {"planned_graphs": 4, "estimate_percent": 104.2, "command": "python x", "error": ""}
     report.add_row(tmp_path / "rehearsals", row)
-    report.add_row(tmp_path / "rehearsals", row | {"error": "out of | memory"})
+    report.add_row(tmp_path / "rehearsals", row | {"error": "out of | memory", "note": "Run by hand."})
     assert report.main(["--check"], said.append, tmp_path) == 1
     assert report.main([], said.append, tmp_path) == 0
     page = (tmp_path / "rehearsals.md").read_text()
     assert "| flux, 12 blocks, 1024 px | a.b=1 | 0.5 |" in page and "| 4 / 4 |" in page and "104.2 %" in page
     assert "failed: out of \\| memory" in page and page.count("    python x\n") == 1
+    assert "\nRow 2: Run by hand.\n" in page
+
+
+def test_the_table_and_the_runs_own_comparison_agree() -> None:
+    for row in report.read_rows(report.DOCS / "rehearsals"):
+        (off,) = re.findall(r"\(([+-]\d+) %\)", row["memory_words"])
+        assert row["estimate_percent"] - 100 == pytest.approx(int(off), abs=0.51), row["command"]

@@ -10,7 +10,7 @@ from backend.config.schema import Config
 from backend.families.table import family
 from backend.models.family_classes import load_family
 from backend.plan.graphs import Shape, count_graphs
-from backend.plan.mode_plan import compiled_classes
+from backend.plan.trained_blocks import graph_variants
 from backend.runs.events.kinds import RecompileEvent
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
@@ -172,7 +172,7 @@ def test_a_block_with_a_backend_of_its_own_is_planned_and_no_recompile() -> None
     facts, backends = family("flux"), ("eager", "aot_eager")
     rows = [{"blocks": "double:1", "backend": backends[1]}, {"blocks": "single:0", "compile": False}]
     cfg = Config.model_validate({"compile": {"compile_backend": backends[0], "compile_blocks": rows}})
-    classes = sum(count for _, count in compiled_classes(cfg, facts))
+    classes = sum(count for _, count in graph_variants(cfg, facts, {}))
     model, shapes = sparse_lora(), ShapeRuntime("static", 24, text_length=TEXT)
     choices = [BlockChoice(row.blocks, row.backend, row.compile) for row in cfg.compile.compile_blocks or ()]
     report = compile_model(model, block_lists(model), backend=backends[0], selection=choices, dynamic="false")

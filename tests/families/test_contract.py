@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 import torch
 
+from backend.compile.model_compiler import compile_model
+from backend.compile.telemetry import Telemetry
 from backend.families.spec import FamilyFacts
 from backend.families.table import FAMILIES, family
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable
-from backend.lora.inject import find_targets
+from backend.lora.inject import find_targets, inject
+from backend.memory import checkpointing
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
 from backend.models.family_classes import load_family, load_family_of
+from backend.plan.graphs import Shape, count_graphs
 from backend.plan.memory.parts import place_of
 from backend.shapes.shape_runtime import ShapeRuntime
 
@@ -135,6 +140,63 @@ def test_the_denoiser_takes_what_text_stack_and_vae_give(subject: Subject) -> No
     if facts.objective == "flow":
         sigmas = code.sampling_sigmas(4, geometry.image_tokens(side, side), subject.base)
         assert len(sigmas) == 5 and sigmas[-1] == 0.0 and sigmas == sorted(sigmas, reverse=True)
+
+
+def test_graphs_made_are_those_planned_with_every_kind_of_checkpointing(subject: Subject) -> None:
+    """Steps and validation, with each kind in turn: together they make the planned graphs and no more."""
+    code, facts = subject.code, subject.facts.narrowed(subject.base)
+    mode = "exact_buckets" if "static" in facts.lacks_modes else "static"
+    geometry, pictures = facts.geometry(subject.base), 2 if facts.controls else 1
+    unit = 2 * geometry.pixels_per_token
+    # padded to one: without padding each has graphs of its own, which tell nothing more
+    sizes = [(unit, unit), (unit, 2 * unit)][: 2 if mode == "static" else 1]
+    tokens = [geometry.image_tokens(*size) * pictures for size in sizes]
+    length = facts.text_length if facts.fixed_text_length else 24
+    text = code.load_text(subject.base, CPU).encode(["a red circle"], length)
+    model = with_lora(subject)
+    shapes = ShapeRuntime(mode, max(tokens) if mode == "static" else None, longest=1000)
+    seen = [Shape(max(tokens) if mode == "static" else each, length, 1) for each in tokens]
+    training, no_grad = count_graphs(mode, "false", [], seen, seen)
+    torch._dynamo.reset()
+    telemetry = Telemetry().start()
+    compile_model(model, code.block_lists(model), backend="eager", fullgraph=True, dynamic="false")
+    wanted = (training + no_grad) * len(facts.block_classes)
+    telemetry.expect_plan(wanted, training=training, no_grad=no_grad)
+
+    def predicted(size: tuple[int, int]) -> torch.Tensor:
+        latents = [torch.randn(geometry.latent_channels, *geometry.latent_size(*size)) for _ in range(pictures)]
+        row = text[0] | ({} if code.conditions is None else code.conditions(size, (0.0, 0.0), size))
+        row |= {"control": latents[1]} if facts.controls else {}
+        level = torch.tensor([0.5 if facts.objective == "flow" else 500.0])
+        return code.predict(model, latents[:1], level, [row], 1.0, shapes)[0].square().mean()
+
+    for kind in ("off", *checkpointing.KINDS):
+        offload = checkpointing.apply(model, kind)
+        if offload is not None:
+            offload.smallest = 0
+        for size in sizes:
+            predicted(size).backward()
+            with torch.no_grad():
+                predicted(size)
+    stats = telemetry.poll()
+    telemetry.stop()
+    torch._dynamo.reset()
+    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (wanted, 0, 0, 0), stats
+    assert stats.by_class.keys() == {each.name for each in facts.block_classes}
+
+
+def with_lora(subject: Subject) -> Any:
+    """The tiny model with a LoRA in one layer of each block, which is quickly traced."""
+    model, facts = copy.deepcopy(subject.denoiser), subject.facts.narrowed(subject.base)
+    of_class: dict[str, tuple[str, list[str]]] = {}
+    for path in find_targets(model, list(facts.default_targets)):
+        place = place_of(path, facts)
+        if place is not None:
+            inner, paths = of_class.setdefault(place[0], (place[3], []))
+            paths += [path] if place[3] == inner else []
+    assert of_class.keys() == {each.name for each in facts.block_classes}
+    inject(model, [path for _, paths in of_class.values() for path in paths], rank=2, alpha=2.0, dropout=0.0, seed=1)
+    return model
 
 
 def test_what_a_family_must_give_is_named_where_it_is_missing() -> None:

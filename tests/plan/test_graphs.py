@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
 from backend.plan.graphs import Dynamic, GraphPlan, Shape, count_graphs
-from tests.tiny.plan_items import TEN_SIZES, finding, kinds, plan_of, scan_of
+from backend.plan.memory.parts import read_parts
+from backend.plan.trained_blocks import graph_variants, trained_blocks
+from tests.tiny.plan_items import TEN_SIZES, config, finding, kinds, plan_of, scan_of
 
 
 def shapes(*tokens: int, batch: int = 1, text: int = 512) -> list[Shape]:
@@ -61,7 +67,7 @@ def test_limit_and_words() -> None:
     many = GraphPlan(tuple(shapes(*range(23))), (), (), 23, 0, 2)
     assert many.recompile_limit >= 23
     # blocks of several backends have their graphs under one code object
-    assert replace(many, backends=2).recompile_limit >= 2 * many.per_class
+    assert replace(many, variants=2).recompile_limit >= 2 * many.per_class
 
 
 PROMPTS = {"sampling": {"prompts": [{"prompt": "a"}, {"prompt": "b", "width": 512}]}}
@@ -159,7 +165,39 @@ def test_scope_and_single_blocks_change_the_count() -> None:
     assert plan_of(scan_of(TEN_SIZES), compile={"compile_blocks": rows}).planned_graphs == 1
     rows = [{"blocks": "double:0-1", "backend": "aot_eager"}]
     two = plan_of(scan_of(TEN_SIZES), compile={"compile_blocks": rows})
-    assert two.planned_graphs == 3 and two.graphs.backends == 2
+    assert two.planned_graphs == 3 and two.graphs.variants == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        ([], (2, 1)),
+        # of three blocks 0 and 2 train the same: 1 has a graph of its own whatever compiles it
+        ([{"blocks": "double:1", "backend": "aot_eager"}], (2, 1)),
+        ([{"blocks": "double:2", "backend": "aot_eager"}], (3, 1)),
+        ([{"blocks": "double:0,2", "compile": False}, {"blocks": "single:9"}], (1, 1)),
+        ([{"blocks": "double:0-1", "backend": "aot_eager"}, {"blocks": "double", "backend": "eager"}], (2, 1)),
+        ([{"blocks": "single", "compile": False}, {"blocks": "single:1-2"}], (2, 1)),
+        ([{"blocks": "single", "compile": False}], (2, 0)),
+    ],
+)
+def test_blocks_that_train_other_layers_are_counted_by_backend(
+    rows: list[dict[str, Any]], wanted: tuple[int, int]
+) -> None:
+    cfg = config(compile={"compile_blocks": rows or None})
+    trained = {"double": ["all", "none", "all"], "single": ["all"] * 4}
+    assert tuple(count for _, count in graph_variants(cfg, family("flux"), trained)) == wanted
+
+
+def test_what_is_trained_in_each_block_is_read_from_the_headers(tiny_flux: Path) -> None:
+    given: dict[str, Any] = {"targets_include": ["attn.to_q", "proj_mlp"], "network_dim": 4, "network_alpha": 4.0}
+    given["layer_settings"] = [{"layers": "transformer_blocks.1.attn.to_q", "dim": 2}]
+    cfg = config(model={"base_model": str(tiny_flux)}, network=given)
+    facts, base = family("flux"), BaseModelFiles.of(cfg.model)
+    found = trained_blocks(cfg, facts, read_parts(facts, base))
+    assert {kind: len(blocks) for kind, blocks in found.items()} == {"double": 2, "single": 2}
+    assert len({*found["double"]}) == 2 and len({*found["single"]}) == 1
+    assert found["double"][1] == {("attn.to_q", 2, 2.0)} and trained_blocks(cfg, facts, None) == {}
 
 
 def test_compile_off_plans_no_graphs() -> None:

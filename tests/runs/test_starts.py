@@ -133,6 +133,7 @@ def test_runs_with_a_gpu_each_may_start(runs_root, monkeypatch):
     other, run = Run.create_empty(runs_root, "other"), Run.create_empty(runs_root, "mine")
     other.prepare_start(["x"])
     set_fields(other.record_path, gpus="0")
+    monkeypatch.setattr(admission, "has_gpu", lambda: True)
     for own, free in ((None, False), ("0", False), ("1", True), ("1,0", False)):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if own is not None:
@@ -143,6 +144,28 @@ def test_runs_with_a_gpu_each_may_start(runs_root, monkeypatch):
         except RunBusy:
             allowed = False
         assert allowed == free, own
+
+
+def test_without_a_gpu_a_second_start_is_refused_for_the_cpu(runs_root, monkeypatch, tmp_path):
+    """And with one, a run that has all GPUs hidden from it shares the CPU with others of its kind alone."""
+    other, run = Run.create_empty(runs_root, "other"), Run.create_empty(runs_root, "mine")
+    other.prepare_start(["x"])
+    monkeypatch.setattr(admission, "AMD_DRIVER", tmp_path / "kfd")
+    cases = [(False, None, None, "CPU"), (False, "0", "1", "CPU"), (True, None, None, "one GPU")]
+    cases += [(True, "", "", "CPU"), (True, None, "", None), (True, "", None, None), (True, "-1", "", "CPU")]
+    for gpu, theirs, own, shared in cases:
+        monkeypatch.setattr(admission, "has_gpu", lambda gpu=gpu: gpu)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        set_fields(other.record_path, gpus=theirs)
+        if own is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+        try:
+            with one_start(lambda: [other, run], but=run):
+                text = None
+        except RunBusy as error:
+            text = str(error)
+        assert (text is None) == (shared is None) and (shared or "") in (text or ""), (gpu, theirs, own, text)
+        assert shared != "CPU" or ("GPU" not in text and "Stop it first" in text)
 
 
 def test_a_lock_that_can_not_be_made_does_not_keep_runs_from_starting(run, monkeypatch, tmp_path):

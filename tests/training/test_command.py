@@ -10,7 +10,7 @@ import pytest
 
 from backend.config.load import load
 from backend.config.toml_io import dump
-from backend.runs.folder import list_runs
+from backend.runs.folder import Run, list_runs
 from backend.train import main
 from tests.tiny.training import config, events
 
@@ -57,6 +57,18 @@ def test_wrong_words_are_answered_and_make_no_run(
     assert main([str(toml), *words]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_start_that_is_refused_for_another_run_leaves_no_folder(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Run.create_empty(tmp_path / "runs", "other")
+    other.prepare_start(["x"])
+    assert main([str(toml)]) == 2
+    assert f"The run {other.name} is still running" in capsys.readouterr().err
+    assert list_runs(tmp_path / "runs") == [other] and [*(tmp_path / "runs").iterdir()] == [other.path]
+    other.discard()
+    assert other.path.is_dir(), "it was started"
 
 
 def test_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,6 +146,25 @@ def test_incomplete_batches_swap_and_kinds_of_checkpointing_make_the_planned_gra
     assert wrong == []
 
 
+def test_blocks_that_train_other_layers_or_ranks_have_planned_graphs_of_their_own(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """Blocks with and without a LoRA; with another rank, and with another strength: a rate of its own costs nothing."""
+    double, single = "transformer_blocks.1.attn.to_q", "single_transformer_blocks.1.proj_mlp"
+    rows_of = [{"layers": double, "dim": 2}, {"layers": single, "alpha": 1.0}]
+    rows_of += [{"layers": double.replace("1", "0"), "learning_rate": 0.02}]
+    for network in ({"targets_include": [double, single]}, {**FEW, "layer_settings": rows_of}):
+        compile = {"compile": True, "compile_backend": "eager"}
+        network = {"network_dim": 4, "network_alpha": 2.0, **network}
+        run, code = train_here(
+            config(tiny_flux, image_folder, tmp_path, compile=compile, network=network, training={"max_train_steps": 2})
+        )
+        assert code == 0, events(run, "error")
+        (plan,), last = events(run, "plan"), rows(run)[-1]
+        assert (plan["graphs"]["planned"], last["graphs"], last["recompiles"]) == (4, 4, 0), network
+        assert not events(run, "recompile") and not [e for e in events(run, "warning") if "graph" in e["text"]]
+
+
 def test_a_sample_that_is_asked_for_is_no_alarm(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ import torch
 from backend.base.errors import Refused
 from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.nearest import Search
-from backend.training.expected_memory import FILE, ExpectedMemory, limit
+from backend.runs.events import EventWriter
+from backend.training.expected_memory import FILE, ExpectedMemory, compare_with_peak, limit
+from tests.tiny.event_lines import event_lines
 from tests.tiny.memory_plans import WORK, flux_dev, settings
 from tests.tiny.training import config, events, train_here
+
+GB = 2**30
 
 
 def expected(gigabytes: float, **changes: dict[str, object]) -> ExpectedMemory:
@@ -43,6 +48,22 @@ def test_a_run_writes_both_down(tiny_flux: Path, image_folder: Path, tmp_path: P
     assert code == 0
     (estimate,) = events(run, "memory_estimate")
     assert "encode_text" not in {stage["name"] for stage in estimate["stages"]}, "captions are in the cache by now"
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_recordings_keep_is_compared_where_the_estimate_counts_it(
+    planned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 40 * GB)
+    meter = SimpleNamespace(device=torch.device("cuda"), kept=2 * GB, vram_peak=lambda: 30 * GB)
+    forecast = expected(80, compile={"cuda_graphs": "on" if planned else "off"})
+    writer = EventWriter(tmp_path / "events.jsonl")
+    fields = compare_with_peak(writer, forecast, meter)
+    assert fields["vram_estimated"] == forecast.estimate.peak.allocated
+    assert fields["vram_compared"] == (30 if planned else 28) * GB
+    (event,) = event_lines(writer.path)
+    off = 100 * event["vram_estimated"] / event["vram_compared"] - 100
+    assert f"({off:+.0f} %)" in event["words"] and ("besides" in event["words"]) is not planned
 
 
 def test_a_model_whose_weights_can_not_fit_is_refused_with_the_nearest_change() -> None:

@@ -40,8 +40,9 @@ All options: `python launcher.py bench --rehearse sdxl --help`.
 _COLUMNS_ABOUT = """
 s/step is the median of the steps behind the last compile. Graphs are those that the run made and those that it had
 planned. Peak and reserved are the most that PyTorch's allocator held; estimate is the run's own, made before it began,
-and is compared with the peak without what recorded passes keep. Resume is the time from the start of the second
-process to the end of its first step. A GB has 2**30 bytes, as in the names of GPUs.
+and holds what recorded passes keep where it expected them; where it did not, it is compared with the peak without
+that. Resume is the time from the start of the second process to the end of its first step. A GB has 2**30 bytes,
+as in the names of GPUs.
 """
 
 
@@ -105,7 +106,13 @@ def page(folder: Path) -> str:
     if not rows:
         return f"{_ABOUT}No rehearsal is recorded yet.\n"
     commands = "\n".join(dict.fromkeys(f"    {row['command']}" for row in rows))
-    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}\nThe rows were made by:\n\n{commands}\n"
+    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}{_notes(rows)}\nThe rows were made by:\n\n{commands}\n"
+
+
+def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What was written to a row by hand, such as how a figure was corrected."""
+    noted = [(number, row["note"]) for number, row in enumerate(rows, start=1) if row.get("note")]
+    return "".join(f"\nRow {number}: {note}\n" for number, note in noted)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -102,12 +102,11 @@ def _graphs(process: Process) -> dict[str, Any]:
 
 
 def _memory(process: Process) -> dict[str, Any]:
-    """The peak and the estimate that the run compares at its end; the comparison leaves out what recordings keep."""
+    """The peak and the estimate, in percent of what the run compares it with at its end."""
     memory = _last(process, MemoryPeakEvent) or MemoryPeakEvent()
     recorded = _last(process, CudaGraphsEvent)
     kept = None if recorded is None else recorded.kept
-    peak, estimated = memory.vram_peak, memory.vram_estimated
-    compared = None if peak is None else peak - (kept or 0)
+    peak, estimated, compared = memory.vram_peak, memory.vram_estimated, memory.vram_compared
     percent = round(100 * estimated / compared, 1) if compared and estimated else None
     return {
         "peak_allocated_gb": _gb(peak),

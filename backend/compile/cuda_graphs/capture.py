@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,10 +59,16 @@ def set_random_state(state: Tensor) -> None:
     torch.cuda.set_rng_state(state)
 
 
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    # One for all recordings: cuBLAS keeps a workspace for each stream and thread for good, 32 MiB on an H100.
+    return torch.cuda.Stream(device)
+
+
 @contextmanager
 def aside() -> Iterator[None]:
     """On a stream of its own, as a capture runs: libraries make what they need there at their first call."""
-    stream, usual = torch.cuda.Stream(), torch.cuda.current_stream()
+    stream, usual = _side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
     stream.wait_stream(usual)
     with torch.cuda.stream(stream):
         yield

@@ -161,7 +161,7 @@ class CompileSection(Section):
         "auto",
         label="CUDA graphs",
         help="Records the forward and backward pass of each image size once and replays it, so that the CPU need "
-        "not start thousands of kernels in each step: SDXL takes a fifth of the time on an H200. auto times "
+        "not start thousands of kernels in each step: SDXL takes a quarter of the time on an H200. auto times "
         "three steps first, and records where starting kernels takes most of a step, the first replay is "
         "faster and enough memory is free. The second step of each size is slower. Works with and without "
         "compile; needs an NVIDIA GPU.",

@@ -68,7 +68,7 @@ class TrainingSection(Section):
         True,
         label="Gradient checkpointing",
         help="Computes each block a second time in the backward pass instead of keeping its activations: much less "
-        "memory, about 40 % more time for a step. Turn it off only if you have enough memory.",
+        "memory, about a third more time for a step. Turn it off only if you have enough memory.",
         aliases=("use_gradient_checkpointing", "enable_gradient_checkpointing", "grad_checkpointing"),
     )
     ema: bool = setting(

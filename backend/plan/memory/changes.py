@@ -67,7 +67,7 @@ def _optimizer(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if not cfg.training.gradient_checkpointing:
         values = {"training.gradient_checkpointing": True}
-        yield Change(values, "turn on gradient checkpointing", "about 40 % more time a step")
+        yield Change(values, "turn on gradient checkpointing", "about a third more time a step")
 
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:

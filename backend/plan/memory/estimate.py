@@ -41,6 +41,10 @@ RECORDED = 1.7
 """Memory of recordings over what a plain pass holds: sizes share it, but pieces that one leaves are of no use to the
 next, and the driver keeps each kernel's arguments. Fitted to SDXL's peaks with and without recordings on an H200."""
 
+RECORDING_WORKSPACES = 4 * 32 * 2**20
+"""Bytes of cuBLAS workspaces of the two streams on which passes are recorded: one for the forward and one for the
+backward thread of each, of the size that torch takes on an H100 and later."""
+
 TILE_PX = 512
 """Side of the tiles that a tiled VAE works on."""
 
@@ -124,12 +128,13 @@ def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySett
 
 
 def _recordings(training: Stage, trained: Trained) -> int:
-    """Bytes that recorded passes keep: what a pass holds, and the gradients that it writes and that are summed up.
+    """Bytes that recorded passes keep: what a pass holds, the gradients that it writes and that are summed up, and
+    workspaces of streams of their own.
 
     Kept beside it: a shape's first pass is a plain one, and so are validation and samples.
     """
     gradients = trained.bytes["gradients"]
-    return int(RECORDED * (training.parts["activations"] + gradients)) + 2 * gradients
+    return int(RECORDED * (training.parts["activations"] + gradients)) + 2 * gradients + RECORDING_WORKSPACES
 
 
 @dataclass(frozen=True)

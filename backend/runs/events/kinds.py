@@ -114,6 +114,8 @@ class MemoryPeakEvent(Event):
     vram_reserved_peak: int | None = None
     ram_estimated: int | None = None
     vram_estimated: int | None = None
+    vram_compared: int | None = None
+    """What the estimate is compared with: the peak, without what recordings keep where the estimate leaves them out."""
     words: str | None = None
     """The comparison in words."""
 
