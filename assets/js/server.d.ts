@@ -202,6 +202,8 @@ export interface RunFile {
 }
 export interface Sample {
   file: string;
+  // What shows without a player: the file itself, or of a clip its frames.
+  picture: string | null;
   step: number;
   prompt_index: number;
   prompt: string;

@@ -211,6 +211,7 @@ def _sampler(
         device=inputs.device,
         conditioning=conditioning,
         guide=inputs.code.guided,
+        video=inputs.family.video,
         drawn_until=resumed_at,
     )
 
