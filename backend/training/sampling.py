@@ -151,7 +151,7 @@ class Sampler:
     guide: Guide = guided
     """The family's true guidance."""
     video: VideoRule | None = None
-    """How clips are made, of a family that makes them."""
+    """How clips are made, of a family that makes them; its rate is the run's."""
     drawn_until: int = 0
     """The step that the run resumed at; pictures of steps up to it that are there already are not drawn again."""
 
