@@ -39,7 +39,7 @@ class Batch:
     """One batch on the CPU."""
 
     latents: list[Tensor]
-    """Of each row, (C, h, w) float32."""
+    """Of each row, (C, h, w), of clips (C, f, h, w), float32."""
     text: list[Conditioning]
     """Of each row."""
     keys: list[str]
@@ -116,7 +116,8 @@ class Loader:
         """One picture of a validation set."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
         text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
-        return Batch(latents=[self._latents.load(item, fit)], text=[text], keys=[item.key], index=index, epoch=0)
+        row = self._latents.load_row(item, fit)
+        return Batch(latents=[row.pop("latent")], text=[{**text, **row}], keys=[item.key], index=index, epoch=0)
 
     def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
         """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
@@ -143,14 +144,20 @@ class Loader:
         size: tuple[int, int],
         length: int | None = None,
         controls: Sequence[Item] = (),
+        frames: int = 1,
     ) -> Conditioning:
         """The conditioning of a prompt for a picture of `size` (width, height), as if it were not cropped.
 
-        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
+        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from. frames: of a
+        clip.
         """
         encoded = self._encoded(prompt, self.plan.text.asked(length), controls, size)
         sizes = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
         trimmed = self._trimmed(encoded, self.plan.text.fit(prompt, length))
+        if self.plan.references.starts:
+            cuts = self.plan.references.cuts(controls, size, frames=frames)
+            kept = [row for cut in cuts for row in self._latents.load_row(*cut).items()]
+            return {**trimmed, **sizes, **{name: tensor for name, tensor in kept if name != "latent"}}
         return self._with_controls({**trimmed, **sizes}, controls, size)
 
     def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Conditioning:
@@ -204,9 +211,13 @@ class Loader:
             encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
             return self._with_sizes(self._trimmed(encoded, length), item, fit)
 
+        encoded = [self._latents.load_row(*picture) for picture in pictures]
+        latents = [row.pop("latent") for row in encoded]
+        text = [conditioning(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)]
         return Batch(
-            latents=[self._latents.load(*picture) for picture in pictures],
-            text=[conditioning(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
+            latents=latents,
+            # what else the family kept of a picture or clip: where a clip starts from, and what an encoder saw of it
+            text=[{**words, **row} for words, row in zip(text, encoded, strict=True)],
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,

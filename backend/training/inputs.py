@@ -25,7 +25,7 @@ from backend.objectives.base import Objective
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import stored_as
 from backend.plan.memory.work import trains_text
-from backend.plan.mode_plan import fitting_size
+from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.plan.plan import Plan
 from backend.training.expected_memory import ExpectedMemory
 
@@ -123,14 +123,17 @@ class Inputs:
         samples = []
         for number, prompt in enumerate(self.cfg.sampling.prompts):
             size = fitting_size(prompt.width, prompt.height, self.geometry)
-            samples += self.plan.references.cuts(sample_items(prompt, number), size)
+            frames = fitting_frames(prompt.frames, self.geometry, self.family.video)
+            samples += self.plan.references.cuts(sample_items(prompt, number), size, frames=frames)
         return wanted_latents(self.plan) + samples
 
     @property
     def data_digest(self) -> str:
         """Digest of the training pictures, captions and repeats, in their order."""
         lines = (
-            f"{item.key} {item.repeats} {item.caption!r}" + "".join(f" {control.key}" for control in item.controls)
+            f"{item.key} {item.repeats} {item.caption!r}"
+            + "".join(f" {control.key}" for control in item.controls)
+            + ("" if item.window is None else f" {item.window.to_dict()}")
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -16,7 +16,7 @@ FAMILIES = tuple(table.FAMILIES)
 class ModelSection(Section):
     """The base model and how it is loaded."""
 
-    family: Annotated[str, AfterValidator(one_of(FAMILIES))] = setting(
+    family: Annotated[str, AfterValidator(one_of(table.FAMILIES))] = setting(
         "flux",
         choices=FAMILIES,
         label="Model family",
@@ -48,6 +48,12 @@ class ModelSection(Section):
         help="The third text encoder, when the base model does not contain it: for SD3 t5xxl_fp16.safetensors or an "
         "fp8 version of it, or its folder. SD3 also works without it, with its two CLIP encoders alone.",
         aliases=("text_encoder3",),
+    )
+    image_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Image encoder",
+        help="The encoder of the picture that a clip starts from, when the base model does not contain it: for Wan 2.1 "
+        "image to video clip_vision_h.safetensors, or its folder.",
+        aliases=("clip_vision", "clip_vision_path", "image_encoder_path"),
     )
     zero_cond_t: Literal["auto", "on", "off"] = setting(
         "auto",

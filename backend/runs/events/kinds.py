@@ -55,6 +55,10 @@ class PlanEvent(Event):
     mode_by_family: bool | None = None
     compile: bool | None = None
     static_token_count: int | None = None
+    static_token_counts: list[Any] | None = None
+    """Where rows are padded to several counts, one for clips of each length."""
+    clips: Json | None = None
+    """Windows of clips and the seconds of video that are used and left out; None without clips."""
     text_length: int | None = None
     caption_buckets: list[Any] | None = None
     batch_size: int | None = None
@@ -158,7 +162,7 @@ class ValidationEvent(Event):
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SampleEvent(Event):
-    """A sample picture was drawn."""
+    """A sample picture or clip was drawn."""
 
     kind = "sample"
     step: int | None = None
@@ -166,6 +170,8 @@ class SampleEvent(Event):
     file: str
     """Path in the run's folder."""
     prompt: str | None = None
+    sheet: str | None = None
+    """Path in the run's folder of the picture that shows a clip's frames."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
