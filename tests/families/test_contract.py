@@ -120,7 +120,7 @@ def test_the_denoiser_takes_what_text_stack_and_vae_give(subject: Subject) -> No
     geometry, vae = facts.geometry(subject.base), code.load_vae(subject.base, CPU)
     side = 2 * geometry.pixels_per_token
     latents = vae.encode(torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1)
-    assert latents.shape == (2, geometry.latent_channels, *geometry.latent_size(side, side))
+    assert latents.shape == (2, *geometry.latent_shape(side, side))
     length = facts.text_length if facts.fixed_text_length else 24
     text = code.load_text(subject.base, CPU).encode(["a red circle", "the cat"], length)
     if code.conditions is not None:
