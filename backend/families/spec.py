@@ -42,6 +42,11 @@ TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr", "loraplus_tex
 CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})
 """Settings of families with convolutions that can have a LoRA."""
 
+VIDEO_OPTIONS = frozenset(
+    {"target_frames", "frame_extraction", "frame_stride", "frame_sample", "max_frames", "target_fps", "source_fps"}
+)
+"""Settings of every family that is trained on clips (`FamilyFacts.video`), which need not name them."""
+
 PictureTokens = Callable[[int, int], int]
 """Width and height in px of a control picture as it is read -> tokens that the text encoder makes of it."""
 
@@ -202,6 +207,11 @@ class FamilyFacts(ABC):
     kohya_native: bool = True
     lora_also: Layout | None = None
 
+    @property
+    def own_options(self) -> frozenset[str]:
+        """Settings that not every family has, and this one does: `options`, and those of clips where it has them."""
+        return self.options | (frozenset() if self.video is None else VIDEO_OPTIONS)
+
     @classmethod
     def based_on(cls, other: FamilyFacts, **changes: Any) -> Self:
         """The facts of a variant: those of `other`, but for `changes`."""
@@ -253,6 +263,19 @@ class FamilyFacts(ABC):
             if part.name == name:
                 return part
         raise KeyError(f"{self.title} has no part {name!r}")
+
+    def needs_control(self, *, sample: bool) -> bool:
+        """Whether a row can't do without a control picture; of training, or of a sample."""
+        if sample and self.video is not None and self.video.starts:
+            return True
+        return self.controls is not None and self.controls.needed
+
+    @property
+    def sample_controls(self) -> int:
+        """Control pictures that a sample may have; of a family that makes clips from a picture, that one."""
+        if self.video is not None and self.video.starts:
+            return 1
+        return 0 if self.controls is None else self.controls.most
 
     @property
     def denoiser(self) -> Part:

@@ -54,6 +54,10 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.sd3.denoiser import Sd3
 
             return Sd3
+        case "wan":
+            from backend.models.wan.denoiser import Wan
+
+            return Wan
         case "hunyuan_video":
             from backend.models.hunyuan_video.denoiser import HunyuanVideo
 
