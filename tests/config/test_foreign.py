@@ -283,7 +283,7 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which Monotile does not train"),
         (b'{"training_method": "LORA", "model_type": "CHROMA_1"}', 1, "the model family chroma, which"),
         (b"config:\n  process:\n  - model:\n      arch: wan21\n", 4, "the model family wan, which"),
-        (b'pipeline_stages = 1\n[model]\ntype = "hunyuan-video"\n', 3, "the model family hunyuan_video, which"),
+        (b'pipeline_stages = 1\n[model]\ntype = "cosmos"\n', 3, "the model family cosmos, which"),
         (b'network_module = "networks.lora_wan"\ndit = "wan.safetensors"\n', 1, "the model family wan, which"),
         (b'{"LoRA_type": "Lumina"}', 1, "the model family lumina, which"),
         (b"a" + b".a" * 5000 + b" = 1", None, "nested too deeply"),
