@@ -82,6 +82,11 @@ class Geometry:
             raise ValueError(f"{width}x{height} px is not a multiple of {step} px")
         return (width // step) * (height // step) * self.latent_frames(frames)
 
+    @property
+    def clip_step(self) -> int | None:
+        """Clips have so many frames times n, and one more."""
+        return self.frame_step
+
     def latent_frames(self, frames: int) -> int:
         """Latent frames of a clip of `frames`; ValueError where no clip of the model has so many."""
         if frames == 1:

@@ -28,6 +28,11 @@ class SectionGeometry(Geometry):
     A row is the latent of the picture that the clip starts from, and that of the section.
     """
 
+    @property
+    def clip_step(self) -> int:
+        """As the class's."""
+        return FRAMES
+
     def latent_frames(self, frames: int) -> int:
         """As the class's: of the start and one section, however long the clip is."""
         if frames != 1 and (frames - 1) % FRAMES:
