@@ -130,7 +130,9 @@ FRAMEPACK_FACTS = FramePackFacts.based_on(
     ),
     text_before=IMAGE_TOKENS,
     default_geometry=SectionGeometry(downscale=8, patch=PATCH, latent_channels=16, frame_step=4),
-    video=VideoRule(rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1),
+    video=VideoRule(
+        rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1, longest_sample=FRAMES + 1
+    ),
     lora_layers=(*FACTS.lora_layers, r"image_projection\.(up|down)"),
     # diffusers' names in every file, as musubi-tuner writes them; a LoRA of HunyuanVideo fits too
     kohya_native=False,
