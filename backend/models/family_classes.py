@@ -58,6 +58,14 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.wan.denoiser import Wan
 
             return Wan
+        case "hunyuan_video":
+            from backend.models.hunyuan_video.denoiser import HunyuanVideo
+
+            return HunyuanVideo
+        case "framepack":
+            from backend.models.hunyuan_video.framepack import FramePack
+
+            return FramePack
         case "wan_i2v":
             from backend.models.wan.start_encoders import WanImage
 

@@ -25,7 +25,7 @@ from backend.lora.load import read_lora
 from backend.lora.save import LayerWeights, check_savable, file_tensors, in_format, write_lora
 from backend.models.common.base_weights import difference
 from backend.plan.lora_findings import lora_findings
-from tests.tiny import anima, flux, qwen_image, sd3, sdxl, wan
+from tests.tiny import anima, flux, framepack, hunyuan_video, qwen_image, sd3, sdxl, wan
 
 DENOISERS: dict[str, Callable[[], nn.Module]] = {
     "flux": flux.make_tiny_denoiser,
@@ -35,6 +35,8 @@ DENOISERS: dict[str, Callable[[], nn.Module]] = {
     "qwen_image": qwen_image.make_tiny_denoiser,
     "sd3": sd3.make_tiny_denoiser,
     "wan": wan.make_tiny_denoiser,
+    "hunyuan_video": hunyuan_video.make_tiny_denoiser,
+    "framepack": framepack.make_tiny_denoiser,
 }
 
 
@@ -141,6 +143,11 @@ def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name:
             # a file with any other layer is refused
             read(dict(tensors))
         tensors = {key: value for key, value in tensors.items() if "_blocks_" in key}
+    if name == "hunyuan_video":
+        with pytest.raises(RuntimeError):
+            # it takes the name of a fused layer for another layout's, in which no file has an alpha
+            read(dict(tensors))
+        tensors = {}
     found = read(dict(tensors), **told)
     found = found[0] if isinstance(found, tuple) else found
     found = convert_unet_state_dict_to_peft(found) if names.prefix == "unet" else found
