@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import Bucket, Fit, fit_to
-from backend.dataset.items import Item
-from backend.families.spec import Controls, FamilyFacts, Geometry
+from backend.dataset.items import Item, Window
+from backend.families.spec import Controls, FamilyFacts, Geometry, VideoRule
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -29,17 +29,20 @@ Size = tuple[int, int]
 class References:
     """The control pictures of a run: the family's `rule`, with the run's own area where one is set.
 
-    In the methods `result` is the size of the picture that is made from them; read: as the text encoder reads them.
+    video: how the family makes clips; where one starts from a picture, it is in the clip's own tokens. In the methods
+    `result` is the size of the picture that is made from them; read: as the text encoder reads them.
     """
 
     rule: Controls
     geometry: Geometry
+    video: VideoRule | None = None
 
     @classmethod
     def of(cls, cfg: Config, facts: FamilyFacts, geometry: Geometry) -> References:
         """Those of a run of `cfg` with a model of the family."""
         rule, area = facts.controls or Controls(), cfg.dataset.control_resolution
-        return cls(rule if area is None or rule.area is None else replace(rule, area=area), geometry)
+        rule = rule if area is None or rule.area is None else replace(rule, area=area)
+        return cls(rule, geometry, facts.video)
 
     def sizes(self, controls: Sequence[Size], result: Size, *, read: bool = False) -> list[Size]:
         """Sizes that control pictures of sizes `controls` come to."""
@@ -48,10 +51,20 @@ class References:
             return [result] * len(controls)
         return [_of_area(area, width / height, self.rule.step) for width, height in controls]
 
-    def cuts(self, controls: Sequence[Item], result: Size, *, read: bool = False) -> tuple[Cut, ...]:
-        """How each of `controls` comes to its size: with an area of its own it is never cropped."""
+    @property
+    def starts(self) -> bool:
+        """Whether a control picture is what a clip starts from."""
+        return self.video is not None and self.video.starts
+
+    def cuts(self, controls: Sequence[Item], result: Size, *, read: bool = False, frames: int = 1) -> tuple[Cut, ...]:
+        """How each of `controls` comes to its size: with an area of its own it is never cropped.
+
+        What a clip of `frames` starts from is a clip itself, in which the picture stands still.
+        """
         fits = []
         for item, size in zip(controls, self.sizes(sizes_of(controls), result, read=read), strict=True):
+            if self.starts:
+                item = replace(item, window=Window(0.0, frames, 0.0))
             bucket = Bucket(*size, self.geometry.image_tokens(*size))
             fit = fit_to(item.width, item.height, bucket)
             if self.rule.area is not None:
@@ -61,6 +74,8 @@ class References:
 
     def tokens(self, controls: Sequence[Size], result: Size) -> int:
         """Image tokens of control pictures of sizes `controls`, all together."""
+        if self.video is not None:
+            return 0
         return sum(self.geometry.image_tokens(*size) for size in self.sizes(controls, result))
 
 

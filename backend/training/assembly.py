@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from accelerate import Accelerator
@@ -14,11 +14,12 @@ from backend.base.paths import resolve
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
 from backend.families.files.hashes import ModelHashes
+from backend.families.spec import VideoRule
 from backend.latents.loader import Loader
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
-from backend.plan.mode_plan import fitting_size
+from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
@@ -191,10 +192,11 @@ def _sampler(
     def text(number: int, prompt: SamplePrompt) -> PromptText:
         controls = sample_items(prompt, number)
         size = fitting_size(prompt.width, prompt.height, inputs.geometry)
+        frames = fitting_frames(prompt.frames, inputs.geometry, inputs.family.video)
         length, negative = prompt.text_length, None
         if uses_negative(prompt):
-            negative = loader.drawn(prompt.negative_prompt, size, length, controls)
-        return PromptText(loader.drawn(prompt.prompt, size, length, controls), negative)
+            negative = loader.drawn(prompt.negative_prompt, size, length, controls, frames)
+        return PromptText(loader.drawn(prompt.prompt, size, length, controls, frames), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(
@@ -211,8 +213,15 @@ def _sampler(
         device=inputs.device,
         conditioning=conditioning,
         guide=inputs.code.guided,
+        video=_video_rule(inputs),
         drawn_until=resumed_at,
     )
+
+
+def _video_rule(inputs: Inputs) -> VideoRule | None:
+    """How samples are made into clips: at the rate that the run's own clips are taken at."""
+    rule, rate = inputs.family.video, inputs.cfg.video.target_fps
+    return rule if rule is None or rate is None else replace(rule, rate=rate)
 
 
 def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
