@@ -54,9 +54,13 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.sd3.denoiser import Sd3
 
             return Sd3
-        case "wan":
+        case "wan" | "wan22_5b":
             from backend.models.wan.denoiser import Wan
 
             return Wan
+        case "wan_i2v":
+            from backend.models.wan.start_encoders import WanImage
+
+            return WanImage
     family(name)  # says which are known
     raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.family_classes")

@@ -6,6 +6,7 @@ family's. Torch-free; names are diffusers' and transformers'. What one family al
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,6 +56,22 @@ def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     return found
 
 
+def clip_vision(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of a CLIP vision encoder."""
+    width, channels, patch = shapes["vision_model.embeddings.patch_embedding.weight"][:3]
+    places = shapes["vision_model.embeddings.position_embedding.weight"][0]
+    head = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "hidden_size": width,
+        "num_channels": channels,
+        "patch_size": patch,
+        "image_size": patch * math.isqrt(places - 1),
+        "intermediate_size": shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
+        "num_hidden_layers": count_modules(shapes, "vision_model.encoder.layers"),
+        "num_attention_heads": max(1, width // head),
+    }
+
+
 def t5(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of T5's encoder."""
     vocabulary, width = shapes["shared.weight"]
@@ -86,5 +103,10 @@ def kl_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def wan_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
-    """Config of ``AutoencoderKLQwenImage``."""
+    """Config of ``AutoencoderKLQwenImage``, and of ``AutoencoderKLWan`` of Wan 2.1."""
     return {"base_dim": shapes["encoder.conv_in.weight"][0], "z_dim": shapes["post_quant_conv.weight"][0]}
+
+
+def wan22_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of ``AutoencoderKLWan`` of Wan 2.2 5B."""
+    return wan_vae(shapes, config) | {"decoder_base_dim": shapes["decoder.norm_out.gamma"][0]}

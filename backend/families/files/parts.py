@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.families.files import measures
 from backend.families.files.layouts.autoencoder import LDM_VAE
 from backend.families.files.layouts.rules import Layout
-from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, T5, UMT5, UMT5_NATIVE
-from backend.families.files.layouts.wan_vae import WAN_VAE
+from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, HF_CLIP_VISION, T5, UMT5, UMT5_NATIVE
+from backend.families.files.layouts.wan_vae import WAN22_VAE, WAN_VAE
 from backend.families.files.measures import Measure
 
 CONFIG = (("config.json",),)
@@ -88,6 +88,12 @@ def wan_vae(family: str) -> Part:
     return _vae(family, "AutoencoderKLWan", markers, WAN_VAE, measures.wan_vae, "wan_2.1_vae.safetensors")
 
 
+def wan22_vae(family: str) -> Part:
+    """The VAE of Wan 2.2 5B: another ``AutoencoderKLWan``."""
+    part = replace(wan_vae(family), title="the VAE of Wan 2.2 5B", where="wan2.2_vae.safetensors")
+    return replace(part, layouts=(WAN22_VAE,), measure=measures.wan22_vae, shipped=_shipped(family, "vae_22"))
+
+
 def _vae(family: str, class_name: str, markers: tuple[str, ...], layout: Layout, measure: Measure, where: str) -> Part:
     return Part(
         "vae",
@@ -158,6 +164,24 @@ def umt5(family: str, where: str) -> Part:
     markers = ("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",)
     title, classes = "the umT5 text encoder", ("UMT5EncoderModel",)
     return text_encoder(family, "text_encoder", title, classes, markers, (UMT5, UMT5_NATIVE), measures.t5, where)
+
+
+def clip_vision(family: str, where: str) -> Part:
+    """The eyes of CLIP, for a model that reads the picture that a clip starts from."""
+    markers = ("embeddings.patch_embedding.weight", "post_layernorm.weight")
+    title, classes = "the CLIP vision encoder", ("CLIPVisionModel", "CLIPVisionModelWithProjection")
+    layouts = (HF_CLIP_VISION,)
+    return text_encoder(family, "image_encoder", title, classes, markers, layouts, measures.clip_vision, where)
+
+
+def image_processor(family: str) -> Part:
+    """What cuts a picture for the eyes of CLIP, of which the config alone is read."""
+    inside, classes = (
+        (("preprocessor_config.json",),),
+        ("CLIPImageProcessor", "CLIPImageProcessorFast", "CLIPImageProcessorPil"),
+    )
+    shipped = _shipped(family, "image_processor")
+    return Part("image_processor", "the image processor of CLIP", "image_processor", classes, inside, shipped=shipped)
 
 
 def clip_tokenizer(name: str, where: str, title: str = "the CLIP tokenizer") -> Part:
