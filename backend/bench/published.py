@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 MUSUBI = {True: 137.0, False: 102.0}
 AIM = 1.25
 
-# What users of musubi-tuner report (Kontext, Qwen-Image) and is expected of sd-scripts (SDXL), by size of ours.
+# What users of musubi-tuner report (Kontext, Qwen-Image, HunyuanVideo, FramePack) and is expected of sd-scripts (SDXL),
+# by size of ours.
 REPORTED = {
     "kontext": "25-40 % faster, with max-autotune",
     "qwen": "15-30 % faster",
     "sdxl": "10-40 % faster (expected)",
+    "hunyuan": "20-35 % faster, with reduce-overhead",
+    "framepack": "30-45 % faster",
 }
 
 
@@ -71,7 +74,7 @@ def _work(group: Group) -> list[str]:
     return [group.rows[0][name] or default_of(name) for name in _WORK]
 
 
-_WORK = ("layers", "rank", "batch", "captions", "base_quantization", "swap")
+_WORK = ("layers", "rank", "batch", "captions", "clips", "base_quantization", "swap")
 
 
 def _fastest(groups: Sequence[Group]) -> tuple[float, Group] | None:
@@ -82,7 +85,7 @@ def _fastest(groups: Sequence[Group]) -> tuple[float, Group] | None:
 def _offered(group: Group) -> bool:
     """Compiled and exact: what a person would train with."""
     row = VARIANTS.get(group.variant)
-    return row is not None and row.exact and row.compile is not None
+    return row is not None and row.exact and row.compile is not None and not row.plain_forward
 
 
 def _on(checkpointing: bool) -> str:
