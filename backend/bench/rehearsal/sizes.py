@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.bench.clips import Clip
 from backend.families.files import headers
 from backend.families.files.base_model import SHIPPED
 from backend.families.files.parts import Part
@@ -22,7 +23,9 @@ class RehearsalSize:
 
     depth: entries of the denoiser's config that count the blocks of its stacks; none where the depth can't be cut.
     parts: part name -> entries that replace those of the published config. settings: ``section.name`` -> value, where
-    the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture.
+    the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture. steps: before the run
+    is stopped and resumed; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what is
+    sampled.
     """
 
     family: str
@@ -31,6 +34,10 @@ class RehearsalSize:
     settings: Mapping[str, str] = field(default_factory=dict)
     resolution: int = 1024
     true_guidance: float = 1.0
+    steps: int = 40
+    inputs: int = 8
+    clip: Clip | None = None
+    sample: Clip | None = None
 
     @property
     def facts(self) -> FamilyFacts:

@@ -1,0 +1,79 @@
+"""Clips in the bench: their sizes and counts, what is made of rows of several sizes, and the files of a rehearsal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import pytest
+
+from backend.bench.clips import exact_clips, parse_clips, static_counts
+from backend.bench.record import Record
+from backend.bench.rehearsal.clips import draw_clips
+from backend.bench.table import render
+from backend.bench.variants import Spec
+from backend.bench.worker import _by_bucket
+from backend.families.spec import Geometry
+from tests.tiny.bench_rows import answer
+
+WAN = Geometry(downscale=8, patch=2, latent_channels=16, frame_step=4)
+
+
+def test_sizes_are_read_and_what_is_none_is_named() -> None:
+    assert parse_clips("832x480x81, 832x480x49,") == ((832, 480, 81), (832, 480, 49))
+    for text in ("832x480", "832x480xa", "0x480x81"):
+        with pytest.raises(ValueError, match=f"--clips has '{text}'; write WIDTHxHEIGHTxFRAMES"):
+            parse_clips(text)
+
+
+def test_a_clip_is_padded_by_a_tenth_at_most_and_exact_clips_not_at_all() -> None:
+    clips = [(832, 480, 81), (720, 544, 81), (832, 480, 49), (544, 720, 49), (1280, 720, 81)]
+    tokens = [WAN.image_tokens(*clip) for clip in clips]
+    assert tokens == [32760, 32130, 20280, 19890, 75600]
+    assert static_counts(tokens) == (20280, 32760, 75600) and static_counts([]) == ()
+    exact = exact_clips(clips, WAN)
+    assert [WAN.image_tokens(*clip) for clip in exact] == [32760, 32760, 20280, 20280, 75600]
+    assert exact[0] == clips[0] and [clip[2] for clip in exact] == [81, 81, 49, 49, 81]
+
+
+def test_each_size_has_its_own_time_and_peak() -> None:
+    times = [9.0, 9.0, 2.0, 1.0, 2.2, 1.2]
+    row = _by_bucket(times, [10**9 * number for number in range(6)], 2, [(832, 480, 81), (832, 480, 49)])
+    assert row["s_per_step"] == pytest.approx((2.1 + 1.1) / 2)
+    assert row["bucket_ms"] == ["832x480x81=2100.0", "832x480x49=1100.0"]
+    assert row["bucket_peak_gb"] == ["832x480x81=4.00", "832x480x49=5.00"]
+    assert _by_bucket(times[:3], [], 2, [(8, 8, 9), (8, 8, 5)])["bucket_ms"] == ["8x8x9=2000.0"]
+
+
+def test_the_table_compares_each_size_with_eager(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "wan-compile", "compile", [])
+    rows = {
+        "eager": (["720x544x81=1800", "720x544x49=900"], ["720x544x81=19.6", "720x544x49=12"]),
+        "diffusers:auto": (["720x544x81=1600", "720x544x49=800"], []),
+        "exact": (["640x624x81=1000", "720x544x49=450"], []),
+    }
+    for name, (seconds, peaks) in rows.items():
+        record.add(Spec(name, size="wan"), 0, answer(1.0, bucket_ms=seconds, bucket_peak_gb=peaks))
+    table = render(Record.open(tmp_path / "wan-compile", "compile", []).rows, "compile").split("\n\n")[1]
+    assert "| variant | checkpointing | 720x544x81 | 720x544x49 |" in table
+    assert "| eager | on | 1800 ms, 1.00 x, 19.6 GB | 900.0 ms, 1.00 x, 12.0 GB |" in table
+    assert "| diffusers:auto | on | 1600 ms, 1.12 x | 800.0 ms, 1.12 x |" in table
+    assert "| exact | on | 1000 ms, 1.80 x, 640x624x81 | 450.0 ms, 2.00 x |" in table
+
+
+def test_claims_of_others_stand_beside_what_we_offer_and_never_beside_their_way(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "hunyuan-compile", "compile", [])
+    for name, seconds in (("eager", 1.0), ("diffusers:auto", 0.1), ("static:sdpa", 0.5)):
+        record.add(Spec(name, size="hunyuan"), 0, answer(seconds))
+    text = render(record.rows, "compile")
+    assert "static:sdpa is 100 % faster than eager" in text and "20-35 % faster, with reduce-overhead" in text
+
+
+def test_drawn_clips_are_files_that_a_player_opens(tmp_path: Path) -> None:
+    draw_clips(tmp_path, 2, (64, 48, 9), 16.0)
+    with av.open(str(tmp_path / "clip_001.mp4")) as container:
+        (stream,) = container.streams.video
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        assert stream.average_rate == 16 and len(frames) == 12 and frames[0].shape == (48, 64, 3)
+    assert abs(frames[0].astype(int) - frames[5]).mean() > 1
+    assert (tmp_path / "clip_001.txt").read_text().endswith("number 1")
