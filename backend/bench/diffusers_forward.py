@@ -39,7 +39,7 @@ def predict(
     if noisy[0].is_cuda:
         # diffusers leaves the choice to torch: without the backend that crashes in the backward pass
         attention_routes.pin_sdpa_backends()
-    dtype = next(denoiser.parameters()).dtype
+    dtype = denoiser.get_submodule(_FIRST[type(denoiser).__name__]).weight.dtype
     latents = torch.stack(list(noisy)).to(dtype)
     return list(call(denoiser, latents, level * _TIMESTEPS, text, guidance, dtype).float())
 
@@ -63,6 +63,8 @@ def _hunyuan(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row], 
     return denoiser(latents, time, words, real, pooled, scale, return_dict=False)[0]
 
 
+# Modules whose weights have the format that latents are given in; some other layers stay in float32.
+_FIRST = {"WanTransformer3DModel": "patch_embedding", "HunyuanVideoTransformer3DModel": "x_embedder.proj"}
 _CALLS: dict[str, Callable[..., Tensor]] = {
     "WanTransformer3DModel": _wan,
     "HunyuanVideoTransformer3DModel": _hunyuan,

@@ -155,7 +155,7 @@ def _lying_and_standing(sizes: tuple[tuple[int, int], ...], lengths: tuple[int, 
 
 # 8 buckets of a folder of clips, of two lengths: the graphs that they take.
 _BUCKETS = _lying_and_standing(((832, 480), (720, 544)), (81, 49))
-_TINY_CLIPS = _lying_and_standing(((96, 64), (80, 64)), (9, 5))
+_TINY_CLIPS = _lying_and_standing(((128, 80), (144, 64)), (9, 5))
 
 
 def _wan(layers: int, clips: tuple[Clip, ...]) -> Size:
@@ -190,7 +190,7 @@ SIZES = {
         ("num_layers",),
         _TINY_WAN,
         {"prompt_embeds": ("text", 32)},
-        24,
+        40,
         16,
         512,
         "fp32",

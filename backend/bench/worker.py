@@ -173,10 +173,13 @@ def _notes(report: Any, telemetry: Any, planned: int | None, recorder: Recorder 
 
 
 def _planned(kind: Variant, report: Any, stream: Any, shapes: Any, steps: int) -> int | None:
-    """Graphs that the steps' shapes make; None where linear layers are left out, which breaks blocks into many."""
+    """Graphs that the steps' shapes make; None for diffusers' forward, of which we know nothing.
+
+    None too where linear layers are left out, which breaks blocks into many.
+    """
     from backend.bench.planned import planned_graphs
 
-    if report is not None and report.disable_linear:
+    if kind.plain_forward or (report is not None and report.disable_linear):
         return None
     classes = sum(count > 0 for count in report.blocks.values()) if report else 0
     return planned_graphs(kind, classes, stream, shapes, steps)
