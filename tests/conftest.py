@@ -171,6 +171,14 @@ def tiny_sd3(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_sd3", make_tiny_sd3)
 
 
+@pytest.fixture(scope="session")
+def tiny_wan(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Wan 2.1 pipeline of real classes in diffusers layout. Shared: never write into it."""
+    from tests.tiny.wan import make_tiny_wan
+
+    return once("tiny_wan", make_tiny_wan)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

@@ -12,8 +12,9 @@ from backend.families.sd3.facts import FACTS as SD3
 from backend.families.sd15.facts import FACTS as SD15
 from backend.families.sdxl.facts import FACTS as SDXL
 from backend.families.spec import FamilyFacts
+from backend.families.wan.facts import FACTS as WAN
 
-_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3)
+_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN)
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 
 # the first of a pipeline's families comes last, and stays

@@ -54,5 +54,9 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.sd3.denoiser import Sd3
 
             return Sd3
+        case "wan":
+            from backend.models.wan.denoiser import Wan
+
+            return Wan
     family(name)  # says which are known
     raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.family_classes")

@@ -119,15 +119,18 @@ def test_the_denoiser_takes_what_text_stack_and_vae_give(subject: Subject) -> No
     code, facts = subject.code, subject.facts
     geometry, vae = facts.geometry(subject.base), code.load_vae(subject.base, CPU)
     side = 2 * geometry.pixels_per_token
-    latents = vae.encode(torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1)
-    assert latents.shape == (2, geometry.latent_channels, *geometry.latent_size(side, side))
+    pixels = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    rows = [vae.encode_row(picture) for picture in pixels]
+    latents = [row.pop("latent") for row in rows]
+    assert all(latent.shape == geometry.latent_shape(side, side) for latent in latents)
     length = facts.text_length if facts.fixed_text_length else 24
     text = code.load_text(subject.base, CPU).encode(["a red circle", "the cat"], length)
     if code.conditions is not None:
         text = [row | code.conditions((side, side), (0.0, 0.0), (side, side)) for row in text]
+    text = [row | more for row, more in zip(text, rows, strict=True)]
     levels = torch.tensor([0.25, 0.75]) * (1000 if facts.objective == "diffusion" else 1)
     with torch.no_grad():
-        found = code.predict(subject.denoiser, list(latents), levels, text, 1.0, ShapeRuntime("off"))
+        found = code.predict(subject.denoiser, latents, levels, text, 1.0, ShapeRuntime("off"))
     assert [each.shape for each in found] == [latent.shape for latent in latents]
     assert all(each.dtype == torch.float32 and torch.isfinite(each).all() for each in found)
     same = code.guided(found[0], found[1], 1.0)

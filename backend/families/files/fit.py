@@ -17,6 +17,7 @@ Pair = tuple[str, int | None, str, int | None]
 _VAES = {
     "AutoencoderKL": ("block_out_channels", -1, "latent_channels"),
     "AutoencoderKLQwenImage": ("temperal_downsample", 0, "z_dim"),
+    "AutoencoderKLWan": ("temperal_downsample", 0, "z_dim"),
 }
 
 
@@ -57,4 +58,5 @@ def vae_cells(base: BaseModelFiles, vae: Part) -> tuple[int, int]:
     levels, channels = config.get(levels_name), whole(config, channels_name)
     if not isinstance(levels, list) or not levels or channels is None:
         raise ValueError(f"the config of the VAE of {base.path} gives no {levels_name} and {channels_name}")
-    return 2 ** (len(levels) + more), channels
+    # that of Wan 2.2 5B cuts the picture in patches before its first level
+    return 2 ** (len(levels) + more) * (whole(config, "patch_size") or 1), channels

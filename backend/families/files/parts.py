@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from backend.families.files import measures
 from backend.families.files.layouts.autoencoder import LDM_VAE
 from backend.families.files.layouts.rules import Layout
-from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, T5
+from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, T5, UMT5, UMT5_NATIVE
 from backend.families.files.layouts.wan_vae import WAN_VAE
 from backend.families.files.measures import Measure
 
@@ -82,6 +82,12 @@ def qwen_vae(family: str) -> Part:
     return _vae(family, "AutoencoderKLQwenImage", markers, WAN_VAE, measures.wan_vae, where)
 
 
+def wan_vae(family: str) -> Part:
+    """The VAE of Wan 2.1: ``AutoencoderKLWan``."""
+    markers = ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight")
+    return _vae(family, "AutoencoderKLWan", markers, WAN_VAE, measures.wan_vae, "wan_2.1_vae.safetensors")
+
+
 def _vae(family: str, class_name: str, markers: tuple[str, ...], layout: Layout, measure: Measure, where: str) -> Part:
     return Part(
         "vae",
@@ -147,6 +153,13 @@ def t5(family: str, name: str, where: str, optional: bool = False) -> Part:
     return text_encoder(family, name, "the T5 text encoder", classes, markers, (T5,), measures.t5, where, optional)
 
 
+def umt5(family: str, where: str) -> Part:
+    """umT5's encoder."""
+    markers = ("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",)
+    title, classes = "the umT5 text encoder", ("UMT5EncoderModel",)
+    return text_encoder(family, "text_encoder", title, classes, markers, (UMT5, UMT5_NATIVE), measures.t5, where)
+
+
 def clip_tokenizer(name: str, where: str, title: str = "the CLIP tokenizer") -> Part:
     """A CLIP tokenizer."""
     return Part(name, title, name, ("CLIPTokenizer", "CLIPTokenizerFast"), _BPE, setting=name, where=where)
@@ -158,11 +171,13 @@ def qwen_tokenizer(title: str, where: str) -> Part:
     return Part("tokenizer", title, "tokenizer", classes, _BPE, setting="tokenizer", where=where)
 
 
-def t5_tokenizer(name: str, where: str, folder: str = "", optional: bool = False) -> Part:
-    """T5's tokenizer."""
+def t5_tokenizer(
+    name: str, where: str, folder: str = "", optional: bool = False, title: str = "the T5 tokenizer"
+) -> Part:
+    """T5's tokenizer, or umT5's."""
     inside = (("tokenizer_config.json",), ("tokenizer.json", "spiece.model"))
     classes = ("T5TokenizerFast", "T5Tokenizer")
-    return Part(name, "the T5 tokenizer", folder or name, classes, inside, setting=name, where=where, optional=optional)
+    return Part(name, title, folder or name, classes, inside, setting=name, where=where, optional=optional)
 
 
 def flow_scheduler(family: str) -> Part:

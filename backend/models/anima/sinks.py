@@ -8,23 +8,17 @@ in output and gradients. How many rows a caption was trimmed to is data, not sha
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from backend.families.anima.facts import PADDED_TO
+from backend.models.common.sink_keys import with_sinks
 from backend.shapes import padding
 from backend.shapes.attention_routes import Route, Sink, plain_attention
 from backend.shapes.shape_runtime import ShapeRuntime
-
-KEYS = 8
-"""Zero keys that carry the biases: their count keeps the keys a multiple of 8, as memory-efficient kernels like it, and
-what one bias in bf16 rounds away the next ones give back."""
 
 
 def prepare(shapes: ShapeRuntime, rows: Sequence[Tensor]) -> tuple[Tensor, Any, int]:
@@ -45,12 +39,8 @@ def prepare(shapes: ShapeRuntime, rows: Sequence[Tensor]) -> tuple[Tensor, Any, 
         real = padding.key_mask(runs, device).reshape(len(rows), size, 1, 1)
         pads = torch.tensor([float(size - max(PADDED_TO, length)) for length in lengths])
         return words, (real, pads.to(device, non_blocking=True)), size
-    bias = torch.full((len(rows), size + KEYS), -torch.inf)
-    for row, length in zip(bias, lengths, strict=True):
-        row[:length] = 0.0
-        row[size:] = torch.tensor(biases(max(0, PADDED_TO - length)))
-    words = F.pad(words, (0, 0, 0, KEYS))
-    return words, bias.to(device, words.dtype, non_blocking=True)[:, None, None, :], size
+    words, bias = with_sinks(words, lengths, PADDED_TO)
+    return words, bias, size
 
 
 def attend(route: Route, q: Tensor, k: Tensor, v: Tensor, sink: Any) -> Tensor:
@@ -59,22 +49,3 @@ def attend(route: Route, q: Tensor, k: Tensor, v: Tensor, sink: Any) -> Tensor:
         return route.attend(q, k, v, sink)
     # Varlen, segment and flex kernels take no bias; SDPA's memory-efficient one does, and text is short.
     return plain_attention(q, k, v, sink.to(q.dtype))
-
-
-@functools.cache
-def biases(count: int) -> tuple[float, ...]:
-    """KEYS logit biases whose exponentials add up to `count` zero keys, each a number of bf16, fp16 and float32 alike.
-
-    One bias would do in exact numbers; in bf16, log(448) is rounded by so much that its exponential is 1 % off.
-    """
-    found, left = [], float(count)
-    for _ in range(KEYS):
-        if left <= count * 1e-9:
-            found.append(-math.inf)
-            continue
-        exact = math.log(left)
-        # a step of bf16's 8 bits, rounded down: what is left over stays positive
-        step = 2.0 ** (math.floor(math.log2(max(abs(exact), 1e-3))) - 7)
-        found.append(math.floor(exact / step) * step)
-        left -= math.exp(found[-1])
-    return tuple(found)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from backend.memory import checkpointing
 from backend.models.anima import sinks
+from backend.models.common import sink_keys
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.anima_forward import Batch, gradients, make_batch, model_with_lora, ours
@@ -78,10 +79,10 @@ def test_trimming_without_sinks_would_be_another_model(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("count", [1, 17, 448, 509])
 def test_biases_add_up_in_every_format(count: int, dtype: torch.dtype) -> None:
-    found = torch.tensor(sinks.biases(count))
+    found = torch.tensor(sink_keys.biases(count))
     assert torch.equal(found.to(dtype).float(), found), "a bias is rounded"
     assert found.double().exp().sum().item() == pytest.approx(count, rel=1e-8)
-    assert len(found) == sinks.KEYS and torch.tensor(sinks.biases(0)).isinf().all()
+    assert len(found) == sink_keys.KEYS and torch.tensor(sink_keys.biases(0)).isinf().all()
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])

@@ -1,6 +1,7 @@
-"""Maps names of text encoders in single files: CLIP in Hugging Face's and in open_clip's names, and T5's encoder.
+"""Maps names of text encoders in single files: CLIP in Hugging Face's and in open_clip's names, T5's and umT5's.
 
-Names of open_clip: mlfoundations/open_clip ``src/open_clip/transformer.py``.
+Names of open_clip: mlfoundations/open_clip ``src/open_clip/transformer.py``; of umT5 in Wan's own files:
+Wan-Video/Wan2.1 ``wan/modules/t5.py``.
 """
 
 from __future__ import annotations
@@ -91,5 +92,44 @@ T5 = Layout(
     rules=(
         Rule(r"shared\.weight", ("shared.weight",)),
         Rule(r"encoder\.(?P<rest>(?:block|final_layer_norm)\..*weight)", ("encoder.{rest}",)),
+    ),
+)
+
+# umt5_xxl_fp16.safetensors and its 8-bit forms, as ComfyUI publishes them
+UMT5 = Layout(
+    name="umt5",
+    title="a umT5 text encoder",
+    markers=(
+        "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",
+        "encoder.final_layer_norm.weight",
+        "shared.weight",
+    ),
+    prefixes=("", "text_encoders.umt5xxl.transformer."),
+    ignored=T5.ignored,
+    rules=T5.rules,
+)
+
+_UMT5_BLOCK, _UMT5_LAYER = r"blocks\.(?P<n>\d+)", "encoder.block.{n}.layer"
+_UMT5_FORWARD = {r"gate\.0": "wi_0", "fc1": "wi_1", "fc2": "wo"}
+
+# models_t5_umt5-xxl-enc-bf16 by its makers' names, turned into safetensors
+UMT5_NATIVE = Layout(
+    name="umt5_native",
+    title="a umT5 text encoder in Wan's own layout",
+    markers=("token_embedding.weight", "blocks.0.attn.q.weight", "blocks.0.pos_embedding.embedding.weight"),
+    rules=(
+        Rule(r"token_embedding\.weight", ("shared.weight",)),
+        Rule(r"norm\.weight", ("encoder.final_layer_norm.weight",)),
+        Rule(rf"{_UMT5_BLOCK}\.norm1\.weight", (f"{_UMT5_LAYER}.0.layer_norm.weight",)),
+        Rule(rf"{_UMT5_BLOCK}\.norm2\.weight", (f"{_UMT5_LAYER}.1.layer_norm.weight",)),
+        Rule(rf"{_UMT5_BLOCK}\.attn\.(?P<leaf>[qkvo])\.weight", (f"{_UMT5_LAYER}.0.SelfAttention.{{leaf}}.weight",)),
+        Rule(
+            rf"{_UMT5_BLOCK}\.pos_embedding\.embedding\.weight",
+            (f"{_UMT5_LAYER}.0.SelfAttention.relative_attention_bias.weight",),
+        ),
+        *(
+            Rule(rf"{_UMT5_BLOCK}\.ffn\.{theirs}\.weight", (f"{_UMT5_LAYER}.1.DenseReluDense.{ours}.weight",))
+            for theirs, ours in _UMT5_FORWARD.items()
+        ),
     ),
 )

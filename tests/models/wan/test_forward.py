@@ -1,0 +1,110 @@
+"""Wan's forward: that of diffusers' own denoiser and pipeline, exact whatever pads its rows and trims its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backend.memory import checkpointing
+from backend.models.wan import sinks
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.anima_forward import Batch, gradients
+from tests.tiny.shapes import assert_equal_runs, relative
+from tests.tiny.wan_forward import make_batch, model_with_lora, ours
+
+# clips of 32 and 24 tokens, and a picture of 15
+SIZES, LENGTHS = [(2, 8, 8), (3, 4, 8), (1, 6, 10)], [9, 40, 3]
+GARBAGE = 1e4
+EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|time_proj|proj_out)"]
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as `WanPipeline` does; gradients summed."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        words = text["prompt_embeds"]
+        outs.append(
+            model(
+                hidden_states=latent[None],
+                timestep=sigma[None] * 1000,
+                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
+                return_dict=False,
+            )[0][0]
+        )
+    return [x.detach() for x in outs], gradients(model, outs)
+
+
+ROUTES = [attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
+@pytest.mark.parametrize("kept", [None, (16, 64)], ids=["512 keys", "trimmed"])
+@pytest.mark.parametrize("mode", ["off", "static"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_equals_diffusers_own_call_in_output_and_gradients(
+    route: attention_routes.Route, kept: tuple[int, ...] | None, mode: str, rows: int
+) -> None:
+    batch = make_batch(SIZES[:rows], LENGTHS[:rows])
+    wanted = theirs(model_with_lora(EVERY_LAYER), batch)
+    shapes = ShapeRuntime(mode, 40, kept, 512, route)
+    shapes.pad_fill = GARBAGE
+    for kind in ("off", "block"):
+        model = model_with_lora(EVERY_LAYER)
+        checkpointing.apply(model, kind)
+        found = ours(model, batch, shapes)
+        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
+        # most of 512 keys are one: the gradient of the text's queries is a small difference of large numbers
+        assert_equal_runs(found, wanted, 5e-4)
+
+
+def test_clips_of_two_lengths_have_a_padded_size_each() -> None:
+    batch = make_batch([(1, 8, 8), (3, 8, 8)], [9, 4])
+    shapes = ShapeRuntime("static", (20, 50), None, 512)
+    for at in (0, 1):
+        wanted = theirs(model_with_lora(), batch.row(at))
+        assert_equal_runs(ours(model_with_lora(), batch.row(at), shapes), wanted, 5e-4)
+
+
+def test_trimming_without_the_zeros_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter-proof: captions of 9 and 40 tokens without the weight of the zeros behind them."""
+    batch = make_batch(SIZES[:2], LENGTHS[:2])
+    wanted = ours(model_with_lora(), batch, ShapeRuntime())
+    monkeypatch.setattr(sinks, "PADDED_TO", 0)
+    found = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
+    assert relative(found[0][0], wanted[0][0]) > 1e-3
+
+
+def test_half_precision_padding_stays_finite() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        model = model_with_lora().to(dtype)
+        batch = make_batch(SIZES[:2], LENGTHS[:2])
+        shapes = ShapeRuntime("static", 40, (16, 64), 512)
+        shapes.pad_fill = GARBAGE
+        out, grads = ours(model, batch, shapes)
+        assert all(torch.isfinite(x).all() for x in [*out, *grads.values()])
+
+
+def test_times_are_told_apart_in_half_precision() -> None:
+    """In bf16 a timestep of 750 and one of 751 would be one."""
+    model = model_with_lora().to(torch.bfloat16)
+    for name in model._keep_in_fp32_modules:
+        for path, module in model.named_modules():
+            if path.split(".")[-1] == name:
+                module.float()
+    batch = make_batch([SIZES[0]] * 2, [5, 5])
+    batch.noisy[1], batch.text[1] = batch.noisy[0], batch.text[0]
+    batch.sigma = torch.tensor([0.75, 0.751])
+    first, second = ours(model, batch, ShapeRuntime())[0]
+    assert not torch.equal(first, second)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

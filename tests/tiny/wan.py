@@ -1,0 +1,86 @@
+"""A random tiny Wan in the layout of its published diffusers folder, made locally in about a second.
+
+Real classes, real file names, a tokenizer trained from nothing: what loads this loads a published folder too.
+Dimensions are small, structure is Wan's (six-part modulation, norms over all heads, a causal VAE of four levels).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from backend.bench.rehearsal.tokenizers import t5_tokenizer
+from tests.tiny.anima import _tiny
+
+TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 16, 2, 16, 4
+
+
+def make_tiny_denoiser(layers: int = 3, seed: int = 0, **changes: Any):
+    """The fixture's transformer alone, random, fp32: WanTransformer3DModel of width 32."""
+    return _tiny(lambda: denoiser(layers, **changes), seed)
+
+
+def make_tiny_wan(path: Path, seed: int = 0) -> Path:
+    """Write the model to the folder `path` (made if missing) and return it."""
+    _tiny(lambda: _write(Path(path)), seed)
+    return Path(path)
+
+
+def denoiser(layers: int = 3, latent: int = LATENT_CHANNELS, **changes: Any):
+    """WanTransformer3DModel; `changes` of its config."""
+    from diffusers import WanTransformer3DModel
+
+    config = {
+        "in_channels": latent,
+        "out_channels": latent,
+        "num_attention_heads": HEADS,
+        "attention_head_dim": HEAD_DIM,
+        "num_layers": layers,
+        "ffn_dim": 48,
+        "freq_dim": 32,
+        "text_dim": TEXT_WIDTH,
+    }
+    return WanTransformer3DModel(**(config | changes))
+
+
+def umt5(vocabulary: int, width: int = TEXT_WIDTH):
+    """umT5's encoder: 2 layers, each with its own bias of positions."""
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    config = UMT5Config(
+        vocab_size=vocabulary,
+        d_model=width,
+        d_kv=8,
+        d_ff=24,
+        num_layers=2,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+    )
+    return UMT5EncoderModel(config)
+
+
+def autoencoder(latent: int = LATENT_CHANNELS):
+    """The VAE of Wan 2.1 with 8 channels at its first level."""
+    from diffusers import AutoencoderKLWan
+
+    draw = [0.1 * n - 0.2 for n in range(latent)]
+    spread = [1.0 + 0.1 * n for n in range(latent)]
+    figures = {} if latent == 16 else {"latents_mean": draw, "latents_std": spread}
+    return AutoencoderKLWan(base_dim=8, z_dim=latent, **figures)
+
+
+def _write(path: Path) -> None:
+    from diffusers import UniPCMultistepScheduler, WanPipeline
+    from transformers import T5TokenizerFast
+
+    path.mkdir(parents=True, exist_ok=True)
+    words = t5_tokenizer(path / "tokenizer")
+    scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
+    WanPipeline(
+        tokenizer=T5TokenizerFast.from_pretrained(path / "tokenizer"),
+        text_encoder=umt5(words),
+        vae=autoencoder(),
+        scheduler=scheduler,
+        transformer=denoiser(),
+    ).save_pretrained(path)
