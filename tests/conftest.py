@@ -195,6 +195,14 @@ def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZ
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_hunyuan_video(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random HunyuanVideo pipeline of real classes in diffusers layout. Shared: never write into it."""
+    from tests.tiny.hunyuan_video import make_tiny_hunyuan_video
+
+    return once("tiny_hunyuan_video", make_tiny_hunyuan_video)
+
+
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
     """Eight captioned pictures over seven aspect ratios, the test's own to change."""

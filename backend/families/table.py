@@ -6,6 +6,7 @@ from backend.families.anima.facts import FACTS as ANIMA
 from backend.families.files.layouts.rules import Layout
 from backend.families.flux.facts import FACTS as FLUX
 from backend.families.flux.facts import KONTEXT
+from backend.families.hunyuan_video.facts import FACTS as HUNYUAN_VIDEO
 from backend.families.qwen_image.edit_facts import EDIT, EDIT_PLUS
 from backend.families.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.families.sd3.facts import FACTS as SD3
@@ -14,7 +15,7 @@ from backend.families.sdxl.facts import FACTS as SDXL
 from backend.families.spec import FamilyFacts
 from backend.families.wan.facts import FACTS as WAN
 
-_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN)
+_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN, HUNYUAN_VIDEO)
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 
 # the first of a pipeline's families comes last, and stays

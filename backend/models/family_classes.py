@@ -58,5 +58,9 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.wan.denoiser import Wan
 
             return Wan
+        case "hunyuan_video":
+            from backend.models.hunyuan_video.denoiser import HunyuanVideo
+
+            return HunyuanVideo
     family(name)  # says which are known
     raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.family_classes")

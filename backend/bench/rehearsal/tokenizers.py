@@ -12,6 +12,7 @@ WORDS = ("a", "the", "of", "on", "in", "with", "photo", "red", "green", "blue", 
          "dog", "house", "tree", "and", "white", "black", "small", "large")  # fmt: skip
 QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
                 "<|video_pad|>")  # fmt: skip
+LLAMA_SPECIAL = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<pad>")
 
 
 def byte_alphabet() -> list[str]:
@@ -75,6 +76,41 @@ def qwen_tokenizer(folder: Path, template: str, more: Iterable[str] = ()) -> int
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges, extra_special_tokens=list(QWEN_SPECIAL[1:]))
     tokenizer.save_pretrained(folder)
     return len(tokenizer)
+
+
+def llama_tokenizer(folder: Path, template: str) -> int:
+    """Byte-level BPE as Llama 3 has it, with a token for each word of `template`; returns the vocabulary's size.
+
+    So the template takes as many tokens as with the real one, the start token before it included.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    plain = re.sub(r"<\|.*?\|>|\d", "\n", template)
+    words = [*(f" {word}" for word in WORDS), *re.findall(r" ?[A-Za-z]+", plain), "\n\n"]
+    tokens, merges = byte_alphabet(), []
+    for word in dict.fromkeys(words):
+        parts = list(word.replace(" ", "Ġ").replace("\n", "Ċ"))
+        while len(parts) > 1:
+            _merge(parts, tokens, merges)
+    vocab = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), by_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in LLAMA_SPECIAL])
+    start = LLAMA_SPECIAL[0]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A", special_tokens=[(start, tokenizer.token_to_id(start))]
+    )
+    folder.mkdir(parents=True)
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=start, pad_token=LLAMA_SPECIAL[-1])
+    whole.save_pretrained(folder)
+    return len(whole)
 
 
 def _merge(parts: list[str], tokens: list[str], merges: list[tuple[str, str]]) -> None:

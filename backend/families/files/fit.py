@@ -16,6 +16,7 @@ Pair = tuple[str, int | None, str, int | None]
 # What says the levels of a VAE, how many of them halve the sides, and what says the channels of its latent.
 _VAES = {
     "AutoencoderKL": ("block_out_channels", -1, "latent_channels"),
+    "AutoencoderKLHunyuanVideo": ("block_out_channels", -1, "latent_channels"),
     "AutoencoderKLQwenImage": ("temperal_downsample", 0, "z_dim"),
     "AutoencoderKLWan": ("temperal_downsample", 0, "z_dim"),
 }

@@ -13,7 +13,7 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor, nn
 
 from backend.families.flux.facts import PATCH
-from backend.lora.fused_layers import apply_together, is_fused
+from backend.models.common.joint_single import joint_single
 from backend.models.common.token_positions import Sizes, kept_tables, look_up, picture_places
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
 from backend.models.flux.encoders import TextStack
@@ -81,25 +81,15 @@ def _joint_single(
     image_rotary_emb: Rope | None = None,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """Forward of a single-stream block on the joint sequence (B, S, D) -> (B, S, D).
+    """Forward of a single-stream block on the joint sequence (B, S, D) -> (B, S, D), as `joint_single`.
 
-    diffusers' own forward joins text and image, and returns two slices of one tensor: a copy a block, and at the next
-    block an input with other strides (another graph). Called with both streams, it still does as diffusers' does.
+    Called with both streams, it still does as diffusers' does.
     """
     if encoder_hidden_states is not None:
         return type(self).forward(
             self, hidden_states, encoder_hidden_states, temb, image_rotary_emb, joint_attention_kwargs
         )
-    normed, gate = self.norm(hidden_states, emb=temb)
-    more = joint_attention_kwargs or {}
-    if is_fused(self.proj_mlp):
-        mlp, *projected = apply_together(normed, self.proj_mlp, self.attn.to_q, self.attn.to_k, self.attn.to_v)
-        more = {**more, "projected": tuple(projected)}
-    else:
-        mlp = self.proj_mlp(normed)
-    grown = self.act_mlp(mlp)
-    attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **more)
-    out = hidden_states + gate.unsqueeze(1) * self.proj_out(torch.cat([attended, grown], dim=2))
+    out = joint_single(self, hidden_states, temb, image_rotary_emb, **(joint_attention_kwargs or {}))
     return out.clip(-65504, 65504) if out.dtype == torch.float16 else out
 
 
