@@ -57,10 +57,25 @@ def _wan(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row], guid
 
 
 def _hunyuan(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row], guidance: Any, dtype: Any) -> Tensor:
-    words, real = _padded([row["prompt_embeds"].to(dtype) for row in text], _HUNYUAN_TEXT)
+    rows = [row["prompt_embeds"].to(dtype) for row in text]
+    words, real = _padded(rows, rows[0].shape[0] if len(rows) == 1 else _HUNYUAN_TEXT)
+    if len(rows) == 1:
+        _without_mask(denoiser)
     pooled = torch.stack([row["pooled"].to(dtype) for row in text])
     scale = None if guidance is None else torch.full_like(time, guidance * 1000.0).to(dtype)
     return denoiser(latents, time, words, real, pooled, scale, return_dict=False)[0]
+
+
+def _without_mask(denoiser: nn.Module) -> None:
+    """Take the mask from what the blocks are given: a single row has none of its text padded.
+
+    As musubi-tuner does it; diffusers' forward would make a mask of ones, which keeps SDPA from its fastest kernel.
+    """
+    if getattr(denoiser, "_monotile_bench_unmasked", False):
+        return
+    for block in (*denoiser.transformer_blocks, *denoiser.single_transformer_blocks):
+        block.register_forward_pre_hook(lambda _, given: (*given[:3], None, *given[4:]))
+    denoiser._monotile_bench_unmasked = True
 
 
 # Modules whose weights have the format that latents are given in; some other layers stay in float32.

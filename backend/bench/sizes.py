@@ -143,6 +143,26 @@ _WAN = {
     "freq_dim": 256,
 }
 _TINY_WAN = _WAN | {"num_attention_heads": 2, "attention_head_dim": 16, "ffn_dim": 48, "text_dim": 32, "freq_dim": 16}
+_HUNYUAN_LAYERS = ("num_layers", "num_single_layers")
+_HUNYUAN = {
+    "in_channels": 16,
+    "out_channels": 16,
+    "num_attention_heads": 24,
+    "attention_head_dim": 128,
+    "num_refiner_layers": 2,
+    "text_embed_dim": 4096,
+    "pooled_projection_dim": 768,
+    "guidance_embeds": True,
+    "rope_axes_dim": (16, 56, 56),
+}
+_TINY_HUNYUAN = _HUNYUAN | {
+    "num_attention_heads": 2,
+    "attention_head_dim": 16,
+    "num_refiner_layers": 1,
+    "text_embed_dim": 32,
+    "pooled_projection_dim": 24,
+    "rope_axes_dim": (4, 6, 6),
+}
 # As people train: a long and a shorter clip at 480p, and one at 720p.
 _CLIPS = ((832, 480, 81), (832, 480, 49), (1280, 720, 81))
 
@@ -163,6 +183,22 @@ def _wan(layers: int, clips: tuple[Clip, ...]) -> Size:
     return Size("wan", (layers,), ("num_layers",), _WAN, text, 32760, 16, 512, "bf16", clips=clips)
 
 
+def _tiny_wan() -> Size:
+    text = {"prompt_embeds": ("text", 32)}
+    return Size("wan", (1,), ("num_layers",), _TINY_WAN, text, 120, 16, 512, "fp32", clips=_TINY_CLIPS)
+
+
+def _hunyuan(layers: tuple[int, int], clips: tuple[Clip, ...]) -> Size:
+    text = {"prompt_embeds": ("text", 4096), "pooled": (768,)}
+    return Size("hunyuan_video", layers, _HUNYUAN_LAYERS, _HUNYUAN, text, 32760, 16, 256, "bf16", clips=clips)
+
+
+def _tiny_hunyuan() -> Size:
+    text = {"prompt_embeds": ("text", 32), "pooled": (24,)}
+    config = _TINY_HUNYUAN
+    return Size("hunyuan_video", (1, 1), _HUNYUAN_LAYERS, config, text, 120, 16, 32, "fp32", clips=_TINY_CLIPS)
+
+
 SIZES = {
     # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any GPU and a bench its time.
     "flux": _flux((4, 8)),
@@ -179,22 +215,15 @@ SIZES = {
     "wan": _wan(4, _CLIPS),
     # The same over 8 buckets; one block, since graphs don't depend on their number.
     "wan-buckets": _wan(1, _BUCKETS),
+    # 2 + 4 of HunyuanVideo's 20 + 40 blocks.
+    "hunyuan": _hunyuan((2, 4), _CLIPS),
+    "hunyuan-buckets": _hunyuan((1, 1), _BUCKETS),
     # For tests on a CPU.
     "tiny": _tiny_flux(),
     "tiny-kontext": _tiny_flux("flux_kontext"),
     "tiny-qwen": _tiny_qwen(),
     "tiny-qwen-edit": _tiny_qwen("qwen_image_edit", 25),
-    "tiny-wan": Size(
-        "wan",
-        (1,),
-        ("num_layers",),
-        _TINY_WAN,
-        {"prompt_embeds": ("text", 32)},
-        40,
-        16,
-        512,
-        "fp32",
-        clips=_TINY_CLIPS,
-    ),
+    "tiny-wan": _tiny_wan(),
+    "tiny-hunyuan": _tiny_hunyuan(),
     "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
 }

@@ -144,9 +144,11 @@ def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:
 
     if kind.compile is None:
         return None
+    facts = _family(spec).facts
+    plain = {blocks.name: getattr(model, blocks.attribute) for blocks in facts.block_classes}
     report = compile_model(
         model,
-        _family(spec).block_lists(model),
+        plain if kind.plain_forward else _family(spec).block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(kind.dynamic),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import pytest
+import torch
 
+from backend.bench import __main__ as bench
 from backend.bench.clips import exact_clips, parse_clips, static_counts
 from backend.bench.record import Record
 from backend.bench.rehearsal.clips import draw_clips
+from backend.bench.step import Step
 from backend.bench.table import render
-from backend.bench.variants import Spec
-from backend.bench.worker import _by_bucket
+from backend.bench.variants import VIDEO, Spec
+from backend.bench.work import Stream, build
+from backend.bench.worker import _by_bucket, measure
 from backend.families.spec import Geometry
+from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.bench_rows import answer
 
 WAN = Geometry(downscale=8, patch=2, latent_channels=16, frame_step=4)
@@ -67,6 +74,47 @@ def test_claims_of_others_stand_beside_what_we_offer_and_never_beside_their_way(
         record.add(Spec(name, size="hunyuan"), 0, answer(seconds))
     text = render(record.rows, "compile")
     assert "static:sdpa is 100 % faster than eager" in text and "20-35 % faster, with reduce-overhead" in text
+
+
+def test_our_shapes_make_the_planned_graphs_and_the_loss_of_diffusers_own_forward(tmp_path: Path) -> None:
+    """Over 8 buckets of 4 sizes and 2 lengths: a graph for each length, and none after the warm-up."""
+    rows = {}
+    for name, clips in {"eager": "", "static:sdpa": "", "diffusers": "", "diffusers:auto": "128x80x5"}.items():
+        torch._dynamo.reset()
+        spec = Spec(name, size="tiny-wan", steps=1 if clips else 8, clips=clips, backend="eager", autocast=False)
+        rows[name] = measure(replace(spec, cache_dir=str(tmp_path / "c")))
+    eager, static, plain, theirs = rows.values()
+    assert [static[name] for name in ("buckets", "graphs", "planned_graphs", "recompiles", "breaks")] == [8, 2, 2, 0, 0]
+    for row in (static, plain):
+        assert row["losses"] == pytest.approx(eager["losses"], rel=1e-4) and len(row["bucket_ms"]) == 8
+    assert (theirs["graphs"], theirs["breaks"], theirs["planned_graphs"], plain["graphs"]) == (1, 0, None, 0)
+
+
+def test_hunyuan_without_a_mask_is_diffusers_forward_too() -> None:
+    spec = Spec("diffusers", size="tiny-hunyuan", checkpointing=False)
+    stream = Stream(spec, torch.device("cpu"), exact=False)
+
+    def losses(plain: bool) -> list[float]:
+        model, _ = build(spec, torch.device("cpu"))
+        step = Step(model, None, ShapeRuntime(), contextlib.nullcontext(), plain_forward=plain)
+        return [float(step.forward(stream.batch(number))) for number in range(2)]
+
+    # texts of 2 and of 10 tokens
+    assert losses(False) == pytest.approx(losses(True), rel=1e-4)
+
+
+def test_sizes_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {
+        "--clips is for video models, and flux is none": ["--clips", "832x480x81"],
+        "80 frames are not 4 n + 1": ["--size", "wan", "--clips", "832x480x80"],
+        "836x480 px is not a multiple of 16 px": ["--size", "wan", "--clips", "836x480x81"],
+    }
+    for text, command in wrong.items():
+        with pytest.raises(SystemExit):
+            bench.main(command)
+        assert text in capsys.readouterr().err
+    given = bench._parser().parse_args(["--size", "wan", "--checkpointing", "on"])
+    assert [(spec.variant, spec.steps) for spec in bench.specs_of(given)] == [(name, 6) for name in VIDEO]
 
 
 def test_drawn_clips_are_files_that_a_player_opens(tmp_path: Path) -> None:
