@@ -10,6 +10,7 @@ from backend.config import toml_io
 from backend.config.schema import Config
 from backend.dataset.items import DatasetScan, Item
 from backend.dataset.scan import most_controls
+from backend.families.table import FAMILIES
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import RunWork, work_of
 from gui import messages, plans, plots
@@ -18,7 +19,7 @@ from gui.thumbnails import Thumbnails
 
 PAGE = 48
 # Settings outside these sections change neither the scan nor the plan.
-_SECTIONS = ("model", "dataset", "training", "compile", "sampling", "validation")
+_SECTIONS = ("model", "dataset", "video", "training", "compile", "sampling", "validation")
 # What the scan itself reads. After a change of anything else, only the plan is made again.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
 _OTHER_IMAGES = "The dataset settings have changed since this scan. Scan again."
@@ -208,4 +209,5 @@ def _scanned(config: Config) -> list[Any]:
     measured = config.validation.model_dump()["validation_folders"]
     paired = any(row["control_path"] for row in [*dataset["folders"], *measured])
     # The scan reads as many control images as the family takes.
-    return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config)]
+    clips = None if FAMILIES[config.model.family].video is None else config.video.model_dump()
+    return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config), clips]

@@ -85,6 +85,12 @@ _GROUPS = (
         "Images and captions",
         "Folders of images. Each image has a caption in a text file of the same name.",
     ),
+    Group(
+        "video",
+        "dataset",
+        "Video clips",
+        "Which frames of each video are trained on. Videos lie in the same folders as images, with captions as theirs.",
+    ),
     Group("training", "training", "Training steps", "Length of the training, seed and gradient accumulation."),
     Group("optimizer", "training", "Optimizer and learning rate"),
     Group("timesteps", "training", "Timesteps", "Which noise levels are trained, and how often."),

@@ -20,6 +20,7 @@ from backend.config.sections.saving import SavingSection
 from backend.config.sections.timesteps import TimestepsSection
 from backend.config.sections.training import DEFAULT_TRAIN_STEPS, TrainingSection
 from backend.config.sections.validation import ValidationFolder, ValidationSection
+from backend.config.sections.video import VideoSection
 
 __all__ = [
     "DEFAULT_TRAIN_STEPS",
@@ -46,6 +47,7 @@ SCHEMA_VERSION = 2
 SECTIONS: dict[str, type[Section]] = {
     "model": ModelSection,
     "dataset": DatasetSection,
+    "video": VideoSection,
     "network": NetworkSection,
     "optimizer": OptimizerSection,
     "training": TrainingSection,
@@ -65,6 +67,9 @@ class Config(Section):
 
     model: ModelSection = setting(ModelSection, label="Model", help="The base model and how it is loaded.")
     dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The images and how they become batches.")
+    video: VideoSection = setting(
+        VideoSection, label="Video clips", help="Which frames of a clip are trained on, of models that make clips."
+    )
     network: NetworkSection = setting(NetworkSection, label="LoRA network", help="Type, size and layers of the LoRA.")
     optimizer: OptimizerSection = setting(
         OptimizerSection, label="Optimizer", help="Optimizer, learning rate and its schedule."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,6 +38,9 @@ PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
 _LARGEST_FILE_BYTES = 2_000_000_000
 # A PNG up to here is decoded in the scan as other kinds are; of a larger one the checksums are compared.
 _CHEAP_BYTES, _CHEAP_PIXELS = 65_536, 1_000_000
+
+# Shorter frames of an animation are taken for unset.
+_SHORTEST_S = 0.01
 
 _ORIENTATION_TAG = 0x0112
 _TURN = {
@@ -183,6 +187,31 @@ def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: 
     # The orientation has been used up: left in, the next reader would turn it again.
     pixels.info.clear()
     return pixels
+
+
+def animation_frames(path: Path, transparency: str) -> Iterator[tuple[float, Image.Image]]:
+    """How long each frame of an animation is shown, in seconds, and the frame as `open_image` gives a picture.
+
+    The `info` of a frame says as ``alpha`` whether a part of it is transparent. Raises as `open_image`.
+    """
+    data = read_picture(path)
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            turn = _TURN.get(orientation(image))
+            for number in range(getattr(image, "n_frames", 1)):
+                image.seek(number)
+                image.load()
+                lasts = float(image.info.get("duration") or 0) / 1000
+                alpha = _uses_alpha(image)
+                pixels = _rgb(image, BACKING[transparency], _profile(image, data))
+                pixels = pixels if turn is None else pixels.transpose(turn)
+                pixels.info = {"alpha": alpha}
+                # What says nothing, or too little, is shown by browsers at ten frames a second.
+                yield (lasts if lasts > _SHORTEST_S else 0.1), pixels
+    except UnidentifiedImageError:
+        raise BadImage("it is not an image in a known format") from None
+    except DECODE_ERRORS as error:
+        raise BadImage(_reason(error)) from error
 
 
 def cut(image: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,9 +149,53 @@ class FolderReport:
     offer: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipReport:
+    """What is used of one clip: its length and rate as the file has them, and its windows.
+
+    seconds, used: of the file, and those that lie in any window. frames: what it gives at the rate that is taken.
+    too_short: it has fewer frames than any length that was asked for, and is used at a shorter one. too_long: lengths
+    that were asked for and don't fit. retimed: it has another rate than is taken. repeated: a lower one, so that frames
+    are shown more than once. variable: its frames are not evenly spaced. bits: of a colour in the file. hdr: its
+    colours are for bright displays.
+    """
+
+    path: str
+    seconds: float
+    rate: float
+    frames: int
+    windows: tuple[Window, ...]
+    used: float
+    too_short: bool = False
+    too_long: tuple[int, ...] = ()
+    retimed: bool = False
+    repeated: bool = False
+    variable: bool = False
+    bits: int = 8
+    hdr: bool = False
+
+    @property
+    def dropped(self) -> float:
+        """Seconds of the file that no window holds."""
+        return max(0.0, self.seconds - self.used)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "windows": [window.to_dict() for window in self.windows]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ClipReport:
+        """The report of a `to_dict`."""
+        windows = tuple(Window(**window) for window in data["windows"])
+        return cls(**{**data, "windows": windows, "too_long": tuple(data["too_long"])})
+
+
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning folders. `ignored` and `other` count files by reason and by ending."""
+    """The result of scanning folders. `ignored` and `other` count files by reason and by ending.
+
+    clips: what is used of each clip, of a family that is trained on them; its windows are among `items`.
+    """
 
     items: tuple[Item, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -160,6 +204,7 @@ class Scan:
     captions: int = 0
     ignored: Mapping[str, int] = field(default_factory=dict)
     other: Mapping[str, int] = field(default_factory=dict)
+    clips: tuple[ClipReport, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -173,8 +218,11 @@ class Scan:
 
     def summary(self) -> list[str]:
         """What was found, one line a fact, for a terminal or a log."""
-        usable = len(self.items)
-        lines = [f"{count_of(usable, 'image')} to use of {self.pictures:,} found, {count_of(self.captions, 'caption')}"]
+        windows = sum(item.window is not None for item in self.items)
+        usable = count_of(len(self.items) - windows, "image")
+        if self.clips:
+            usable += f" and {count_of(windows, 'window')} of {count_of(len(self.clips), 'clip')}"
+        lines = [f"{usable} to use of {self.pictures:,} found, {count_of(self.captions, 'caption')}"]
         for report in self.folders:
             times = "left out" if report.repeats == 0 else f"x {count_of(report.repeats, 'repeat')}"
             lines.append(f"  {report.path}: {count_of(report.images, 'image')} {times}")
@@ -194,6 +242,7 @@ class Scan:
             "captions": self.captions,
             "ignored": dict(self.ignored),
             "other": dict(self.other),
+            **({"clips": [clip.to_dict() for clip in self.clips]} if self.clips else {}),
         }
 
     @classmethod
@@ -207,6 +256,7 @@ class Scan:
             captions=data["captions"],
             ignored=dict(data["ignored"]),
             other=dict(data["other"]),
+            clips=tuple(map(ClipReport.from_dict, data.get("clips", ()))),
         )
 
 

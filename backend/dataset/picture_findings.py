@@ -21,12 +21,17 @@ def pixels(gathered: ScanState) -> list[Finding]:
         text = f"{count_of(len(clear), 'image')} with transparent parts: {names}"
         remedy = "The setting transparency sets their background; their hidden colours are not trained."
         result.append(Finding("transparent", "note", text, remedy, paths_of(clear), "dataset.transparency"))
-    moving = [found for found in usable if found.measured.animated]
+    moving = [found for found in usable if found.measured.animated and not is_clip(found, gathered)]
     if moving:
         names = name_files([picture_name(found, gathered) for found in moving])
         text = f"{count_of(len(moving), 'animated image')}: {names}"
         result.append(Finding("animated", "note", text, "Only the first frame is trained.", paths_of(moving)))
     return result
+
+
+def is_clip(found: ScannedPicture, gathered: ScanState) -> bool:
+    """Whether it is trained as a clip."""
+    return found.measured.clip is not None and gathered.folders[found.folder].clips is not None
 
 
 def profiles(gathered: ScanState) -> list[Finding]:

@@ -1,5 +1,7 @@
 """Scans image folders, without torch: every picture is checked to its end, every caption read, oddities named.
 
+For families that are trained on clips, videos and animations beside the pictures are cut into windows, an item each.
+
 `scan` takes folders, `scan_dataset` a config; `python -m backend.dataset FOLDER --json --progress` does it in a
 process of its own for the page. Nothing is written into a person's image folder.
 """
@@ -19,12 +21,15 @@ from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.dataset import captions, controls, scan_findings
+from backend.dataset.clips import BadClip, hash_of, is_video
+from backend.dataset.clips import probe as probe_clip
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
 from backend.dataset.walk import named_repeats, walk
+from backend.dataset.windows import ClipRule, cut_clip
 from backend.families.table import family
 
 if TYPE_CHECKING:
@@ -55,7 +60,9 @@ def scan(
     """
     gathered = ScanState(tuple(folders), caption_extension, trigger_word)
     places = _walk_all(gathered)
-    measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers)
+    # clips and pictures of one list: folders of a run are all scanned for the same family
+    clips = any(spec.clips is not None for spec in gathered.folders)
+    measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers, clips)
     texts = {index: _by_lower_ending(found.texts) for index, found in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
@@ -78,6 +85,7 @@ def scan(
         captions=len(gathered.used_captions),
         ignored=scan_findings.add_counts(found.ignored for found in gathered.walks.values()),
         other=scan_findings.other_files(gathered),
+        clips=tuple(gathered.clips),
     )
 
 
@@ -97,7 +105,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         trigger = data.trigger_word
         return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
 
-    most = most_controls(cfg)
+    most, clips = most_controls(cfg), ClipRule.of(cfg)
     chosen = [
         FolderSpec(
             resolve(folder.path),
@@ -105,6 +113,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             f"dataset.folders[{index}].path",
             _control(folder),
             most,
+            clips,
         )
         for index, folder in enumerate(data.folders)
     ]
@@ -119,7 +128,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most)])
+        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in found.items)
         findings = (*trained_too(train, once, folder.name, setting), *found.findings)
@@ -145,7 +154,7 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
         if fault is not None:
             gathered.findings.append(fault)
             continue
-        found = gathered.walks[index] = walk(spec.path)
+        found = gathered.walks[index] = walk(spec.path, spec.clips is not None)
         for folder, pictures in found.pictures.items():
             if spec.control is not None and folder.is_relative_to(spec.control):
                 continue
@@ -172,17 +181,23 @@ def _report(spec: FolderSpec, folder: Path, named: int | None, repeats: int) -> 
     return FolderReport(str(folder), 0, repeats, named, chosen, offer)
 
 
-def _measure(paths: list[Path], memory: ScanCache, progress: Progress | None, workers: int | None) -> list[Measured]:
-    """One Measured a path, from memory or by decoding in threads (Pillow decodes without holding the interpreter)."""
+def _measure(
+    paths: list[Path], memory: ScanCache, progress: Progress | None, workers: int | None, clips: bool = False
+) -> list[Measured]:
+    """One Measured a path, from memory or by decoding in threads (Pillow decodes without holding the interpreter).
+
+    clips: animations are measured as clips.
+    """
     measures: list[Measured | None] = [memory.get(path) for path in paths]
-    new = [index for index, known in enumerate(measures) if known is None]
+    new = [index for index, known in enumerate(measures) if known is None or (clips and _is_only_picture(known))]
     fresh: list[tuple[Path, Stamp, Measured]] = []
     done = len(paths) - len(new)
     if progress is not None and done:
         progress(done, len(paths), str(paths[-1]))
     count = workers or min(8, os.cpu_count() or 1)
+    look = partial(_measure_one, clips=clips)
     with ThreadPoolExecutor(max_workers=count, thread_name_prefix="scan") as pool:
-        for index, (stamp, measured) in zip(new, pool.map(_measure_one, [paths[i] for i in new]), strict=True):
+        for index, (stamp, measured) in zip(new, pool.map(look, [paths[i] for i in new]), strict=True):
             measures[index] = measured
             done += 1
             if stamp is not None:
@@ -193,11 +208,21 @@ def _measure(paths: list[Path], memory: ScanCache, progress: Progress | None, wo
     return [measured for measured in measures if measured is not None]
 
 
-def _measure_one(path: Path) -> tuple[Stamp | None, Measured]:
+def _is_only_picture(known: Measured) -> bool:
+    """Whether an animation was measured for a family of pictures, which looks at its first frame."""
+    return known.animated and known.clip is None and known.fault is None
+
+
+def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measured]:
     """The measure, and the stamp that the file had before; no stamp for what should be tried again next time."""
     try:
         stamp = Stamp.of(path)
+        if is_video(path):
+            facts = probe_clip(path)
+            return stamp, Measured(hash_of(path), facts.width, facts.height, facts.has_alpha, True, clip=facts)
         data = read_picture(path)
+    except BadClip as error:
+        return stamp, Measured(fault=str(error))
     except BadImage as error:
         return None, Measured(fault=str(error))
     except OSError as error:
@@ -209,7 +234,14 @@ def _measure_one(path: Path) -> tuple[Stamp | None, Measured]:
     except BadImage as error:
         return stamp, Measured(fault=str(error))
     key = hashlib.sha256(data).hexdigest()
-    return stamp, Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile)
+    measured = Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile)
+    if not clips or not seen.animated:
+        return stamp, measured
+    try:
+        return stamp, replace(measured, clip=probe_clip(path))
+    except BadClip as error:
+        # its first frame may be good for a family of pictures: not remembered
+        return None, Measured(fault=str(error))
 
 
 def _by_lower_ending(texts: set[str]) -> dict[str, str]:
@@ -245,19 +277,25 @@ def _items(gathered: ScanState) -> list[Item]:
             continue
         used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
         if found.repeats:
-            items.append(
-                Item(
-                    key=seen.key,
-                    path=found.path,
-                    width=seen.width,
-                    height=seen.height,
-                    caption=captions.with_trigger(found.caption, gathered.trigger_word),
-                    caption_path=found.caption_path,
-                    repeats=found.repeats,
-                    has_alpha=seen.has_alpha,
-                    controls=found.controls,
-                )
+            item = Item(
+                key=seen.key,
+                path=found.path,
+                width=seen.width,
+                height=seen.height,
+                caption=captions.with_trigger(found.caption, gathered.trigger_word),
+                caption_path=found.caption_path,
+                repeats=found.repeats,
+                has_alpha=seen.has_alpha,
+                controls=found.controls,
             )
+            rule = gathered.folders[found.folder].clips
+            if seen.clip is None or rule is None:
+                items.append(item)
+            else:
+                report = cut_clip(found.path, seen.clip, rule)
+                gathered.clips.append(report)
+                alpha = seen.clip.has_alpha
+                items += [replace(item, has_alpha=alpha, window=window) for window in report.windows]
     gathered.reports = [
         FolderReport(**{**vars(report), "images": used.get(report.path, 0)}) for report in gathered.reports
     ]

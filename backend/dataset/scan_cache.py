@@ -7,6 +7,7 @@ A row is trusted only while the file's size, modification time and change time a
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sqlite3
@@ -15,13 +16,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.dataset.clips import ClipFacts
+
 log = logging.getLogger(__name__)
 
 FILE_NAME = "scan.sqlite"
 YOUNG_S = 2.0
 # Raise it when the meaning of a row changes.
-_VERSION = 2
-_COLUMNS = "path, size, mtime_ns, ctime_ns, key, width, height, has_alpha, animated, fault, profile"
+_VERSION = 3
+_COLUMNS = "path, size, mtime_ns, ctime_ns, key, width, height, has_alpha, animated, fault, profile, clip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Stamp:
 class Measured:
     """What is known of one file: its content key and measures, or why it is no usable picture (`fault`).
 
-    profile: what its colour profile does, as in `images.Probe`.
+    profile: what its colour profile does, as in `images.Probe`. clip: its frames, where it was measured as a clip.
     """
 
     key: str = ""
@@ -57,6 +60,7 @@ class Measured:
     animated: bool = False
     fault: str | None = None
     profile: str = ""
+    clip: ClipFacts | None = None
 
 
 class ScanCache:
@@ -88,6 +92,7 @@ class ScanCache:
         values = [
             (os.fsencode(os.path.abspath(path)), s.size, s.mtime_ns, s.ctime_ns)
             + (m.key, m.width, m.height, m.has_alpha, m.animated, m.fault, m.profile)
+            + (None if m.clip is None else json.dumps(m.clip.to_dict()),)
             for path, s, m in rows
             if not s.is_young(now)
         ]
@@ -121,9 +126,10 @@ class ScanCache:
 
 
 def _measured(
-    key: str, width: int, height: int, alpha: int, animated: int, fault: str | None, profile: str
+    key: str, width: int, height: int, alpha: int, animated: int, fault: str | None, profile: str, clip: str | None
 ) -> Measured:
-    return Measured(key, width, height, bool(alpha), bool(animated), fault, profile)
+    facts = None if clip is None else ClipFacts(**json.loads(clip))
+    return Measured(key, width, height, bool(alpha), bool(animated), fault, profile, facts)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -135,7 +141,7 @@ def _open(path: Path) -> sqlite3.Connection:
                 connection.execute(
                     "CREATE TABLE images (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, "
                     "key TEXT, width INTEGER, height INTEGER, has_alpha INTEGER, animated INTEGER, fault TEXT, "
-                    "profile TEXT)"
+                    "profile TEXT, clip TEXT)"
                 )
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
     except BaseException:

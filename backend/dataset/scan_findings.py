@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from backend.dataset import caption_tables
+from backend.dataset import caption_tables, clip_findings
 from backend.dataset.items import Finding, Item, count_of, name_files
 from backend.dataset.picture_findings import caption_name, paths_of, picture_name, pixels, profiles, special_files
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
@@ -54,8 +54,10 @@ def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
         remedy = "Convert them to PNG, JPEG or WebP."
     else:
         inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
-        text = f"There is no image in {spec.path} or its sub-folders: {inside}"
-        remedy = "Choose the folder with the images (png, jpg, jpeg, webp, bmp, tif, avif)."
+        text = f"There is no image {'or video ' if spec.clips else ''}in {spec.path} or its sub-folders: {inside}"
+        kinds = "images (png, jpg, jpeg, webp, bmp, tif, avif)"
+        videos = " or videos (mp4, mov, mkv, webm, avi, gif)" if spec.clips else ""
+        remedy = f"Choose the folder with the {kinds}{videos}."
     return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
 
 
@@ -71,11 +73,17 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
         *special_files(gathered),
         *pixels(gathered),
         *profiles(gathered),
+        *_clips(gathered),
         *caption_tables.findings(gathered),
         *_leftovers(gathered),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def _clips(gathered: ScanState) -> list[Finding]:
+    rule = next((spec.clips for spec in gathered.folders if spec.clips is not None), None)
+    return [] if rule is None else list(clip_findings.findings(gathered.clips, rule))
 
 
 def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
@@ -218,7 +226,8 @@ def _twice(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     real = {report.path: os.path.realpath(report.path) for report in gathered.reports}
     by_place: dict[tuple[str, str], list[str]] = defaultdict(list)
     by_key: dict[str, list[Item]] = defaultdict(list)
-    for item in items:
+    heads = {item.path: item.window for item in reversed(items)}
+    for item in (item for item in items if item.window == heads[item.path]):
         by_place[real[str(item.path.parent)], item.path.name].append(str(item.path))
         by_key[item.key].append(item)
     result = []

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.dataset.items import Finding, FolderReport, Item
+from backend.dataset.items import ClipReport, Finding, FolderReport, Item
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import Walk
+from backend.dataset.windows import ClipRule
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class FolderSpec:
     """Its folder of control pictures."""
     most_controls: int = 1
     """Control pictures that one picture may have."""
+    clips: ClipRule | None = None
+    """How clips are cut, of a family that is trained on them; None: they are other files."""
 
 
 @dataclass
@@ -57,3 +60,4 @@ class ScanState:
     reports: list[FolderReport] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     used_captions: set[str] = field(default_factory=set)
+    clips: list[ClipReport] = field(default_factory=list)

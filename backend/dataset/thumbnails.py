@@ -1,6 +1,7 @@
 """Makes small JPEGs of pictures in a process of its own with a limit on memory: `python -m backend.dataset.thumbnails`.
 
-One request a line on stdin, `{"path": ..., "to": ..., "px": 300}`, and one reply a line on stdout, `{"fault": null}` or
+One request a line on stdin, `{"path": ..., "to": ..., "px": 300}`, for a strip of a clip's frames with `"times": [0.0,
+1.5]` in seconds, and one reply a line on stdout, `{"fault": null}` or
 what is wrong. The process ends when stdin does, so it never outlives the page.
 """
 
@@ -10,12 +11,14 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from backend.base.files import write_atomic
+from backend.dataset.clips import is_video, probe, read_frames
 from backend.dataset.images import open_image
 
 log = logging.getLogger(__name__)
@@ -35,21 +38,39 @@ def limit_memory(limit: int = LIMIT_BYTES) -> None:
         log.debug("no limit of memory here: %s", error)
 
 
-def make(path: Path, target: Path, px: int) -> None:
-    """Write a JPEG of `path` to `target`, its longer side at most `px`. OSError or ValueError when it can't be made."""
-    # Half again as much as is kept: a JPEG decoded smaller is still scaled down, never up.
-    picture = open_image(path, "grey", at_least=px + px // 2)
-    picture.thumbnail((px, px), Image.Resampling.LANCZOS)
+def make(path: Path, target: Path, px: int, times: Sequence[float] = (0.0,)) -> None:
+    """Write a JPEG of `path` to `target`, its longer side at most `px`. OSError or ValueError when it can't be made.
+
+    times: of a clip, the frames that are shown side by side as a strip, in ascending seconds after its first frame.
+    """
+    if is_video(path) or len(times) > 1:
+        facts = probe(path)
+        picture = _strip(list(read_frames(path, times, "grey", facts.slack)), (facts.width, facts.height), px)
+    else:
+        # Half again as much as is kept: a JPEG decoded smaller is still scaled down, never up.
+        picture = open_image(path, "grey", at_least=px + px // 2)
+        picture.thumbnail((px, px), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=_QUALITY)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, buffer.getvalue())
 
 
+def _strip(frames: Sequence[Image.Image], size: tuple[int, int], px: int) -> Image.Image:
+    """`frames` of a clip of `size` side by side, each with its longer side at most `px`."""
+    scale = min(1.0, px / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    strip = Image.new("RGB", (width * len(frames), height))
+    for number, frame in enumerate(frames):
+        strip.paste(frame.resize((width, height), Image.Resampling.LANCZOS), (number * width, 0))
+    return strip
+
+
 def reply_to(request: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request."""
     try:
-        make(Path(request["path"]), Path(request["to"]), int(request["px"]))
+        times = [float(time) for time in request.get("times", (0.0,))]
+        make(Path(request["path"]), Path(request["to"]), int(request["px"]), times)
     except (OSError, ValueError, MemoryError) as error:
         return {"fault": str(error) or type(error).__name__}
     return {"fault": None}

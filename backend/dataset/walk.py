@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend.config.endings import CLIPS
 from backend.dataset.images import EXTENSIONS, UNREAD_EXTENSIONS
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,9 @@ _NAMED = re.compile(r"(\d+)_(.+)")
 class Walk:
     """Files below one folder, in a fixed order (by name, folder by folder).
 
-    pictures: paths by the folder they lie in. texts: every other file's full name, to look captions up in. unread:
-    pictures of a kind that can't be read. special: pipes, sockets and devices, which are never opened. ignored,
-    other: counts by reason and by ending. closed: folders that could not be listed.
+    pictures: paths by the folder they lie in, with clips where they are wanted. texts: every other file's full name, to
+    look captions up in. unread: pictures of a kind that can't be read. special: pipes, sockets and devices, which are
+    never opened. ignored, other: counts by reason and by ending. closed: folders that could not be listed.
     """
 
     pictures: dict[Path, list[Path]] = field(default_factory=dict)
@@ -37,8 +38,8 @@ class Walk:
     closed: list[Path] = field(default_factory=list)
 
 
-def walk(root: Path) -> Walk:
-    """All files below `root`; links to folders are followed, loops of links are not."""
+def walk(root: Path, clips: bool = False) -> Walk:
+    """All files below `root`; links to folders are followed, loops of links are not. clips: are among the pictures."""
     found = Walk()
     seen: set[str] = set()
     folders = [root]
@@ -60,7 +61,7 @@ def walk(root: Path) -> Walk:
         folders += [Path(entry.path) for entry in reversed(inner)]
         for entry in entries:
             if not _is_folder(entry):
-                _sort(entry, folder, found)
+                _sort(entry, folder, found, EXTENSIONS | CLIPS if clips else EXTENSIONS)
     return found
 
 
@@ -92,7 +93,7 @@ def _skip(name: str, found: Walk) -> bool:
     return False
 
 
-def _sort(entry: os.DirEntry[str], folder: Path, found: Walk) -> None:
+def _sort(entry: os.DirEntry[str], folder: Path, found: Walk, endings: frozenset[str]) -> None:
     name = entry.name
     if name.startswith("._"):
         found.ignored["macOS shadow files (._*)"] += 1
@@ -102,7 +103,7 @@ def _sort(entry: os.DirEntry[str], folder: Path, found: Walk) -> None:
         found.special.append(Path(entry.path))
     else:
         ending = os.path.splitext(name)[1].lower()
-        if ending in EXTENSIONS:
+        if ending in endings:
             found.pictures.setdefault(folder, []).append(Path(entry.path))
         elif ending in UNREAD_EXTENSIONS:
             found.unread.append(Path(entry.path))

@@ -42,6 +42,11 @@ TEXT_OPTIONS = frozenset({"train_text_encoder", "text_encoder_lr", "loraplus_tex
 CONVOLUTION_OPTIONS = frozenset({"conv_dim", "conv_alpha"})
 """Settings of families with convolutions that can have a LoRA."""
 
+VIDEO_OPTIONS = frozenset(
+    {"target_frames", "frame_extraction", "frame_stride", "frame_sample", "max_frames", "target_fps", "source_fps"}
+)
+"""Settings of every family that is trained on clips (`FamilyFacts.video`), which need not name them."""
+
 PictureTokens = Callable[[int, int], int]
 """Width and height in px of a control picture as it is read -> tokens that the text encoder makes of it."""
 
@@ -201,6 +206,11 @@ class FamilyFacts(ABC):
     diffusers_layers: tuple[str, ...] | None = None
     kohya_native: bool = True
     lora_also: Layout | None = None
+
+    @property
+    def own_options(self) -> frozenset[str]:
+        """Settings that not every family has, and this one does: `options`, and those of clips where it has them."""
+        return self.options | (frozenset() if self.video is None else VIDEO_OPTIONS)
 
     @classmethod
     def based_on(cls, other: FamilyFacts, **changes: Any) -> Self:

@@ -12,7 +12,7 @@ from backend.families.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.families.sd3.facts import FACTS as SD3
 from backend.families.sd15.facts import FACTS as SD15
 from backend.families.sdxl.facts import FACTS as SDXL
-from backend.families.spec import FamilyFacts
+from backend.families.spec import VIDEO_OPTIONS, FamilyFacts
 from backend.families.wan.facts import FACTS as WAN
 
 _ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN, HUNYUAN_VIDEO)
@@ -39,7 +39,8 @@ def lacking(name: str) -> frozenset[str]:
     """Settings, by their names, that other families have and the family `name` lacks; none for an unknown family."""
     if name not in FAMILIES:
         return frozenset()
-    return frozenset().union(*(facts.options for facts in FAMILIES.values())) - FAMILIES[name].options
+    every = VIDEO_OPTIONS.union(*(facts.own_options for facts in FAMILIES.values()))
+    return every - FAMILIES[name].own_options
 
 
 def family_of_denoiser(class_name: str) -> FamilyFacts:

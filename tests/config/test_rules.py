@@ -11,6 +11,8 @@ from backend.config.load import ready
 from backend.config.rules.check import RULES, check
 from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
+from backend.families.table import lacking
+from tests.tiny.clips import add_family
 from tests.tiny.rule_rows import BROKEN, FOLDERS, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, WITHOUT_PACKAGES, Values
 
 
@@ -50,6 +52,23 @@ DIFFUSION_ONLY: dict[str, Any] = {
     "optimizer.text_encoder_lr": 1e-5,
     **TEXT_RATIO,
 }
+CLIPS_ONLY: dict[str, Any] = {
+    "video.target_frames": [33],
+    "video.frame_extraction": "chunk",
+    "video.frame_stride": 4,
+    "video.frame_sample": 4,
+    "video.max_frames": 81,
+    "video.target_fps": 16.0,
+    "video.source_fps": 30.0,
+}
+# of a family of clips: (values, where the problem is shown, what it says)
+CLIP_ROWS: list[tuple[Values, str, str]] = [
+    ({"video.frame_stride": 4}, "video.frame_stride", "only slide"),
+    ({"video.frame_sample": 4}, "video.frame_sample", "only uniform"),
+    ({"video.max_frames": 81}, "video.max_frames", "only full"),
+    ({"video.frame_extraction": "full", "video.target_frames": [33]}, "video.target_frames", "takes each video whole"),
+    ({"video.target_frames": [33, 33]}, "video.target_frames", "twice"),
+]
 LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]
 LACKED += [({path: value}, path) for path, value in DIFFUSION_ONLY.items()]
 
@@ -60,6 +79,24 @@ def test_a_setting_that_the_family_lacks_is_a_warning_by_name(values: Values, pa
     assert any("does not have it" in problem.text and problem.severity == "warning" for problem in said)
     other = {"model.family": "flux"} if "model.family" in values else SDXL
     assert not any("does not have it" in p.text for p in check(with_values(Config(), {**values, **other})))
+
+
+@pytest.mark.parametrize("path", CLIPS_ONLY)
+def test_settings_of_clips_are_a_warning_for_a_family_of_pictures(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {path: CLIPS_ONLY[path]}
+    said = [problem for problem in check(with_values(Config(), values)) if "does not have it" in problem.text]
+    assert [(problem.path, problem.severity) for problem in said] == [(path, "warning")]
+    add_family(monkeypatch)
+    clips = {**values, "model.family": "clips"}
+    assert not any("does not have it" in problem.text for problem in check(with_values(Config(), clips)))
+    assert path.partition(".")[2] in lacking("flux") and path.partition(".")[2] not in lacking("clips")
+
+
+@pytest.mark.parametrize(("values", "path", "word"), CLIP_ROWS, ids=str)
+def test_rules_of_clips(values: Values, path: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_family(monkeypatch)
+    (problem,) = check(with_values(Config(), {"model.family": "clips", **values}))
+    assert problem.path == path and word in problem.text, problem.sentence()
 
 
 @pytest.mark.parametrize("values", KEPT, ids=str)
@@ -101,7 +138,7 @@ def test_packages_that_are_installed_or_not_asked_for_are_no_problem() -> None:
 def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
     fired = {
         id(rule)
-        for values, *_ in (*BROKEN, *LACKED, *WITHOUT_PACKAGES)
+        for values, *_ in (*BROKEN, *LACKED, *WITHOUT_PACKAGES, *CLIP_ROWS, *(({p: v},) for p, v in CLIPS_ONLY.items()))
         for rule in RULES
         if rule.problems(with_values(Config(), values))
     }

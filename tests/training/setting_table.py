@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
+from backend.families.spec import VIDEO_OPTIONS
 from tests.training.setting_effects import (
     World,
     attended,
@@ -211,6 +212,7 @@ SEEN: tuple[Seen, ...] = (
 
 _PARTS = "models/test_single_files.py::test_what_a_single_file_lacks_is_asked_for_by_its_setting"
 _SD3 = "models/sd3/test_parts.py::test_captions_are_what_the_pipeline_tells_its_denoiser"
+_CLIPS = "dataset/test_clips.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
 _MERGED = "lora/test_base_weights.py::test_a_run_over_a_merged_base"
 
@@ -229,6 +231,7 @@ PROVEN: dict[str, str] = {
     "model.zero_cond_t": "models/qwen_image/test_edit_plus.py"
     "::test_which_of_the_two_it_is_comes_from_folder_file_or_setting",
     "dataset.folders": "dataset/test_dataset.py::test_folders_repeats_and_settings_of_problems",
+    **{f"video.{name}": _CLIPS for name in VIDEO_OPTIONS},
     "dataset.control_resolution": "models/qwen_image/test_edit_plus.py"
     "::test_the_plan_counts_the_tokens_of_every_control_picture",
     "dataset.max_token_length": "models/sdxl/test_text_training.py"

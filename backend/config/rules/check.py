@@ -21,6 +21,7 @@ from backend.config.rules.rule import Rule, When
 from backend.config.rules.sampling import SAMPLING_RULES
 from backend.config.rules.saving import SAVING_RULES
 from backend.config.rules.training import TRAINING_RULES
+from backend.config.rules.video import VIDEO_RULES
 from backend.config.schema import Config, by_path
 
 _ORDER = list(by_path())
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = tuple(
         (
             *MODEL_RULES,
             *DATASET_RULES,
+            *VIDEO_RULES,
             *NETWORK_RULES,
             *OPTIMIZER_RULES,
             *TRAINING_RULES,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from backend.config.rules.rule import Rule
 from backend.config.schema import by_path
+from backend.families.spec import VIDEO_OPTIONS
 from backend.families.table import FAMILIES
 
-_OPTIONS = [row.options for row in FAMILIES.values()]
+_OPTIONS = [row.own_options for row in FAMILIES.values()]
 # Settings that some families have and others lack.
-_FAMILY_OPTIONS = frozenset().union(*_OPTIONS) - frozenset.intersection(*_OPTIONS)
+_FAMILY_OPTIONS = VIDEO_OPTIONS.union(*_OPTIONS) - frozenset.intersection(*_OPTIONS)
 
 
 def family_option(path: str) -> Rule:
     """A warning when a setting that only some families have was changed for one that lacks it."""
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
-    having = [row for row in FAMILIES.values() if name in row.options]
+    having = [row for row in FAMILIES.values() if name in row.own_options]
+    whom = ", ".join(facts.title for facts in having) or "models that make clips"
     return Rule(
         (path, "model.family"),
-        lambda value, family: value != default and FAMILIES[family] not in having,
+        lambda value, family: value != default and name not in FAMILIES[family].own_options,
         f"{name} has no effect: the family {{family}} does not have it",
-        f"Remove {name}; it is for {', '.join(facts.title for facts in having)}",
+        f"Remove {name}; it is for {whom}",
         "warning",
     )
 

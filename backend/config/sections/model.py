@@ -16,7 +16,7 @@ FAMILIES = tuple(table.FAMILIES)
 class ModelSection(Section):
     """The base model and how it is loaded."""
 
-    family: Annotated[str, AfterValidator(one_of(FAMILIES))] = setting(
+    family: Annotated[str, AfterValidator(one_of(table.FAMILIES))] = setting(
         "flux",
         choices=FAMILIES,
         label="Model family",

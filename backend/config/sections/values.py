@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -26,8 +26,8 @@ def refuse(text: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{text}", {"text": text, "remedy": remedy})
 
 
-def one_of(names: tuple[str, ...]) -> Callable[[str], str]:
-    """Accept these names only; for choices that a table elsewhere makes."""
+def one_of(names: Collection[str]) -> Callable[[str], str]:
+    """Accept these names only; for choices that a table elsewhere makes, as it is when they are asked for."""
 
     def check(value: str) -> str:
         if value not in names:

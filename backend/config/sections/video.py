@@ -1,0 +1,86 @@
+"""Declares [video]: which frames of a clip are trained on, of families that make clips."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from backend.config.declare import Section, setting
+
+FrameExtraction = Literal["head", "chunk", "slide", "uniform", "full"]
+
+_Frames = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class VideoSection(Section):
+    """Which frames of each clip are trained on. Pictures are clips of one frame, and need none of this."""
+
+    target_frames: list[_Frames] = setting(
+        list,
+        unit="frames",
+        label="Clip lengths",
+        help="How many frames a training clip has. With several lengths each video gives clips of every length that "
+        "fits into it. Wan and HunyuanVideo take lengths of 4n+1 (1, 5, 9, ... 49, 81); others are rounded down. "
+        "Empty: the model's own length, 81 for Wan. Memory and time grow with the length. 33 is often enough to "
+        "learn a character or a style.",
+        aliases=("num_frames", "video_length", "clip_length", "frames_per_clip", "frame_buckets"),
+    )
+    frame_extraction: FrameExtraction = setting(
+        "head",
+        label="Frame extraction",
+        help="Which part of a video is used. head: its beginning. chunk: one piece after the other, to the end. slide: "
+        "pieces that overlap, one every frame stride. uniform: some pieces spread evenly. full: all of it as one "
+        "clip, up to the maximum. The scan lists how many seconds of each video are used and left out.",
+        aliases=("video_clip_mode", "frame_extraction_method", "clip_mode", "extraction"),
+    )
+    frame_stride: int = setting(
+        1,
+        ge=1,
+        le=10_000,
+        unit="frames",
+        label="Frame stride",
+        help="For slide: frames from the start of one piece to the start of the next one. A small stride gives many "
+        "nearly equal clips.",
+        aliases=("stride", "window_stride"),
+    )
+    frame_sample: int = setting(
+        1,
+        ge=1,
+        le=1000,
+        unit="clips",
+        label="Frame sample",
+        help="For uniform: how many pieces are taken from each video for each length.",
+        aliases=("clips_per_video", "num_samples_per_video"),
+    )
+    max_frames: int = setting(
+        129,
+        ge=1,
+        le=10_000,
+        unit="frames",
+        label="Maximum frames",
+        help="For full: the longest clip. What a video has beyond it is left out, and listed.",
+        aliases=("max_num_frames", "max_clip_frames"),
+    )
+    target_fps: float | None = setting(
+        None,
+        gt=0,
+        le=240,
+        unit="fps",
+        label="Target frame rate",
+        help="Frames a second that are taken from each video, by their time stamps, so that motion keeps its speed. "
+        "Empty: the rate that the model was trained at: 16 for Wan, 24 for HunyuanVideo, 30 for FramePack.",
+        aliases=("fps", "frame_rate", "framerate", "video_fps"),
+        advanced=True,
+    )
+    source_fps: float | None = setting(
+        None,
+        gt=0,
+        le=1000,
+        unit="fps",
+        label="Source frame rate",
+        help="Only for files that state a wrong rate: their frames are then taken for so many a second. Empty: the "
+        "rate of each file is read from it, and files of different rates can be mixed.",
+        aliases=("input_fps", "original_fps"),
+        advanced=True,
+    )
