@@ -8,12 +8,12 @@ from typing import Any
 
 from backend.config import toml_io
 from backend.config.schema import Config
-from backend.dataset.items import DatasetScan, Item
+from backend.dataset.items import ClipReport, DatasetScan, Item
 from backend.dataset.scan import most_controls
 from backend.families.table import FAMILIES
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import RunWork, work_of
-from gui import messages, plans, plots
+from gui import clip_strips, messages, plans, plots
 from gui.jobs import Job
 from gui.thumbnails import Thumbnails
 
@@ -45,6 +45,7 @@ class PageScan:
         self.result: dict[str, Any] | None = None
         self._written: dict[Path, Item] = {}  # images whose captions were edited since
         self._trained = 0  # the first so many items are trained on; the rest are for validation
+        self._clips: dict[Path, ClipReport] = {}
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
         self._scan: DatasetScan | None = None
@@ -161,6 +162,7 @@ class PageScan:
                     "height": item.height,
                     "bucket": self._buckets.get(item.key, ""),
                     "validation": first + offset >= self._trained,
+                    "clip": self._clip_facts(item),
                 }
                 for offset, item in enumerate(self.items[first : first + PAGE])
             ],
@@ -172,15 +174,33 @@ class PageScan:
             return None
         return self._thumbnails.of(self.items[index])
 
+    def strip(self, index: int) -> bytes | None:
+        """Frames of one clip of this scan, side by side as a JPEG, or None."""
+        item = self.items[index] if 0 <= index < len(self.items) else None
+        clip = None if item is None else self._clips.get(item.path)
+        if item is None or item.window is None or clip is None:
+            return None
+        return self._thumbnails.strip(item, clip_strips.frame_times(clip.seconds, item.width, item.height))
+
+    def _clip_facts(self, item: Item) -> dict[str, Any] | None:
+        clip = None if item.window is None else self._clips.get(item.path)
+        return None if clip is None else clip_strips.clip_facts(clip)
+
     def _take(self, config: Config, scan: DatasetScan) -> None:
-        held_out = [item for folder in scan.validation.values() for item in folder.items]
-        every = [*scan.train.items, *held_out]
-        self.items, self._trained = [self._written.get(item.path, item) for item in every], len(scan.train.items)
+        trained = clip_strips.one_of_each_clip(scan.train.items)
+        held_out = [item for folder in scan.validation.values() for item in clip_strips.one_of_each_clip(folder.items)]
+        every = [*trained, *held_out]
+        self.items, self._trained = [self._written.get(item.path, item) for item in every], len(trained)
+        self._clips = {
+            Path(clip.path): clip for found in (scan.train, *scan.validation.values()) for clip in found.clips
+        }
         self._config, self._scan, self._work = config, scan, None
         problems = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
-            "images": len(scan.train.items),
-            "with_caption": sum(1 for item in scan.train.items if item.caption_path is not None),
+            "images": sum(1 for item in trained if item.window is None),
+            "clips": sum(1 for item in trained if item.window is not None),
+            "windows": sum(1 for item in scan.train.items if item.window is not None),
+            "with_caption": sum(1 for item in trained if item.caption_path is not None),
             "validation": len(held_out),
             "sizes": len({(item.width, item.height) for item in scan.train.items}),
             "ignored": sum(scan.train.ignored.values()),

@@ -189,8 +189,9 @@ def _of_family(name: str) -> dict[str, Any]:
     others = fields.part_settings() - parts.keys() if facts else frozenset()
     columns = [column.name for setting in settings() for column in setting.columns if column.name in lacks]
     if facts:
-        taken = 0 if facts.controls is None else facts.controls.most
-        columns += [*(() if taken else ("control_path",)), *CONTROL_IMAGES[taken:]]
+        columns += [] if facts.controls else ["control_path"]
+        columns += [] if facts.video else ["frames"]
+        columns += CONTROL_IMAGES[facts.sample_controls :]
     return {
         "lacking": [s.path for s in settings() if s.name in lacks or s.path in others],
         "lackingColumns": columns,

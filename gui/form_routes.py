@@ -33,6 +33,7 @@ from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
+_PICTURE = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
 _NO_DOCTOR = "Run  launcher.py doctor  in a terminal to see why."
 
 
@@ -150,8 +151,15 @@ class FormRoutes:
             thumbnail = self.scan.thumb(item) if scan == self.scan.job.number else None
             if thumbnail is None:
                 raise HTTPException(404, "There is no such image.")
-            headers = {"Cache-Control": "private, max-age=3600", "Content-Security-Policy": "default-src 'none'"}
-            return Response(thumbnail, media_type="image/jpeg", headers=headers)
+            return Response(thumbnail, media_type="image/jpeg", headers=_PICTURE)
+
+        @router.get("/strip")
+        def strip(item: Annotated[int, Query(ge=0)], scan: int) -> Response:
+            """Frames of a clip of the newest scan, side by side."""
+            frames = self.scan.strip(item) if scan == self.scan.job.number else None
+            if frames is None:
+                raise HTTPException(404, "There is no such clip.")
+            return Response(frames, media_type="image/jpeg", headers=_PICTURE)
 
     def _profile_route(self, router: APIRouter) -> None:
         @router.get("/profile")

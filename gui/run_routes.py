@@ -27,7 +27,7 @@ from backend.runs.folder import Run
 from backend.runs.logs import read_log
 from backend.runs.start_lock import one_start
 from gui import messages
-from gui.run_store import PICTURES, RunStore, list_paths
+from gui.run_store import SAMPLES, RunStore, list_paths
 from gui.run_view import RunView
 
 log = logging.getLogger(__name__)
@@ -120,11 +120,11 @@ def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
 def _files(router: APIRouter, places: RunStore) -> None:
     @router.get("/image")
     def image(run: Name, file: Name) -> Response:
-        """A sample picture of a run."""
+        """A sample of a run: a picture, or a clip, of which browsers ask for parts (Range) to seek in it."""
         path = places.sample(_or_refusal(lambda: places.run(run)), file)
         if path is None:
             raise HTTPException(404, "There is no such sample image.")
-        return FileResponse(path, media_type=PICTURES[path.suffix.lower()], headers=_KEEP)
+        return FileResponse(path, media_type=SAMPLES[path.suffix.lower()], headers=_KEEP)
 
     @router.get("/download")
     def download(run: Name, file: Name) -> Response:
@@ -220,7 +220,7 @@ def _brief(view: RunView) -> dict[str, Any]:
 def _shelf(view: RunView) -> dict[str, Any]:
     status = view.status()
     facts, _ = view.facts()
-    named = [sample["file"] for sample in facts["samples"]]
+    named = [file for sample in facts["samples"] if (file := sample["picture"])]
     shown = named if len(named) <= 8 else [*named[:2], *named[-6:]]
     started = status["started"]
     return {

@@ -17,7 +17,10 @@ from gui import run_bin
 
 log = logging.getLogger(__name__)
 
-PICTURES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+SAMPLES = {
+    ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".mp4": "video/mp4",
+}  # fmt: skip
+"""Kinds of sample files that a browser may have, by ending."""
 _ROOTS_KEPT = 20
 
 
@@ -70,8 +73,8 @@ class RunStore:
 
     @staticmethod
     def sample(run: Run, name: str) -> Path | None:
-        """A sample image of a run by its file name, or None: no other kind of file, and none outside."""
-        return _inside(run.samples_dir, name, PICTURES)
+        """A sample of a run by its file name, or None: no other kind of file, and none outside."""
+        return _inside(run.samples_dir, name, SAMPLES)
 
     @staticmethod
     def lora(run: Run, name: str) -> Path | None:

@@ -130,7 +130,13 @@ class RunView:
 
     def _samples(self) -> list[dict[str, Any]]:
         return [
-            {"file": s.path.name, "step": s.step, "prompt_index": s.prompt_index, "prompt": s.prompt}
+            {
+                "file": s.path.name,
+                "picture": s.picture and s.picture.name,
+                "step": s.step,
+                "prompt_index": s.prompt_index,
+                "prompt": s.prompt,
+            }
             for s in self.run.samples(self._facts.samples)[-MOST:]
         ]
 

@@ -9,15 +9,19 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from backend.base.paths import PROJECT_ROOT
+from backend.dataset.clips import VERSION as CLIP_LOADER
 from backend.dataset.images import VERSION as LOADER
 from backend.dataset.items import Item
 
 log = logging.getLogger(__name__)
 
 _PX = 300
+# Each of the frames in a clip's strip.
+_STRIP_PX = 160
 # An image that takes longer is given up; the process ends when it was idle for so long.
 _PATIENCE_S = 30.0
 _IDLE_S = 60.0
@@ -25,7 +29,7 @@ _MODULE = "backend.dataset.thumbnails"
 
 
 class Thumbnails:
-    """Small JPEGs in `folder`, by the images' content. Safe to use from several threads."""
+    """Small JPEGs in `folder`, by the files' content. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,15 +39,23 @@ class Thumbnails:
         self._without: set[Path] = set()  # images without a thumbnail are tried once
 
     def of(self, item: Item) -> bytes | None:
-        """A small JPEG of an image, or None when it can't be made."""
-        name = hashlib.sha256(f"{item.key} {LOADER}".encode()).hexdigest()[:32]
+        """A small JPEG of an image, or of a window's first frame; None when it can't be made."""
+        return self._made(item, _PX, [] if item.window is None else [item.window.start])
+
+    def strip(self, item: Item, times: Sequence[float]) -> bytes | None:
+        """Frames of a clip side by side, at `times` in seconds; None when they can't be read."""
+        return self._made(item, _STRIP_PX, times)
+
+    def _made(self, item: Item, px: int, times: Sequence[float]) -> bytes | None:
+        what = f"{item.key} {LOADER}" if not times else f"{item.key} {CLIP_LOADER} {px} {[*times]}"
+        name = hashlib.sha256(what.encode()).hexdigest()[:32]
         kept = self.folder / f"{name}.jpg"
         with contextlib.suppress(OSError):
             return kept.read_bytes()
         with self._lock:
             if kept in self._without:
                 return None
-            fault = None if kept.exists() else self._ask(item.path, kept)
+            fault = None if kept.exists() else self._ask(item.path, kept, px, times)
             if fault is not None:
                 log.info("No thumbnail of %s: %s", item.path, fault)
                 self._without.add(kept)
@@ -58,8 +70,8 @@ class Thumbnails:
         with self._lock:
             self._end()
 
-    def _ask(self, path: Path, kept: Path) -> str | None:
-        """What is wrong with an image; None when its thumbnail was made."""
+    def _ask(self, path: Path, kept: Path, px: int, times: Sequence[float]) -> str | None:
+        """What is wrong with a file; None when its thumbnail was made."""
         if self._leave is not None:
             self._leave.cancel()
         process = self._process
@@ -77,7 +89,8 @@ class Thumbnails:
         patience = threading.Timer(_PATIENCE_S, process.kill)
         patience.start()
         try:
-            process.stdin.write(json.dumps({"path": str(path), "to": str(kept), "px": _PX}) + "\n")
+            request = {"path": str(path), "to": str(kept), "px": px, **({"times": [*times]} if times else {})}
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())["fault"]
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-// Shows a run's samples, one row for each prompt.
+// Shows a run's samples, one row for each prompt: pictures, and clips that play.
 
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
@@ -6,8 +6,54 @@ import { address } from "./http.js";
 import { fillEmpty } from "./run_states.js";
 /** @import { RunStatus, Sample } from "./server" */
 
-// The address of a picture in a run's folder.
+// The address of a file among a run's samples.
 export const samplePicture = (run, file) => address("/image", { run, file });
+
+const isClip = (sample) => sample.file.endsWith(".mp4");
+const nameOf = (sample) => `${sample.prompt || "sample"}, step ${sample.step}`;
+const stepOf = (sample) => (sample.step === 0 ? "before training" : `step ${sample.step.toLocaleString("en")}`);
+
+// A clip asks for nothing before it is seen, and for its frames before it is played.
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting || !(target instanceof HTMLVideoElement)) continue;
+      target.poster = target.dataset.poster || "";
+      seen.unobserve(target);
+    }
+  },
+  { rootMargin: "300px" },
+);
+/**
+ * @param {string} run
+ * @param {Sample} sample
+ * @returns {HTMLVideoElement}
+ */
+const player = (run, sample) => {
+  const video = el("video", {
+    src: samplePicture(run, sample.file),
+    preload: "none",
+    loop: true,
+    controls: true,
+    playsinline: true,
+    disablepictureinpicture: true,
+    "aria-label": nameOf(sample),
+    "data-poster": sample.picture ? samplePicture(run, sample.picture) : null,
+  });
+  // The attribute would only count in a page's own text.
+  video.muted = true;
+  return video;
+};
+
+/**
+ * @typedef {object} SampleRow
+ * @property {HTMLElement} row
+ * @property {HTMLElement} strip
+ * @property {Sample[]} samples
+ * @property {Map<string, HTMLElement>} figures  by file
+ */
+/** @type {WeakMap<Element, { run: string, rows: Map<number, SampleRow> }>} */
+const drawn = new WeakMap();
 
 /**
  * @param {import("./run_frame.js").RunFrame} ui
@@ -27,59 +73,116 @@ export const drawSamples = (ui, list = [], status) => {
     if (!prompts.has(s.prompt_index)) prompts.set(s.prompt_index, []);
     prompts.get(s.prompt_index).push(s);
   }
-  fill(
-    ui.samples,
-    [...prompts.values()].map((ofPrompt) =>
-      el(
-        "div",
-        { class: "sample-row" },
-        el("p", { class: "prompt" }, ofPrompt[ofPrompt.length - 1].prompt || "(no prompt)"),
-        el(
-          "div",
-          { class: "strip" },
-          ofPrompt.map((s) =>
-            el(
-              "figure",
-              {},
-              el(
-                "button",
-                { class: "picture", onclick: () => lightbox(ofPrompt, s, status.name) },
-                el("img", {
-                  src: samplePicture(status.name, s.file),
-                  alt: `${s.prompt || "sample"}, step ${s.step}`,
-                  loading: "lazy",
-                }),
-              ),
-              el("figcaption", {}, s.step === 0 ? "before training" : `step ${s.step.toLocaleString("en")}`),
-            ),
-          ),
-        ),
-      ),
-    ),
-  );
-  ui.samples.querySelectorAll(".strip").forEach((strip) => (strip.scrollLeft = strip.scrollWidth));
+  let known = drawn.get(ui.samples);
+  const rowsHere = known ? [...known.rows.values()] : [];
+  if (!known || known.run !== status.name || !rowsHere.every(({ row }) => row.parentNode === ui.samples)) {
+    known = { run: status.name, rows: new Map() };
+    drawn.set(ui.samples, known);
+    fill(ui.samples);
+  }
+  for (const index of [...known.rows.keys()].filter((each) => !prompts.has(each))) {
+    known.rows.get(index).row.remove();
+    known.rows.delete(index);
+  }
+  for (const [index, samples] of prompts) {
+    if (!known.rows.has(index)) known.rows.set(index, newRow());
+    drawRow(known.rows.get(index), samples, status.name);
+  }
+  const order = [...prompts.keys()].map((index) => known.rows.get(index).row);
+  if (order.some((row, place) => ui.samples.children[place] !== row)) fill(ui.samples, order);
 };
 /**
- * @param {Sample[]} pictures
+ * @returns {SampleRow}
+ */
+const newRow = () => {
+  const strip = el("div", { class: "strip" });
+  return {
+    row: el("div", { class: "sample-row" }, el("p", { class: "prompt" }), strip),
+    strip,
+    samples: [],
+    figures: new Map(),
+  };
+};
+/**
+ * Adds what is new and leaves the rest alone: a clip that plays goes on.
+ *
+ * @param {SampleRow} known
+ * @param {Sample[]} samples
+ * @param {string} run
+ */
+const drawRow = (known, samples, run) => {
+  setText(known.row.querySelector(".prompt"), samples[samples.length - 1].prompt || "(no prompt)");
+  known.samples = samples;
+  const files = new Set(samples.map((s) => s.file));
+  for (const [file, node] of known.figures) {
+    if (files.has(file)) continue;
+    node.remove();
+    known.figures.delete(file);
+  }
+  let added = false;
+  samples.forEach((sample, place) => {
+    if (known.figures.has(sample.file)) return;
+    const made = figure(known, sample, run);
+    known.figures.set(sample.file, made);
+    known.strip.insertBefore(made, known.strip.children[place] || null);
+    added = true;
+  });
+  if (added) requestAnimationFrame(() => (known.strip.scrollLeft = known.strip.scrollWidth));
+};
+/**
+ * @param {SampleRow} known
+ * @param {Sample} sample
+ * @param {string} run
+ */
+const figure = (known, sample, run) => {
+  const enlarge = () => lightbox(known.samples, sample, run);
+  if (isClip(sample)) {
+    const video = player(run, sample);
+    seen.observe(video);
+    return el(
+      "figure",
+      { class: "clip" },
+      video,
+      el(
+        "figcaption",
+        {},
+        el("span", {}, stepOf(sample)),
+        el("button", { class: "link", onclick: enlarge, "aria-label": `Enlarge ${nameOf(sample)}` }, "Enlarge"),
+      ),
+    );
+  }
+  return el(
+    "figure",
+    {},
+    el(
+      "button",
+      { class: "picture", onclick: enlarge },
+      el("img", { src: samplePicture(run, sample.file), alt: nameOf(sample), loading: "lazy" }),
+    ),
+    el("figcaption", {}, stepOf(sample)),
+  );
+};
+/**
+ * @param {Sample[]} samples
  * @param {Sample} shown
  * @param {string} run
  */
-const lightbox = (pictures, shown, run) => {
-  let at = pictures.indexOf(shown);
-  const image = el("img", { alt: "" });
+const lightbox = (samples, shown, run) => {
+  let at = samples.findIndex((sample) => sample.file === shown.file);
+  const media = el("div", { class: "lightbox" });
   const caption = el("p", { class: "note" });
   const show = (index) => {
-    at = (index + pictures.length) % pictures.length;
-    image.src = samplePicture(run, pictures[at].file);
-    image.alt = pictures[at].prompt || "sample";
+    at = (index + samples.length) % samples.length;
+    const sample = samples[at];
+    fill(media, enlarged(run, sample));
     setText(
       caption,
-      `${pictures[at].step === 0 ? "Before training" : `Step ${pictures[at].step}`} · ${pictures[at].prompt || ""}`,
+      `${sample.step === 0 ? "Before training" : `Step ${sample.step}`} · ${sample.prompt || ""}`,
     );
   };
   const box = openDialog(
     "Sample",
-    el("div", { class: "lightbox" }, image),
+    media,
     caption,
     el(
       "div",
@@ -89,8 +192,27 @@ const lightbox = (pictures, shown, run) => {
     ),
   );
   box.classList.add("wide-dialog");
-  box.addEventListener("keydown", (e) =>
-    e.key === "ArrowLeft" ? show(at - 1) : e.key === "ArrowRight" ? show(at + 1) : null,
-  );
+  box.addEventListener("keydown", (e) => {
+    // In a clip these keys seek.
+    if (e.target instanceof HTMLVideoElement) return;
+    if (e.key === "ArrowLeft") show(at - 1);
+    else if (e.key === "ArrowRight") show(at + 1);
+  });
   show(at);
+};
+/**
+ * A picture as it is; a clip that plays at once, and its frames beside it.
+ *
+ * @param {string} run
+ * @param {Sample} sample
+ */
+const enlarged = (run, sample) => {
+  const still =
+    sample.picture && el("img", { src: samplePicture(run, sample.picture), alt: sample.prompt || "sample" });
+  if (!isClip(sample)) return still;
+  const video = player(run, sample);
+  video.autoplay = true;
+  if (!sample.picture) return video;
+  still.alt = `Frames of ${nameOf(sample)}`;
+  return el("div", { class: "clip-and-frames" }, video, still);
 };

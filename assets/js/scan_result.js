@@ -142,8 +142,14 @@ export const drawScan = (node, result) => {
     el(
       "div",
       { class: "stats" },
-      tile(c.images.toLocaleString("en"), c.images === 1 ? "image" : "images"),
-      tile(c.with_caption.toLocaleString("en"), "with caption", c.with_caption < c.images ? "warn" : "good"),
+      c.images || !c.clips ? tile(c.images.toLocaleString("en"), c.images === 1 ? "image" : "images") : null,
+      c.clips
+        ? [
+            tile(c.clips.toLocaleString("en"), c.clips === 1 ? "video" : "videos"),
+            tile(c.windows.toLocaleString("en"), c.windows === 1 ? "clip in it" : "clips in them"),
+          ]
+        : null,
+      tile(c.with_caption.toLocaleString("en"), "with caption", c.with_caption < c.images + c.clips ? "warn" : "good"),
       tile(c.validation.toLocaleString("en"), "for validation"),
       tile(c.sizes.toLocaleString("en"), c.sizes === 1 ? "image size" : "image sizes"),
       tile(c.ignored.toLocaleString("en"), "files ignored"),
@@ -155,7 +161,7 @@ export const drawScan = (node, result) => {
     problemList(result.problems),
     result.histogram ? el("div", { class: "plot-box", id: "histogram" }) : null,
     fileLists(result.lists),
-    c.images + c.validation ? el("h2", {}, "Images") : null,
+    c.images + c.clips + c.validation ? el("h2", {}, c.clips ? "Videos and images" : "Images") : null,
     el("div", { class: "thumbs", id: "thumbs" }),
     el("div", { class: "pager" }),
   );

@@ -202,6 +202,8 @@ export interface RunFile {
 }
 export interface Sample {
   file: string;
+  // What shows without a player: the file itself, or of a clip its frames.
+  picture: string | null;
   step: number;
   prompt_index: number;
   prompt: string;
@@ -246,6 +248,9 @@ export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | 
 export interface ScanResult {
   counts: {
     images: number;
+    // Clips that are trained on, and the windows that are taken of them.
+    clips: number;
+    windows: number;
     with_caption: number;
     validation: number;
     sizes: number;
@@ -261,6 +266,17 @@ export interface ScanResult {
   lines: string[];
   lists: { title: string; items: { name: string; note: string }[] }[];
   histogram: string;
+}
+// Times are in seconds after a clip's first frame.
+export interface ScannedClip {
+  seconds: number;
+  rate: number;
+  taken_rate: number;
+  used: number;
+  lengths: number[];
+  count: number;
+  windows: { start: number; end: number; frames: number }[];
+  dropped: { start: number; end: number }[];
 }
 export interface ShapeMode {
   name: string;
@@ -367,6 +383,7 @@ export interface Answers {
       height: number;
       bucket: string | null;
       validation: boolean;
+      clip: ScannedClip | null;
     }[];
   };
   "/scan/caption": {

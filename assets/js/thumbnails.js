@@ -1,6 +1,7 @@
-// Shows the images of a scan, a page at a time.
+// Shows the images and clips of a scan, a page at a time.
 
 import { openCaption } from "./caption_dialog.js";
+import { clipSentence, clipStrip } from "./clip_strip.js";
 import { el, fill } from "./dom.js";
 import { address, getJson } from "./http.js";
 import { showError } from "./toasts.js";
@@ -38,28 +39,31 @@ const loadPage = async () => {
     answer.items.map((item) =>
       el(
         "figure",
-        { class: "thumb" },
+        { class: item.clip ? "thumb clip" : "thumb" },
         el(
           "button",
           {
             class: "picture",
-            title: "Show this image and edit its caption",
+            title: item.clip ? "Edit the caption of this video" : "Show this image and edit its caption",
             "aria-label": `Caption of ${item.name}`,
             onclick: () => openCaption(answer.scan, item.index, showCaption),
           },
-          el("img", {
-            src: address("/thumb", { scan: answer.scan, item: item.index }),
-            alt: "",
-            loading: "lazy",
-            width: item.width,
-            height: item.height,
-          }),
+          item.clip
+            ? clipStrip(answer.scan, item.index, item.clip)
+            : el("img", {
+                src: address("/thumb", { scan: answer.scan, item: item.index }),
+                alt: "",
+                loading: "lazy",
+                width: item.width,
+                height: item.height,
+              }),
         ),
         el(
           "figcaption",
           {},
           captionLine(item.index, item.caption),
           el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`),
+          item.clip ? el("span", { class: "note" }, clipSentence(item.clip)) : null,
           el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`),
         ),
       ),

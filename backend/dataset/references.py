@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import Bucket, Fit, fit_to
 from backend.dataset.items import Item
-from backend.families.spec import Controls, FamilyFacts, Geometry
+from backend.families.spec import Controls, FamilyFacts, Geometry, VideoRule
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -29,17 +29,20 @@ Size = tuple[int, int]
 class References:
     """The control pictures of a run: the family's `rule`, with the run's own area where one is set.
 
-    In the methods `result` is the size of the picture that is made from them; read: as the text encoder reads them.
+    video: how the family makes clips; where one starts from a picture, it is in the clip's own tokens. In the methods
+    `result` is the size of the picture that is made from them; read: as the text encoder reads them.
     """
 
     rule: Controls
     geometry: Geometry
+    video: VideoRule | None = None
 
     @classmethod
     def of(cls, cfg: Config, facts: FamilyFacts, geometry: Geometry) -> References:
         """Those of a run of `cfg` with a model of the family."""
         rule, area = facts.controls or Controls(), cfg.dataset.control_resolution
-        return cls(rule if area is None or rule.area is None else replace(rule, area=area), geometry)
+        rule = rule if area is None or rule.area is None else replace(rule, area=area)
+        return cls(rule, geometry, facts.video)
 
     def sizes(self, controls: Sequence[Size], result: Size, *, read: bool = False) -> list[Size]:
         """Sizes that control pictures of sizes `controls` come to."""
@@ -61,6 +64,8 @@ class References:
 
     def tokens(self, controls: Sequence[Size], result: Size) -> int:
         """Image tokens of control pictures of sizes `controls`, all together."""
+        if self.video is not None:
+            return 0
         return sum(self.geometry.image_tokens(*size) for size in self.sizes(controls, result))
 
 

@@ -25,6 +25,7 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run, Sample
 from backend.runs.metrics import MetricsReader
+from backend.runs.samples import is_clip, sheet_of
 
 _AMBER = "yellow"
 _GAP = 16
@@ -69,7 +70,7 @@ class Compiling:
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt's first and last sample: two different images."""
+    """A prompt's first and last sample: two different images or clips."""
 
     prompt: str
     before: Path
@@ -145,7 +146,10 @@ def loss_table(changes: Sequence[Change]) -> Table:
 
 
 def draw_before_after(outcome: Outcome, path: Path) -> Path | None:
-    """Write a PNG with each prompt's first and last sample side by side; None when no prompt has two."""
+    """Write a PNG with each prompt's first and last sample side by side; None when no prompt has two.
+
+    Of a clip, some of its frames.
+    """
     if not outcome.samples:
         return None
     rows = [(pair.prompt, _open(pair.before), _open(pair.after)) for pair in outcome.samples]
@@ -173,7 +177,7 @@ def draw_before_after(outcome: Outcome, path: Path) -> Path | None:
 
 
 def _open(path: Path) -> Image.Image:
-    with Image.open(path) as picture:
+    with Image.open(sheet_of(path) if is_clip(path) else path) as picture:
         return picture.convert("RGB")
 
 
@@ -208,7 +212,7 @@ def _compiling(events: Sequence[Event], run: Run) -> Compiling:
 def _pairs(samples: Iterable[Sample]) -> tuple[Pair, ...]:
     drawn: dict[int, list[Sample]] = {}
     for sample in samples:
-        if sample.step is not None and sample.prompt_index is not None:
+        if sample.step is not None and sample.prompt_index is not None and sample.picture is not None:
             drawn.setdefault(sample.prompt_index, []).append(sample)
     return tuple(
         Pair(same[0].prompt or "", same[0].path, same[-1].path) for _, same in sorted(drawn.items()) if len(same) > 1

@@ -264,6 +264,19 @@ class FamilyFacts(ABC):
                 return part
         raise KeyError(f"{self.title} has no part {name!r}")
 
+    def needs_control(self, *, sample: bool) -> bool:
+        """Whether a row can't do without a control picture; of training, or of a sample."""
+        if sample and self.video is not None and self.video.starts:
+            return True
+        return self.controls is not None and self.controls.needed
+
+    @property
+    def sample_controls(self) -> int:
+        """Control pictures that a sample may have; of a family that makes clips from a picture, that one."""
+        if self.video is not None and self.video.starts:
+            return 1
+        return 0 if self.controls is None else self.controls.most
+
     @property
     def denoiser(self) -> Part:
         """The part that is trained."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.importers import tables
-from backend.importers.common_reasons import NO_VIDEOS
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
@@ -17,12 +16,12 @@ _FLAG = re.compile(r"\s--(?=[A-Za-z]{1,4}(\s|$))")
 # Flag -> our column. --l is the scale of classifier-free guidance, --g the one that the model receives.
 COLUMNS = {
     "w": "width", "h": "height", "d": "seed", "s": "steps", "l": "true_cfg_scale", "g": "guidance_scale",
-    "n": "negative_prompt", "ci": "control_image",
+    "n": "negative_prompt", "ci": "control_image", "i": "control_image", "f": "frames",
 }  # fmt: skip
 _WHY = {
     "ss": "samples use the Euler sampler", "fs": "samples use the model's own shift",
-    "f": NO_VIDEOS, "i": "starting from an image is not supported",
-    "cn": "ControlNets are not supported", "ei": NO_VIDEOS, "of": NO_VIDEOS,
+    "cn": "ControlNets are not supported", "ei": "a video can start from an image, but not end with one",
+    "of": "FramePack's one-frame mode is not supported",
     "ctr": "guidance is used in every step", "rcfg": "guidance is not normalized",
 }  # fmt: skip
 _TEXTS = ("negative_prompt", "control_image")

@@ -66,7 +66,10 @@ class SampleDecoder:
                     torch.cuda.empty_cache()
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w); asked for inside of `on_device`."""
+        """Pixels (3, H, W) float32 on the CPU of a latent (C, h, w), (3, F, H, W) of a clip's (C, f, h, w).
+
+        Asked for inside of `on_device`.
+        """
         if self.tiled:
             tile(self._vae.vae)
         done = self._tried(latent, alone=False)

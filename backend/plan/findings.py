@@ -10,7 +10,7 @@ from backend.config.family_defaults import ShapeMode
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.dataset.buckets import BucketTable, bucket_table, tokens_of, whole_step
 from backend.dataset.items import DatasetScan, Finding, Item, count_of, name_files
-from backend.plan.mode_plan import fitting_size, prompt_tokens, sampling_is_on
+from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -281,10 +281,15 @@ def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
         setting = f"sampling.prompts[{index}].width"
         size = fitting_size(prompt.width, prompt.height, plan.geometry)
         tokens = prompt_tokens(prompt, plan.references)
-        name = f"Sample {index + 1} ({size[0]}x{size[1]}, {tokens} tokens)"
+        frames = fitting_frames(prompt.frames, plan.geometry, plan.references.video)
+        length = "" if frames == 1 else f", {frames} frames"
+        name = f"Sample {index + 1} ({size[0]}x{size[1]}{length}, {tokens} tokens)"
         if size != (prompt.width, prompt.height):
             text = f"{name} is made at that size: {prompt.width}x{prompt.height} is not a whole number of tokens"
             yield Finding("sample_size", "note", text, "", (), setting)
+        if plan.references.video is not None and prompt.frames not in (None, frames):
+            text = f"{name} is made with {count_of(frames, 'frame')}: {prompt.frames} is no length of this model's"
+            yield Finding("sample_size", "note", text, "", (), f"sampling.prompts[{index}].frames")
         if not cfg.compile.compile or not counts:
             continue
         if plan.mode == "static" and tokens > max(counts):

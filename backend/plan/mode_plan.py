@@ -13,7 +13,7 @@ from backend.dataset.captions import is_dropped
 from backend.dataset.controls import sample_sizes
 from backend.dataset.items import DatasetScan, Item
 from backend.dataset.references import References, Size, sizes_of
-from backend.families.spec import FamilyFacts, Geometry
+from backend.families.spec import FamilyFacts, Geometry, VideoRule
 from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
 from backend.plan.steps import StepPlan, plan_steps
@@ -32,6 +32,11 @@ def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]
     """The size in px that the model can draw: the asked one rounded down to whole tokens, at least one."""
     unit = geometry.pixels_per_token
     return max(unit, width // unit * unit), max(unit, height // unit * unit)
+
+
+def fitting_frames(frames: int | None, geometry: Geometry, video: VideoRule | None) -> int:
+    """Frames of a sample that asks for `frames`, rounded down to what the family makes; None takes its usual length."""
+    return 1 if video is None else geometry.whole_frames(frames or video.frames)
 
 
 def sampling_is_on(cfg: Config) -> bool:
@@ -152,7 +157,8 @@ def _static_count(cfg: Config, references: References, tokens: Sequence[int]) ->
 def prompt_tokens(prompt: SamplePrompt, references: References) -> int:
     """Image tokens of a sample, those of its control pictures included."""
     size = fitting_size(prompt.width, prompt.height, references.geometry)
-    return references.geometry.image_tokens(*size) + references.tokens(sample_sizes(prompt), size)
+    frames = fitting_frames(prompt.frames, references.geometry, references.video)
+    return references.geometry.image_tokens(*size, frames) + references.tokens(sample_sizes(prompt), size)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from backend.runs.liveness import is_alive, is_being_started, is_fresh, is_here,
 from backend.runs.paths import CONFIG, EVENTS, RECORD, RunPaths
 from backend.runs.process import MARKER, START, ProcessId
 from backend.runs.record import FINAL, FinalState
+from backend.runs.samples import Sample, is_clip, is_sample, sheet_of
 from backend.runs.state_folder import newest_state
 from backend.runs.status import RunStatus
 from backend.runs.status_reader import StatusReader
@@ -38,22 +39,9 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
 
 FileEvent = TypeVar("FileEvent", SampleEvent, CheckpointEvent)
-_PICTURES = {".png", ".jpg", ".jpeg", ".webp"}
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³])(\.|$)", re.IGNORECASE)
 # Folder names end at 255 bytes; the time and a number follow.
 _LONGEST_NAME = 120
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One picture drawn during training; of a file that no event names only path and time are known."""
-
-    path: Path
-    step: int | None
-    prompt_index: int | None
-    prompt: str | None
-    t: float
-    """The file's time in unix seconds."""
 
 
 @dataclass(frozen=True)
@@ -252,13 +240,9 @@ class Run(RunPaths):
         return StatusReader(self).read()
 
     def samples(self, events: Mapping[str, SampleEvent] | None = None) -> list[Sample]:
-        """The sample pictures that exist, in the order they were drawn. events: theirs by file name, where known."""
+        """The samples that exist, in the order they were drawn. events: theirs by file name, where known."""
         events = self._by_file(SampleEvent) if events is None else events
-        samples = [
-            _sample(path, events.get(path.name))
-            for path in _files(self.samples_dir)
-            if path.suffix.lower() in _PICTURES
-        ]
+        samples = [_sample(path, events.get(path.name)) for path in _files(self.samples_dir) if is_sample(path)]
         return sorted(samples, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
 
     def checkpoints(self, events: Mapping[str, CheckpointEvent] | None = None) -> list[Checkpoint]:
@@ -347,9 +331,10 @@ def safe_name(name: str) -> str:
 
 
 def _sample(path: Path, event: SampleEvent | None) -> Sample:
+    sheet = sheet_of(path) if is_clip(path) and sheet_of(path).is_file() else None
     if event is None:
-        return Sample(path, None, None, None, _time(path))
-    return Sample(path, event.step, event.prompt_index, event.prompt, _time(path))
+        return Sample(path, None, None, None, _time(path), sheet)
+    return Sample(path, event.step, event.prompt_index, event.prompt, _time(path), sheet)
 
 
 def _created(run: Run) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from accelerate import Accelerator
@@ -14,6 +14,7 @@ from backend.base.paths import resolve
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
 from backend.families.files.hashes import ModelHashes
+from backend.families.spec import VideoRule
 from backend.latents.loader import Loader
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
@@ -211,8 +212,15 @@ def _sampler(
         device=inputs.device,
         conditioning=conditioning,
         guide=inputs.code.guided,
+        video=_video_rule(inputs),
         drawn_until=resumed_at,
     )
+
+
+def _video_rule(inputs: Inputs) -> VideoRule | None:
+    """How samples are made into clips: at the rate that the run's own clips are taken at."""
+    rule, rate = inputs.family.video, inputs.cfg.video.target_fps
+    return rule if rule is None or rate is None else replace(rule, rate=rate)
 
 
 def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:

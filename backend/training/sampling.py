@@ -1,4 +1,4 @@
-"""Draws sample pictures during training: the prompts of the settings, with the LoRA as it is."""
+"""Draws sample pictures and clips during training: the prompts of the settings, with the LoRA as it is."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from torch import Tensor
 from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
-from backend.families.spec import Geometry
+from backend.families.spec import Geometry, VideoRule
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
 from backend.objectives import flow
 from backend.objectives.base import Steps
-from backend.plan.mode_plan import fitting_size
+from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import SampleEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.runs.phase_progress import PhaseProgress
+from backend.runs.samples import is_clip, sheet_of
 from backend.training.requests import Requests
+from backend.training.sample_clips import frames_of, read_comment, write_clip
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +70,18 @@ def draw_latent(
     device: torch.device,
     check: Callable[[], None] = lambda: None,
     guide: Guide = guided,
+    frames: int = 1,
 ) -> Tensor:
-    """The finished latent (C, h, w) float32 of `prompt`, by the sampler of the family's objective.
+    """The finished latent (C, h, w), or (C, f, h, w), float32 of `prompt`, by the sampler of the family's objective.
 
     The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
     tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
+    frames: of a clip, a length that the family has.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
     source = torch.Generator("cpu").manual_seed(prompt.seed)
-    steps = sampler(prompt.steps, geometry.image_tokens(width, height))
-    x = steps.start(flow.noise(geometry.latent_shape(width, height), source).to(device))
+    steps = sampler(prompt.steps, geometry.image_tokens(width, height, frames))
+    x = steps.start(flow.noise(geometry.latent_shape(width, height, frames), source).to(device))
     for number, now in enumerate(steps.levels):
         check()
         level = torch.tensor([now], dtype=torch.float32, device=device)
@@ -101,11 +105,17 @@ def to_picture(pixels: Tensor) -> Image.Image:
 def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, facts: Mapping[str, Any]) -> None:
     """Save a PNG that says how it was made: ``parameters`` as other tools read it, ``monotile`` as JSON."""
     info = PngImagePlugin.PngInfo()
-    info.add_itxt("parameters", parameters_line(prompt, picture.size))
-    info.add_itxt("monotile", json.dumps({**prompt.model_dump(), **facts}, ensure_ascii=False))
+    for name, text in sample_texts(prompt, picture.size, facts).items():
+        info.add_itxt(name, text)
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", pnginfo=info)
     write_atomic(path, buffer.getvalue())
+
+
+def sample_texts(prompt: SamplePrompt, size: tuple[int, int], facts: Mapping[str, Any]) -> dict[str, str]:
+    """How a sample was made, by the name of its text chunk."""
+    whole = json.dumps({**prompt.model_dump(), **facts}, ensure_ascii=False)
+    return {"parameters": parameters_line(prompt, size), "monotile": whole}
 
 
 def parameters_line(prompt: SamplePrompt, size: tuple[int, int]) -> str:
@@ -140,11 +150,13 @@ class Sampler:
     conditioning: ConditioningEncoder
     guide: Guide = guided
     """The family's true guidance."""
+    video: VideoRule | None = None
+    """How clips are made, of a family that makes them; its rate is the run's."""
     drawn_until: int = 0
     """The step that the run resumed at; pictures of steps up to it that are there already are not drawn again."""
 
     def draw(self, step: int) -> None:
-        """One PNG a prompt in ``samples/``, with an event each. Ends early when a stop is asked for."""
+        """One PNG or MP4 a prompt in ``samples/``, with an event each. Ends early when a stop is asked for."""
         wanted = [
             number
             for number in range(len(self.prompts))
@@ -163,7 +175,11 @@ class Sampler:
         self._finish(step, waiting)
 
     def _path(self, step: int, number: int) -> Path:
-        return self.run.samples_dir / f"step{step:08d}-{number}.png"
+        ending = "png" if self._frames(number) == 1 else "mp4"
+        return self.run.samples_dir / f"step{step:08d}-{number}.{ending}"
+
+    def _frames(self, number: int) -> int:
+        return fitting_frames(self.prompts[number].frames, self.geometry, self.video)
 
     def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
@@ -178,7 +194,15 @@ class Sampler:
             negative = None if text.negative is None else self.conditioning([text.negative])[0]
             on_device = PromptText(positive, negative)
             return draw_latent(
-                prompt, on_device, self.predict, self.sampler, self.geometry, self.device, check, self.guide
+                prompt,
+                on_device,
+                self.predict,
+                self.sampler,
+                self.geometry,
+                self.device,
+                check,
+                self.guide,
+                self._frames(number),
             )
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
@@ -191,27 +215,48 @@ class Sampler:
         waiting.clear()
 
     def _write(self, step: int, number: int, latent: Tensor) -> None:
-        prompt = self.prompts[number]
+        prompt, sheet = self.prompts[number], None
         try:
-            picture = to_picture(self.decoder.decode(latent))
+            pixels = self.decoder.decode(latent)
             path = self._path(step, number)
             # of steps that are trained once more after a resume, the newest picture counts
             path = path if _shows(path, prompt, step) else unused_path(path)
-            write_picture(path, picture, prompt, {"step": step, "run": self.run.name})
+            facts = {"step": step, "run": self.run.name}
+            if is_clip(path):
+                sheet = self._write_clip(path, pixels, prompt, facts)
+            else:
+                write_picture(path, to_picture(pixels if pixels.ndim == 3 else pixels[:, 0]), prompt, facts)
         except (ValueError, WriteFailed) as error:
             remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
             self.events.write(WarningEvent(text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy))
             return
-        file = path.relative_to(self.run.path).as_posix()
-        self.events.write(SampleEvent(step=step, prompt_index=number, file=file, prompt=prompt.prompt))
+        file, beside = (each and each.relative_to(self.run.path).as_posix() for each in (path, sheet))
+        self.events.write(SampleEvent(step=step, prompt_index=number, file=file, prompt=prompt.prompt, sheet=beside))
+
+    def _write_clip(self, path: Path, pixels: Tensor, prompt: SamplePrompt, facts: Mapping[str, Any]) -> Path:
+        """Save a clip (3, F, H, W) and the picture of its frames, whose path is returned."""
+        assert self.video is not None
+        frames, height, width = pixels.shape[1:]
+        texts = sample_texts(prompt, (width, height), {**facts, "fps": self.video.rate})
+        texts["parameters"] += f", Frames: {frames}, FPS: {self.video.rate:g}"
+        return write_clip(path, [*frames_of(pixels)], self.video.rate, texts)
 
 
 def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:
-    """True when `path` is a whole picture of this prompt at this step."""
+    """True when `path` is a whole picture or clip of this prompt at this step."""
     try:
-        with Image.open(path) as picture:
-            picture.load()
-            facts = json.loads(picture.info["monotile"])
+        facts = json.loads(_read_facts(path))
     except (OSError, KeyError, ValueError, SyntaxError):
         return False
-    return facts == {**facts, **json.loads(prompt.model_dump_json()), "step": step}
+    wanted = {**json.loads(prompt.model_dump_json()), "step": step}
+    # what an earlier version did not know is not in its files, as if it were empty
+    return {name: facts.get(name) for name in wanted} == wanted
+
+
+def _read_facts(path: Path) -> str:
+    """How a sample was made, as its file says. OSError, ValueError, KeyError or SyntaxError where none says it."""
+    if is_clip(path):
+        return read_comment(path) if sheet_of(path).is_file() else ""
+    with Image.open(path) as picture:
+        picture.load()
+        return picture.info["monotile"]

@@ -405,3 +405,6 @@ def test_prompt_lines() -> None:
     rows, left = read_prompts("a -- b --W 512 --n x, y --l 0.5 --zz 3\n\n# no\n", {"steps": 20})
     assert rows == [{"prompt": "a -- b", "steps": 20, "width": 512, "negative_prompt": "x, y", "true_cfg_scale": 1}]
     assert left == [(1, "--zz", "an unknown option")]
+    rows, left = read_prompts("a ball --f 33 --i /d/a.png --ei /d/b.png", {})
+    assert rows == [{"prompt": "a ball", "frames": 33, "control_image": "/d/a.png"}]
+    assert [flag for _, flag, _ in left] == ["--ei"]

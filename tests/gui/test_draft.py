@@ -32,7 +32,7 @@ def test_parts_and_columns_are_those_of_the_family(tmp_path: Path) -> None:
     draft.keep(form.defaults() | {"model.family": "sd15"})
     facts = draft.facts()
     assert "model.text_encoder_2" in facts["lacking"] and "model.text_encoder" not in facts["lacking"]
-    assert {"guidance_scale", "text_length", "control_image"} <= set(facts["lackingColumns"])
+    assert {"guidance_scale", "text_length", "control_image", "frames"} <= set(facts["lackingColumns"])
     draft.keep(form.defaults() | {"model.family": "flux_kontext"})
     assert (
         "control_path" not in draft.facts()["lackingColumns"] and "control_image_2" in draft.facts()["lackingColumns"]

@@ -17,10 +17,12 @@ from backend.runs.events.kinds import (
     PhaseEvent,
     RecompileEvent,
     ResumedEvent,
+    SampleEvent,
     WarningEvent,
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader, MetricsWriter
+from backend.runs.samples import sheet_of
 from gui import run_view
 from gui.run_routes import safetensors_metadata
 from tests.gui.conftest import Page, make_run
@@ -41,8 +43,47 @@ def test_the_panel_shows_the_runs_own_records(page: Page) -> None:
     assert told["series"]["step"] == list(range(1, 31))
     assert told["status"]["state"] == "done"
     assert [row["loss"] for row in told["facts"]["validation"]] == [0.5, 0.2]
-    assert told["facts"]["samples"] == [{"file": "step_000030_0.png", "step": 30, "prompt_index": 0, "prompt": "a fox"}]
+    assert told["facts"]["samples"] == [
+        {
+            "file": "step_000030_0.png",
+            "picture": "step_000030_0.png",
+            "step": 30,
+            "prompt_index": 0,
+            "prompt": "a fox",
+        }
+    ]
     assert told["facts"]["checkpoints"][0]["path"] == str(run.checkpoints_dir / "fox.safetensors")
+
+
+def test_a_clip_is_listed_once_with_its_frames_and_sent_in_the_parts_that_a_browser_asks_for(page: Page) -> None:
+    run = make_run(page.runs)
+    clip, content = run.samples_dir / "step00000031-0.mp4", bytes(range(256)) * 40
+    clip.write_bytes(content)
+    sheet_of(clip).write_bytes((run.samples_dir / "step_000030_0.png").read_bytes())
+    names = {"file": f"samples/{clip.name}", "sheet": f"samples/{sheet_of(clip).name}"}
+    EventWriter(run).write(SampleEvent(step=31, prompt_index=0, prompt="a fox runs", **names))
+    *_, shown = live(page, run)["facts"]["samples"]
+    assert shown == {
+        "file": "step00000031-0.mp4",
+        "picture": "step00000031-0.sheet.png",
+        "step": 31,
+        "prompt_index": 0,
+        "prompt": "a fox runs",
+    }
+    (shelf,) = page.client.get("/library").json()["runs"]
+    assert shelf["pictures"] == ["step_000030_0.png", "step00000031-0.sheet.png"]
+
+    query = {"run": run.name, "file": clip.name}
+    whole = page.client.get("/image", params=query)
+    assert (whole.status_code, whole.headers["content-type"], whole.content) == (200, "video/mp4", content)
+    assert whole.headers["accept-ranges"] == "bytes" and whole.headers["x-content-type-options"] == "nosniff"
+    part = page.client.get("/image", params=query, headers={"Range": "bytes=1000-1999"})
+    assert part.status_code == 206 and part.content == content[1000:2000]
+    assert part.headers["content-range"] == f"bytes 1000-1999/{len(content)}"
+    beyond = page.client.get("/image", params=query, headers={"Range": f"bytes={len(content)}-"})
+    assert beyond.status_code == 416
+    sheet_of(clip).unlink()
+    assert live(page, run)["facts"]["samples"][-1]["picture"] is None
 
 
 def test_what_did_not_change_is_not_sent_again(page: Page) -> None:

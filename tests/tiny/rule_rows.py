@@ -322,6 +322,11 @@ BROKEN: list[tuple[Values, str, str]] = [
         "sampling.prompts[1].negative_prompt",
         "no effect",
     ),
+    (
+        {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "frames": 17}]},
+        "sampling.prompts[1].frames",
+        "makes images",
+    ),
     ({"sampling.sample_every_n_steps": 10}, "sampling.sample_every_n_steps", "no sample prompts"),
     ({"sampling.sample_every_n_epochs": 10}, "sampling.sample_every_n_epochs", "no sample prompts"),
     ({"sampling.sample_at_start": True}, "sampling.sample_at_start", "no sample prompts"),

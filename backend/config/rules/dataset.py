@@ -8,15 +8,18 @@ from backend.families.table import FAMILIES
 
 
 def needs_control(path: str, column: str) -> Rule:
-    """An error for each row without a control picture, of a family that can't do without one."""
+    """An error for each row without a control picture, of a family that can't do without one.
+
+    A family that makes clips from a picture takes it from the clip in training, and can't do without it in samples.
+    """
     return Rule(
         (path, "model.family"),
         lambda rows, family: (
             [number for number, row in enumerate(rows) if getattr(row, column) is None]
-            if (rule := FAMILIES[family].controls) is not None and rule.needed
+            if FAMILIES[family].needs_control(sample=column == "control_image")
             else []
         ),
-        f"the family {{family}} edits images and needs a control image: {column} is missing",
+        f"the family {{family}} starts from a control image: {column} is missing",
         f"Set {column} to {'the folder with the images' if column == 'control_path' else 'the image'} to start from",
         when="start",
         column=column,
@@ -35,7 +38,10 @@ DATASET_RULES: tuple[Rule, ...] = (
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
         lambda folders, measured, prompts, family: (
             FAMILIES[family].controls is None
-            and (any(f.control_path for f in [*folders, *measured]) or any(p.controls for p in prompts))
+            and (
+                any(f.control_path for f in [*folders, *measured])
+                or (not FAMILIES[family].sample_controls and any(p.controls for p in prompts))
+            )
         ),
         "the family {family} takes no control images",
         "Remove control_path and control_image, or choose a family that edits images, such as flux_kontext",
@@ -43,8 +49,8 @@ DATASET_RULES: tuple[Rule, ...] = (
     Rule(
         ("sampling.prompts", "model.family"),
         lambda prompts, family: (
-            [number for number, row in enumerate(prompts) if len(row.controls) > rule.most]
-            if (rule := FAMILIES[family].controls) is not None
+            [number for number, row in enumerate(prompts) if len(row.controls) > most]
+            if (most := FAMILIES[family].sample_controls)
             else []
         ),
         "the family {family} takes fewer control images",

@@ -31,6 +31,16 @@ SAMPLING_RULES: tuple[Rule, ...] = (
         column="true_cfg_scale",
     ),
     Rule(
+        ("sampling.prompts", "model.family"),
+        lambda rows, family: (
+            [i for i, row in enumerate(rows) if row.frames is not None] if FAMILIES[family].video is None else []
+        ),
+        "frames has no effect: the family {family} makes images",
+        "Leave frames empty, or choose a family that makes videos",
+        "warning",
+        column="frames",
+    ),
+    Rule(
         ("sampling.prompts",),
         lambda rows: [i for i, row in enumerate(rows) if row.negative_prompt.strip() and row.true_cfg_scale == 1],
         "the negative prompt has no effect with a true_cfg_scale of 1",

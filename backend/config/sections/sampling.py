@@ -1,4 +1,4 @@
-"""Declares [sampling]: pictures drawn during training."""
+"""Declares [sampling]: pictures and clips drawn during training."""
 
 from __future__ import annotations
 
@@ -37,14 +37,25 @@ class SamplePrompt(Section):
     )
     control_image: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Control image",
-        help="For models that edit images (FLUX.1 Kontext, Qwen-Image-Edit): the image to start from, cropped to "
-        "the sample's size. Qwen-Image-Edit-2509 and -2511 keep its proportions.",
+        help="The image to start from, cropped to the sample's size: of models that edit images (FLUX.1 Kontext, "
+        "Qwen-Image-Edit), and as first frame of models that make a video from an image. Qwen-Image-Edit-2509 and "
+        "-2511 keep its proportions.",
         aliases=("ci", "ctrl_img", "control_image_path", "image"),
     )
     control_image_2: Annotated[str, AfterValidator(clean_path)] | None = _another("Second control picture")
     control_image_3: Annotated[str, AfterValidator(clean_path)] | None = _another("Third control picture")
     width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the image.", aliases=("w",))
     height: int = setting(1024, ge=16, le=8192, unit="px", label="Height", help="Height of the image.", aliases=("h",))
+    frames: int | None = setting(
+        None,
+        ge=1,
+        le=4097,
+        unit="frames",
+        label="Frames",
+        help="For video models: length of the clip, rounded down to what the model can make (for most 4 n + 1: 17, 33, "
+        "81). 1 makes an image. Empty: the model's own length. Longer clips need more time and memory.",
+        aliases=("f", "video_length", "frame_count", "num_frames"),
+    )
     seed: int = setting(
         42,
         ge=0,

@@ -156,7 +156,7 @@ class ValidationEvent(Event):
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SampleEvent(Event):
-    """A sample picture was drawn."""
+    """A sample picture or clip was drawn."""
 
     kind = "sample"
     step: int | None = None
@@ -164,6 +164,8 @@ class SampleEvent(Event):
     file: str
     """Path in the run's folder."""
     prompt: str | None = None
+    sheet: str | None = None
+    """Path in the run's folder of the picture that shows a clip's frames."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
