@@ -27,7 +27,7 @@ from backend.base.errors import Refused
 from backend.base.files import write_atomic
 from backend.bench.random_part import RandomPart, RandomTensor
 from backend.bench.rehearsal.sizes import SIZES, TOKENIZERS, RehearsalSize
-from backend.bench.rehearsal.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
+from backend.bench.rehearsal.tokenizers import clip_tokenizer, llama_tokenizer, qwen_tokenizer, t5_tokenizer
 from backend.families.files.parts import Part
 from backend.models.common import meta_model
 
@@ -126,6 +126,8 @@ def _write_tokenizer(size: RehearsalSize, part: Part, folder: Path) -> None:
         clip_tokenizer(folder, pad="!" if part.name == "tokenizer_2" else None)
     elif kind == "T5TokenizerFast":
         t5_tokenizer(folder)
+    elif kind == "LlamaTokenizerFast":
+        llama_tokenizer(folder, size.facts.caption_template)
     else:
         qwen_tokenizer(folder, size.facts.caption_template)
 
