@@ -32,7 +32,8 @@ class BlockActivations:
     probe: end of the path of a linear layer whose input is as wide as the model. stream: what its layers see, unless a
     pattern of `others` (a regular expression searched in the layer's path within the block) says otherwise. kept: by
     stream. outputs: patterns of layers whose result is kept too, as what goes into a nonlinearity. shared: patterns of
-    layers whose input is kept anyway, so that training them costs no further copy. normed: what is kept beside, by
+    layers whose input is kept anyway, so that training them costs no further copy for a single row. same: the same,
+    whatever the number of rows. normed: what is kept beside, by
     stream, where a norm's path fits a pattern, of norms that not all models have. scale: tokens of these blocks for
     each token of the picture, where a model works at several resolutions.
     """
@@ -44,6 +45,7 @@ class BlockActivations:
     kept: Mapping[Stream, Kept] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
     normed: tuple[tuple[str, Mapping[Stream, Kept]], ...] = ()
     scale: int = 1
 
@@ -60,7 +62,8 @@ class VaeActivations:
 class FamilyMemory:
     """The memory of a family. blocks: one entry a block class.
 
-    around: bytes a token of the picture that layers outside of these blocks keep under mixed precision. resolutions:
+    around: bytes a token of the picture that layers outside of these blocks keep under mixed precision. around_full:
+    more of that, in copies of the stream in float32, of a family whose models differ in width. resolutions:
     pixels that such a layer sees for each token of the picture, by the start of its path; 1 for one that is not named.
     launch_bound: its many small kernels wait for the processor, so that recorded passes (CUDA graphs) always pay.
     """
@@ -68,5 +71,6 @@ class FamilyMemory:
     blocks: tuple[BlockActivations, ...]
     vae: VaeActivations
     around: int = 0
+    around_full: float = 0.0
     resolutions: tuple[tuple[str, int], ...] = ()
     launch_bound: bool = False

@@ -44,8 +44,8 @@ def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Ite
     lost = [path for path in layers if not any(pattern.fullmatch(path) for pattern in patterns)]
     if lost:
         text = (
-            f"diffusers leaves {count_of(len(lost), 'layer')} out of a LoRA file in kohya's layout, without a message "
-            f"({', '.join(lost[:3])})"
+            f"diffusers can't read {count_of(len(lost), 'layer')} of a LoRA file in kohya's layout: it leaves them out "
+            f"without a message, or refuses the file ({', '.join(lost[:3])})"
         )
-        remedy = "For diffusers set save_layout to diffusers, which ComfyUI reads too, or exclude these layers."
+        remedy = "For diffusers set save_layout to diffusers, or exclude these layers."
         yield Finding("diffusers_leaves_out", "warning", text, remedy, (), "saving.save_layout")

@@ -6,6 +6,7 @@ Dimensions are small, structure is Wan's (six-part modulation, norms over all he
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,63 @@ def _write(path: Path) -> None:
         scheduler=scheduler,
         transformer=denoiser(),
     ).save_pretrained(path)
+
+
+def published(state: Mapping[str, Any], root: str = "") -> dict[str, Any]:
+    """A Wan transformer by its makers' names; shares nothing with `backend.families.wan.layout`."""
+    attention = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o", "add_k_proj": "k_img", "add_v_proj": "v_img"}
+    attention |= {"norm_added_k": "norm_k_img", "norm_q": "norm_q", "norm_k": "norm_k"}
+    whole = {
+        "condition_embedder.text_embedder.linear_1": "text_embedding.0",
+        "condition_embedder.text_embedder.linear_2": "text_embedding.2",
+        "condition_embedder.time_embedder.linear_1": "time_embedding.0",
+        "condition_embedder.time_embedder.linear_2": "time_embedding.2",
+        "condition_embedder.time_proj": "time_projection.1",
+        "condition_embedder.image_embedder.norm1": "img_emb.proj.0",
+        "condition_embedder.image_embedder.ff.net.0.proj": "img_emb.proj.1",
+        "condition_embedder.image_embedder.ff.net.2": "img_emb.proj.3",
+        "condition_embedder.image_embedder.norm2": "img_emb.proj.4",
+        "patch_embedding": "patch_embedding",
+        "proj_out": "head.head",
+    }
+    found = {}
+    for name, value in state.items():
+        if name.endswith("scale_shift_table"):
+            path = name.removesuffix("scale_shift_table")
+            new = f"{path}modulation" if path else "head.modulation"
+        else:
+            path, _, leaf = name.rpartition(".")
+            if path in whole:
+                new = f"{whole[path]}.{leaf}"
+            else:
+                _, number, module, *rest = path.split(".")
+                inner = ".".join(rest)
+                if module in ("attn1", "attn2"):
+                    end = f"{'self' if module == 'attn1' else 'cross'}_attn.{attention[inner]}"
+                elif module == "ffn":
+                    end = {"net.0.proj": "ffn.0", "net.2": "ffn.2"}[inner]
+                else:
+                    end = {"norm2": "norm3"}[module]
+                new = f"blocks.{number}.{end}.{leaf}"
+        found[root + new] = value
+    return found
+
+
+def umt5_native(state: Mapping[str, Any]) -> dict[str, Any]:
+    """umT5's encoder by the names of Wan's own code."""
+    layers = {"SelfAttention.relative_attention_bias": "pos_embedding.embedding", "DenseReluDense.wi_0": "ffn.gate.0"}
+    layers |= {"DenseReluDense.wi_1": "ffn.fc1", "DenseReluDense.wo": "ffn.fc2"}
+    layers |= {f"SelfAttention.{letter}": f"attn.{letter}" for letter in "qkvo"}
+    found = {}
+    for name, value in state.items():
+        if name == "encoder.embed_tokens.weight":
+            continue
+        path = name.removesuffix(".weight")
+        if path in ("shared", "encoder.final_layer_norm"):
+            new = "token_embedding" if path == "shared" else "norm"
+        else:
+            _, _, number, _, at, *rest = path.split(".")
+            inner = ".".join(rest)
+            new = f"blocks.{number}.{f'norm{int(at) + 1}' if inner == 'layer_norm' else layers[inner]}"
+        found[f"{new}.weight"] = value
+    return found

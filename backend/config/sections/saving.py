@@ -67,7 +67,7 @@ class SavingSection(Section):
         label="LoRA file layout",
         help="Names of the layers in the LoRA file. kohya: for ComfyUI, A1111, Forge and sd-scripts; diffusers "
         "reads it too, except for SD3, Anima and FLUX's layers outside of its blocks. diffusers: peft's names, "
-        "for programs that use diffusers; ComfyUI reads it too, except for SDXL, Stable Diffusion and Anima. "
+        "for programs that use diffusers; ComfyUI reads it too, except for SDXL, Stable Diffusion, Anima and Wan. "
         "FLUX files need little more than half the size in it.",
         aliases=("lora_format", "save_format", "lora_layout", "output_format"),
     )

@@ -58,13 +58,17 @@ class WanFacts(FamilyFacts):
         return "wan2.1/lora"
 
 
-# Counted on diffusers' classes (0.42) at full size.
+# Counted on diffusers' classes (0.42) at full size. In float32: three norms of the stream, those of the clip's queries
+# and keys and of the queries of text. Queries, keys, values and the first attention's result; the second's queries and
+# result.
 BLOCK = BlockActivations(
     "block",
     "attn1.to_q",
     others=((r"attn2\.to_[kv]$", "text"),),
-    kept={"image": Kept(full=6, half=7), "text": Kept(full=1, half=3)},
+    kept={"image": Kept(full=6, half=6), "text": Kept(full=1, half=2)},
     outputs=(r"net\.0\.proj$",),
+    # one norm's result goes to queries, keys and values; the text is the same for all blocks
+    same=(r"attn[12]\.to_[kv]$", r"to_out\.0$"),
 )
 
 PARTS = (
@@ -116,5 +120,5 @@ FACTS = WanFacts(
     ),
     # as musubi-tuner writes it
     lora_version="wan",
-    memory=FamilyMemory(blocks=(BLOCK,), vae=VaeActivations(encode=11, decode=12), around=9400),
+    memory=FamilyMemory(blocks=(BLOCK,), vae=VaeActivations(encode=11, decode=12), around=1024, around_full=1),
 )

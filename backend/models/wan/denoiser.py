@@ -11,6 +11,7 @@ sinusoids, whose embedding is float32 too, as its makers have it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -181,8 +182,9 @@ class TextAttention:
 
 def embedded_times(denoiser: nn.Module, timesteps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Timesteps (n,) float32 embedded (n, D), and their modulation (n, 6, D); both in `dtype`."""
-    embedder = denoiser.condition_embedder
-    with torch.autocast(timesteps.device.type, enabled=False):
+    embedder, kind = denoiser.condition_embedder, timesteps.device.type
+    # the meta device, on which memory is counted, has no autocast
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         wide = next(embedder.time_embedder.parameters()).dtype
         times = embedder.time_embedder(embedder.timesteps_proj(timesteps).to(wide)).to(dtype)
     return times, embedder.time_proj(embedder.act_fn(times)).unflatten(-1, (6, -1))

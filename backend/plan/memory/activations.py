@@ -80,7 +80,7 @@ def block_bytes(
         if _any(facts.outputs, path):
             total += tokens * outer * number.half
         if path in trained:
-            shared = _any(facts.shared, path) and work.batch == 1
+            shared = _any(facts.same, path) or (_any(facts.shared, path) and work.batch == 1)
             total += tokens * ((0 if shared else inner) + rank + (outer if decomposed else 0)) * number.half
     return int(total)
 
@@ -165,7 +165,7 @@ def training_bytes(
             pinned += 1 << (border - 1).bit_length()
         else:
             kept += int(eager * share)
-    around = work.tokens("image") * ((memory.around if memory else 0) + convolutions * number.half)
+    around = work.tokens("image") * (_around(denoiser, memory, number) + convolutions * number.half)
     kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
@@ -176,6 +176,14 @@ def training_bytes(
         # two inputs are on the GPU while they are on their way
         return Held(kept + 2 * borders // max(1, len(denoiser.blocks)), passing, pinned)
     return Held(kept + borders, passing)
+
+
+def _around(denoiser: Denoiser, memory: FamilyMemory | None, number: Format) -> int:
+    """Bytes a token of the picture that layers outside of the blocks keep."""
+    if memory is None:
+        return 0
+    width = next((model_width(block, facts) for facts in memory.blocks for block in denoiser.blocks), 0)
+    return memory.around + int(memory.around_full * width * number.full)
 
 
 def _recomputed(way: Way, index: int) -> bool:
