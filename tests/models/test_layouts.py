@@ -207,6 +207,9 @@ PUBLISHED = [
     *(("anima-base-v1.0", "anima", name) for name in ("transformer", "text_conditioner")),
     ("qwen_3_06b_base", "anima", "text_encoder"),
     ("qwen_image", "qwen_image", "transformer"),
+    ("hunyuan_video_t2v_720p", "hunyuan_video", "transformer"),
+    ("llava_llama3", "hunyuan_video", "text_encoder"),
+    ("clip_l", "hunyuan_video", "text_encoder_2"),
 ]
 
 

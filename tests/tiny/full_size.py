@@ -22,6 +22,12 @@ FILES = {
     "qwen_image": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "qwen_image_edit": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "qwen_image_edit_plus": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
+    "hunyuan_video": {
+        "base_model": "hunyuan_video_t2v_720p",
+        "vae": "hunyuan_video_vae",
+        "text_encoder": "llava_llama3",
+        "text_encoder_2": "clip_l",
+    },
     "sd3": {
         "base_model": "sd3.5_large",
         "text_encoder": "clip_l",

@@ -91,12 +91,12 @@ def clip(tokenizer: Any, width: int = POOLED_WIDTH):
     return CLIPTextModel(config)
 
 
-def autoencoder(latent: int = LATENT_CHANNELS, width: int = 8, layers: int = 1):
+def autoencoder(latent: int = LATENT_CHANNELS, width: int = 8, layers: int = 1, norms: int = 4):
     """The VAE, four levels as in the real one."""
     from diffusers import AutoencoderKLHunyuanVideo
 
     return AutoencoderKLHunyuanVideo(
-        latent_channels=latent, block_out_channels=(width,) * 4, layers_per_block=layers, norm_num_groups=4
+        latent_channels=latent, block_out_channels=(width,) * 4, layers_per_block=layers, norm_num_groups=norms
     )
 
 

@@ -38,6 +38,9 @@ _BFL, _FLUX = ("double_blocks.", "single_blocks."), ("single_transformer_blocks.
 _FILL = "the transformer of FLUX.1 Fill, which takes a masked image too"
 _CONTROL = "the transformer of FLUX.1 Canny or Depth, which takes a drawing too"
 
+_HUNYUAN_I2V = "the transformer of HunyuanVideo for images to video, which takes a picture too"
+_SKYREELS = "the transformer of SkyReels for images to video, which takes a picture too"
+
 # The first that fits is the one. Names: each project's own code, and ComfyUI's `comfy/model_detection.py`.
 KINDS: tuple[Kind, ...] = (
     Kind((".lokr_w",), "a LoKr", "foreign"),
@@ -57,7 +60,14 @@ KINDS: tuple[Kind, ...] = (
     Kind((*_BFL, "text_encoders.", "vae."), "a whole FLUX checkpoint"),
     Kind(("double_blocks.", "distilled_guidance_layer."), "a Chroma transformer"),
     Kind(("double_stream_modulation_img.",), "a FLUX.2 transformer"),
+    Kind(("double_blocks.", "individual_token_refiner."), _HUNYUAN_I2V, "relative", ("img_in.proj.weight", 33)),
+    Kind(("double_blocks.", "individual_token_refiner."), _SKYREELS, "relative", ("img_in.proj.weight", 32)),
+    Kind(("double_blocks.", "individual_token_refiner.", "byt5_in."), "a HunyuanVideo 1.5 or HunyuanImage transformer"),
     Kind(("double_blocks.", "individual_token_refiner."), "a HunyuanVideo transformer"),
+    Kind(("clean_x_embedder.", "image_projection."), "a FramePack transformer"),
+    Kind(("single_transformer_blocks.", "token_refiner."), _HUNYUAN_I2V, "relative", ("x_embedder.proj.weight", 33)),
+    Kind(("single_transformer_blocks.", "token_refiner."), _SKYREELS, "relative", ("x_embedder.proj.weight", 32)),
+    Kind(("single_transformer_blocks.", "token_refiner."), "a HunyuanVideo transformer in diffusers layout"),
     Kind(_BFL, _FILL, "relative", ("img_in.weight", 384)),
     Kind(_BFL, _CONTROL, "relative", ("img_in.weight", 128)),
     Kind(_BFL, "a FLUX transformer in Black Forest Labs' own layout"),
@@ -99,12 +109,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(("down_blocks.", "time_embedding."), "a Stable Diffusion UNet"),
     Kind(("encoder.downsamples.", "decoder.upsamples."), "the VAE of Wan or Qwen-Image"),
     Kind(("decoder.mid_block.", "encoder.mid_block.", "to_qkv."), "the VAE of Wan or Qwen-Image in diffusers layout"),
+    Kind(("decoder.mid.block_1.", "encoder.conv_in.conv."), "HunyuanVideo's VAE"),
+    Kind(("decoder.mid_block.", "encoder.conv_in.conv.", "to_q."), "HunyuanVideo's VAE in diffusers layout"),
     Kind(("decoder.mid.block_1.", "encoder.conv_in."), "a VAE in latent diffusion's layout"),
     Kind(("decoder.conv_in.", "encoder.conv_in."), "a VAE"),
     Kind(("decoder.conv_in.",), "a VAE decoder"),
     Kind(("encoder.layers.0.weight", "decoder.layers.1.weight"), "a tiny autoencoder (TAESD), for previews"),
     Kind(("visual.", "layers.0.self_attn."), "a vision language model, such as Qwen2.5-VL"),
-    Kind(("embed_tokens.", "layers.0.self_attn."), "a language model, such as Qwen's"),
+    Kind(("embed_tokens.", "layers.0.self_attn."), "a language model, such as Qwen's or Llama"),
     Kind(("block.1.layer.0.SelfAttention.relative_attention_bias",), "a umT5 text encoder"),
     Kind(("SelfAttention.",), "a T5 text encoder"),
     Kind(("vision_model.",), "a whole CLIP model with its vision part"),

@@ -121,9 +121,10 @@ TEXT_PARTS = (
     ),
 )
 
-# Counted on diffusers' classes (0.42) at full size; the blocks are FLUX's. Two norms of the stream and those of queries
-# and keys in float32; queries, keys, values and the attention's result.
-_DOUBLE = Kept(full=4, half=4)
+# Counted on diffusers' classes (0.42) at full size. Two norms of the stream, in single blocks one, and those of queries
+# and keys in float32; queries, keys, values and the attention's result, and again the queries and keys that came into
+# their norms.
+_DOUBLE = Kept(full=4, half=6)
 BLOCKS = (
     BlockActivations(
         "double",
@@ -138,7 +139,7 @@ BLOCKS = (
         "attn.to_q",
         stream="joint",
         others=((r"^norm", "row"),),
-        kept={"joint": Kept(full=3, half=4)},
+        kept={"joint": Kept(full=3, half=6)},
         outputs=(r"proj_mlp$",),
     ),
 )
@@ -203,7 +204,8 @@ FACTS = HunyuanVideoFacts(
     lora_version="hunyuan_video",
     memory=FamilyMemory(
         blocks=BLOCKS,
-        vae=VaeActivations(encode=5, decode=6),
+        # of a piece of 17 frames, or of a picture
+        vae=VaeActivations(encode=6, decode=9),
         # the last norm's input in float32, and the rotary tables
         around=13400,
     ),

@@ -1,0 +1,87 @@
+"""HunyuanVideo compiled block by block: planned graphs are the observed ones over 8 sizes and 8 captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from backend.compile.model_compiler import compile_model
+from backend.compile.telemetry import Telemetry
+from backend.memory import checkpointing
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.block_graphs import (
+    BUCKETS,
+    Subject,
+    compiled_and_checkpointed_equal_eager,
+    planned_graphs_are_observed,
+    route_of,
+)
+from tests.tiny.blocks import Counting
+from tests.tiny.hunyuan_forward import GUIDANCE, make_batch, model_with_lora, ours
+
+CODE = load_family("hunyuan_video")
+LENGTHS = [6, 16, 9, 12, 15, 30, 33, 60]
+FEW = [r".*blocks\.\d+\.attn\.to_k"]
+
+
+def predict(model, noisy, sigma, text, _guidance, shapes):  # noqa: ANN001, ANN201 - as the subject calls it
+    return CODE.predict(model, noisy, sigma, text, GUIDANCE, shapes)
+
+
+SUBJECT = Subject(
+    lambda targets=FEW: model_with_lora(targets), FEW, CODE.block_lists, predict, make_batch, ours, LENGTHS, 64,
+    ("double", "single"),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("mode", "dynamic", "buckets", "style"),
+    [("static", "false", None, "sink"), ("dynamic", "auto", BUCKETS, "mask")],
+)
+def test_graphs_equal_the_plan_over_eight_sizes_and_captions(
+    mode: str, dynamic: str, buckets: tuple[int, ...] | None, style: str
+) -> None:
+    planned_graphs_are_observed(SUBJECT, mode, dynamic, buckets, style)
+
+
+def test_clips_and_pictures_are_a_graph_for_each_of_their_sizes() -> None:
+    """Pictures and clips of two lengths, in five sizes: three padded sizes, so three graphs a block class."""
+    model = model_with_lora(FEW)
+    checkpointing.apply(model, "block")
+    shapes = ShapeRuntime("static", (16, 56, 100), None, 64, route_of("sink"))
+    telemetry = Telemetry().start()
+    compile_model(
+        model, CODE.block_lists(model), backend=Counting(), fullgraph=True, dynamic=shapes.compile_dynamic("false"),
+        cache_size_limit=64, checkpointing=True,
+    )  # fmt: skip
+    telemetry.expect_plan(6, training=6, no_grad=0)
+    for size in ((1, 8, 8), (3, 8, 8), (5, 8, 10), (3, 6, 10), (1, 6, 10), (5, 10, 8)):
+        ours(model, make_batch([size], [9]), shapes)
+    stats, difference = telemetry.poll(), telemetry.difference()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (6, 0, 0) and difference is None
+
+
+def test_compiled_and_checkpointed_equal_eager() -> None:
+    compiled_and_checkpointed_equal_eager(SUBJECT)
+
+
+def test_a_graph_of_the_whole_model_has_the_text_refiner_in_it() -> None:
+    """The stack compiled as one gives what its blocks give one by one."""
+    batch, shapes = make_batch([(3, 8, 8), (1, 8, 8)], [9, 14]), ShapeRuntime("static", (56,), BUCKETS, 64)
+    wanted = ours(model_with_lora(FEW), batch, shapes)
+    model = model_with_lora(FEW)
+    CODE.block_lists(model)
+    model.core = torch.compile(partial(model.core), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(ours(model, batch, shapes), wanted, rtol=1e-5, atol=1e-6)

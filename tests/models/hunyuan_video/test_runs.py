@@ -1,0 +1,168 @@
+"""Whole runs of HunyuanVideo: train, validate, save, reload in diffusers' pipeline, stop and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import HunyuanVideoPipeline
+from torch import Tensor, nn
+
+from backend.config.schema import Config
+from backend.families.hunyuan_video.facts import FACTS
+from backend.lora.comfyui_keys import linear_layers, names_of
+from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.load import continue_from, read_lora
+from backend.lora.save import file_tensors, write_lora
+from backend.models.common.guidance import guided
+from backend.models.common.load_options import LoadOptions
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny import hunyuan_files
+from tests.tiny.hunyuan_forward import trained
+from tests.tiny.training import config, events, lora_of, rows, same, train_here
+
+CODE, CPU = load_family("hunyuan_video"), LoadOptions(torch.float32, torch.device("cpu"))
+# of every kind; few, since each is traced
+TARGETS = [r".*blocks\.\d+\.attn\.to_v", "attn.add_q_proj", "ff_context.net.0.proj", r"single.*\.proj_out"]
+
+
+def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
+    sections: dict[str, dict] = {
+        "model": {"family": "hunyuan_video", "text_length": 64},
+        "dataset": {"validation_split": 0.25},
+        "compile": {"compile": False, "shape_mode": "off"},
+        "training": {"max_train_steps": 4},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+    }
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    return config(base, images, where, **sections)
+
+
+def drawn(base: Path, lora_file: Path | None, frames: int, steps: int = 3, negative: str = "a dog") -> Tensor:
+    """A clip's pixels (3, F, H, W) by our own forward, noise levels and VAE, from the noise of diffusers' pipelines."""
+    model: nn.Module = CODE.load_denoiser(base, CPU).eval()
+    if lora_file is not None:
+        names = names_of(linear_layers(model), FACTS)
+        file = read_lora(lora_file, names)
+        lora: Lora = inject(model, find_targets(model, list(file.pairs)), rank=4, alpha=2.0, dropout=0.0, seed=0)
+        continue_from(lora, file)
+    geometry, source = FACTS.geometry(base), torch.Generator("cpu").manual_seed(5)
+    shape = geometry.latent_shape(64, 96, frames)
+    x = torch.randn(1, *shape, generator=source)[0]
+    prompt, away = CODE.load_text(base, CPU).encode(["a red circle", negative], 64)
+    levels = CODE.sampling_sigmas(steps, geometry.image_tokens(64, 96, frames), base)
+    # whatever pads it: as in training
+    shapes = ShapeRuntime("static", geometry.image_tokens(64, 96, frames) + 7, None, 64)
+    with torch.no_grad():
+        for now, then in zip(levels, levels[1:], strict=False):
+            level = torch.tensor([now])
+            toward, other = (CODE.predict(model, [x], level, [text], 4.5, shapes)[0] for text in (prompt, away))
+            x = x + (then - now) * guided(toward, other, 3.0)
+    return CODE.load_vae(base, CPU).decode(x[None])[0]
+
+
+def theirs(pipeline: HunyuanVideoPipeline, frames: int, steps: int = 3) -> Tensor:
+    """The same by diffusers' pipeline."""
+    pipeline.set_progress_bar_config(disable=True)
+    made = pipeline(
+        "a red circle", negative_prompt="a dog", true_cfg_scale=3.0, guidance_scale=4.5, width=64, height=96,
+        num_frames=frames, num_inference_steps=steps, max_sequence_length=64,
+        generator=torch.Generator("cpu").manual_seed(5), output_type="pt",
+    )  # fmt: skip
+    return made.frames[0].transpose(0, 1) * 2 - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["kohya", "diffusers"])
+def test_a_run_makes_the_planned_graphs_and_its_lora_draws_diffusers_clip(
+    tiny_hunyuan_video: Path, image_folder: Path, tmp_path: Path, layout: str
+) -> None:
+    cfg = settings(
+        tiny_hunyuan_video, image_folder, tmp_path,
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [16, 64]},
+        validation={"validate_at_start": True}, saving={"save_layout": layout}, network={"targets_include": TARGETS},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
+    assert [event["step"] for event in events(run, "validation")] == [0, 4]
+    assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
+    file = run.checkpoints_dir / "tiny.safetensors"
+    without, ours = drawn(tiny_hunyuan_video, None, 9), drawn(tiny_hunyuan_video, file, 9)
+    assert ours.shape == (3, 9, 96, 64) and (ours - without).abs().max() > 0.05
+    pipeline = HunyuanVideoPipeline.from_pretrained(tiny_hunyuan_video)
+    assert (theirs(pipeline, 9) - without.clamp(-1, 1)).abs().max() < 1e-3
+    assert (theirs(pipeline, 1) - drawn(tiny_hunyuan_video, None, 1).clamp(-1, 1)).abs().max() < 1e-3
+    if layout == "kohya":
+        # ComfyUI's layout, which diffusers does not read: the same factors in its own
+        names = names_of(linear_layers(CODE.load_denoiser(tiny_hunyuan_video, CPU)), FACTS)
+        held = read_lora(file, names)
+        state = {}
+        for path, (a, b) in held.pairs.items():
+            state |= {
+                f"transformer.{path}.lora_A.weight": a,
+                f"transformer.{path}.lora_B.weight": held.scales[path] * b,
+            }
+        pipeline.load_lora_weights(state)
+    else:
+        pipeline.load_lora_weights(file)
+    assert (theirs(pipeline, 9) - ours.clamp(-1, 1)).abs().max() < 1e-3
+
+
+def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
+    tiny_hunyuan_video: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    whole = {"compile": {"shape_mode": "static"}}
+    straight, code = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, **whole))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, **whole), half, resume=True)
+    assert code == 0, events(half, "error")
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    trimmed_cfg = settings(
+        tiny_hunyuan_video, image_folder, tmp_path, compile={"shape_mode": "static", "caption_buckets": [16, 64]},
+        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3},
+    )  # fmt: skip
+    trimmed, code = train_here(trimmed_cfg)
+    assert code == 0, events(trimmed, "error")
+    assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
+    assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("names_are", ["ComfyUI's", "Tencent's"])
+def test_from_single_files_goes_on_from_loras_of_both_layouts(
+    tiny_hunyuan_video: Path, image_folder: Path, tmp_path: Path, names_are: str
+) -> None:
+    """From diffusers' layout and saved in kohya's, from there and saved in diffusers', learning nothing on the way."""
+    model = hunyuan_files.files(tiny_hunyuan_video, tmp_path / "files", comfy_names=names_are == "ComfyUI's")
+    net, lora = trained(rank=4)
+    names = names_of(linear_layers(net), FACTS)
+    given = tmp_path / "given.safetensors"
+    # of a denoiser with the same blocks
+    write_lora(given, file_tensors(lora, "fp32", names, "diffusers"), {})
+    wanted = read_lora(given, names)
+    for layout in ("kohya", "diffusers"):
+        cfg = settings(
+            tiny_hunyuan_video, image_folder, tmp_path, model=model, training={"max_train_steps": 1},
+            optimizer={"learning_rate": 1e-12}, saving={"save_layout": layout},
+            network={"network_weights": str(given)}, memory={"base_quantization": "fp8"},
+        )  # fmt: skip
+        run, done = train_here(cfg)
+        assert done == 0, events(run, "error")
+        assert len(rows(run)) == 1
+        given = run.checkpoints_dir / "tiny.safetensors"
+        found = read_lora(given, names)
+        assert found.pairs.keys() == wanted.pairs.keys()
+        for path, (a, b) in wanted.pairs.items():
+            here = found.scales[path] * (found.pairs[path][1] @ found.pairs[path][0])
+            torch.testing.assert_close(here, wanted.scales[path] * (b @ a))
+        if layout == "kohya":
+            # fused as in the checkpoint: down, up and alpha of qkv, out and both of the feed-forward, by stream
+            assert len(lora_of(run)) == 3 * (2 * 2 * 4 + 2 * 2)
