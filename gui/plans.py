@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
+from backend.dataset.buckets import Bucket
 from backend.dataset.items import DatasetScan, Finding
 from backend.plan.make_plan import plan_for
 from backend.plan.plan import ModePlan, Plan
+from backend.plan.static_counts import padded_size
 from gui import messages
 
 # Findings that are lists of images rather than advice; the page shows their files in folds.
@@ -37,10 +39,7 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
         "lists": _lists(plan),
         "findings": [_advice(finding) for finding in plan.findings],
         "bars": _bars(plan),
-        "bucket_of": {
-            item.key: f"{fit.bucket.width} × {fit.bucket.height}"
-            for item, fit in zip(plan.items, plan.fits, strict=False)
-        },
+        "bucket_of": {item.key: _size(fit.bucket, " × ") for item, fit in zip(plan.items, plan.fits, strict=False)},
     }
 
 
@@ -99,12 +98,13 @@ def _mode(plan: Plan, mode: ModePlan) -> dict[str, Any]:
 
 def _lists(plan: Plan) -> list[dict[str, Any]]:
     lists = [_file_list(_LISTS[finding.kind], finding) for finding in plan.findings if finding.kind in _LISTS]
-    static = plan.chosen.static_token_count
-    if static is not None:
+    counts = plan.chosen.static_token_counts
+    if counts:
+        more = [padded_size(fit.bucket.tokens, counts) - fit.bucket.tokens for fit in plan.fits]
         padded = [
-            {"name": item.path.name, "note": f"{fit.bucket.tokens} tokens, padded by {static - fit.bucket.tokens}"}
-            for item, fit in zip(plan.items, plan.fits, strict=False)
-            if fit.bucket.tokens < static
+            {"name": item.path.name, "note": f"{fit.bucket.tokens} tokens, padded by {padding}"}
+            for item, fit, padding in zip(plan.items, plan.fits, more, strict=False)
+            if padding > 0
         ]
         lists.append({"title": "Padded", "items": padded[:_MOST_FILES]})
     return lists
@@ -116,10 +116,15 @@ def _file_list(title: str, finding: Finding) -> dict[str, Any]:
 
 def _bars(plan: Plan) -> list[tuple[str, int, bool]]:
     """Images per bucket, the narrowest first; marked where a bucket has far fewer than the fullest."""
-    counts: dict[tuple[int, int], int] = {}
+    counts: dict[Bucket, int] = {}
     for item, fit in zip(plan.items, plan.fits, strict=False):
-        size = (fit.bucket.width, fit.bucket.height)
-        counts[size] = counts.get(size, 0) + item.repeats
+        counts[fit.bucket] = counts.get(fit.bucket, 0) + item.repeats
     fullest = max(counts.values(), default=0)
-    ordered = sorted(counts, key=lambda size: size[0] / size[1])
-    return [(f"{w}×{h}", counts[w, h], counts[w, h] < _SMALL_SHARE * fullest) for w, h in ordered]
+    ordered = sorted(counts, key=lambda bucket: (bucket.width / bucket.height, bucket.frames))
+    return [(_size(bucket, "×"), counts[bucket], counts[bucket] < _SMALL_SHARE * fullest) for bucket in ordered]
+
+
+def _size(bucket: Bucket, times: str) -> str:
+    """Width and height, and of clips their frames."""
+    sides = [bucket.width, bucket.height, *((bucket.frames,) if bucket.frames > 1 else ())]
+    return times.join(map(str, sides))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from backend.config.family_defaults import ShapeMode
-from backend.dataset.buckets import Fit
+from backend.dataset.buckets import Bucket, Fit
 
 T = TypeVar("T")
 
@@ -30,28 +30,37 @@ class Group:
 
 
 def group(
-    mode: ShapeMode, fits: Sequence[Fit], repeats: Sequence[int], beside: Sequence[int] | None = None
+    mode: ShapeMode,
+    fits: Sequence[Fit],
+    repeats: Sequence[int],
+    beside: Sequence[int] | None = None,
+    padded: Sequence[int] | None = None,
 ) -> tuple[Group, ...]:
-    """Groups of a shape mode, in a fixed order; `fits` and `repeats` go by item, as does `beside`.
+    """Groups of a shape mode, in a fixed order; `fits` and `repeats` go by item, as do `beside` and `padded`.
 
     static: all pictures, since each row of a padded batch carries its own length. exact_buckets: by token count (aspect
-    ratios mix). dynamic and off: by size. beside: image tokens of control pictures, equal too except in static.
+    ratios mix). dynamic and off: by size. beside: image tokens of control pictures, equal too except in static. Clips
+    share a batch with those of as many frames alone. padded: in static, where rows are padded to several counts, that
+    of each, which is then equal.
     """
     members: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for index, fit in enumerate(fits):
-        bucket = fit.bucket
-        key: tuple[int, ...] = (bucket.width, bucket.height)
-        if mode == "static":
-            key = ()
-        elif mode == "exact_buckets":
-            key = (bucket.tokens,)
-        extra = beside[index] if key and beside is not None else 0
-        members.setdefault((key, extra), []).extend([index] * repeats[index])
+        extra = beside[index] if mode != "static" and beside is not None else 0
+        count = None if padded is None else padded[index]
+        members.setdefault((_key(mode, fit.bucket, count), extra), []).extend([index] * repeats[index])
     sizes = [key for key, _ in members]
     return tuple(
-        Group(_name(key, extra if sizes.count(key) > 1 else None), tuple(members[key, extra]))
+        Group(_name(mode, key, extra if sizes.count(key) > 1 else None), tuple(members[key, extra]))
         for key, extra in sorted(members)
     )
+
+
+def _key(mode: ShapeMode, bucket: Bucket, padded: int | None) -> tuple[int, ...]:
+    """What is equal of all pictures or clips of a group."""
+    if mode == "static":
+        return () if padded is None else (padded,)
+    key = (bucket.tokens,) if mode == "exact_buckets" else (bucket.width, bucket.height)
+    return key if bucket.frames == 1 else (*key, bucket.frames)
 
 
 def kept(size: int, batch_size: int, drop_last: bool, sample_ratio: float) -> int:
@@ -101,8 +110,13 @@ def _shuffled(values: Iterable[T], seed: int, purpose: str) -> list[T]:
     return [values[place] for place in sorted(range(len(values)), key=keys.__getitem__)]
 
 
-def _name(key: tuple[int, ...], extra: int | None) -> str:
+def _name(mode: ShapeMode, key: tuple[int, ...], extra: int | None) -> str:
     if not key:
         return "all sizes"
-    name = f"{key[0]} tokens" if len(key) == 1 else f"{key[0]}x{key[1]}"
+    if mode == "static":
+        return f"up to {key[0]} tokens"
+    if mode == "exact_buckets":
+        name = f"{key[0]} tokens" + (f" of {key[1]} frames" if len(key) > 1 else "")
+    else:
+        name = "x".join(map(str, key))
     return name if extra is None else f"{name} with {extra} tokens of control images"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -154,8 +154,8 @@ def exact_token_counts(tokens: int, unit: int, smallest: int, longest: int) -> t
 class BucketTable:
     """The buckets of one shape mode, and which of them a picture goes to.
 
-    budget: the most image tokens a bucket may have. no_upscale: pictures smaller than their bucket keep their own size,
-    rounded down to `step` px, as a bucket of its own.
+    budget: the most image tokens a bucket may have, of one frame. no_upscale: pictures smaller than their bucket keep
+    their own size, rounded down to `step` px, as a bucket of its own.
     """
 
     mode: ShapeMode
@@ -166,8 +166,18 @@ class BucketTable:
     budget: int
     no_upscale: bool = False
 
-    def assign(self, width: int, height: int) -> Fit:
-        """The bucket nearest in aspect ratio to a picture of `width` x `height` px, and how the picture comes to it."""
+    def assign(self, width: int, height: int, frames: int = 1) -> Fit:
+        """The bucket nearest in aspect ratio to a picture of `width` x `height` px, and how the picture comes to it.
+
+        frames: of a clip, which comes to the bucket of a picture of its size, with the tokens of all its frames.
+        """
+        fit = self._assign(width, height)
+        if frames == 1:
+            return fit
+        tokens = self.geometry.image_tokens(*fit.bucket.size, frames)
+        return replace(fit, bucket=replace(fit.bucket, tokens=tokens, frames=frames))
+
+    def _assign(self, width: int, height: int) -> Fit:
         ratio = math.log(width / height)
         logs, nearest = self._by_ratio
         at = bisect.bisect_left(logs, ratio)

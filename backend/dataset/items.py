@@ -25,6 +25,16 @@ class Window:
     frames: int
     rate: float
 
+    @property
+    def seconds(self) -> float:
+        """How long its frames are shown."""
+        return self.frames / self.rate
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """When each of its frames is shown, in seconds after the file's first one."""
+        return tuple(self.start + number / self.rate for number in range(self.frames))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"start": self.start, "frames": self.frames, "rate": self.rate}

@@ -134,7 +134,7 @@ def cut_clip(path: Path, seen: ClipFacts, rule: ClipRule) -> ClipReport:
 def _covered(windows: Iterable[Window]) -> float:
     """Seconds that lie in any window."""
     total, reached = 0.0, 0.0
-    for begin, end in sorted((window.start, window.start + window.frames / window.rate) for window in windows):
+    for begin, end in sorted((window.start, window.start + window.seconds) for window in windows):
         total += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
     return total

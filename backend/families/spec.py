@@ -127,12 +127,14 @@ class VideoRule:
     """How a family is trained on clips; lengths obey `Geometry.frame_step`.
 
     rate: frames a second that the model was trained at. frames: of a clip where the settings name none. starts: whether
-    it starts from a picture, which is the clip's own first frame in training and a file in a sample.
+    it starts from a picture, which is the clip's own first frame in training and a file in a sample. vae_frames: that
+    its VAE works on at a time, by which the memory of encoding is estimated; None for all of a clip at once.
     """
 
     rate: float = 16.0
     frames: int = 81
     starts: bool = False
+    vae_frames: int | None = 4
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,10 @@ def recommend(cfg: Config, plan: Plan) -> tuple[ShapeMode, str]:
             f"The images differ so much in size that static would pad {static.padding:.0%} of all image tokens. "
             f"dynamic compiles once for all {count_of(sizes, 'token count')} and pads nothing."
         )
+    kept = len(static.static_token_counts)
+    become = "become one" if kept == 1 else f"become {kept}, one for clips of each length"
     reason = (
-        f"{count_of(sizes, 'different token count')} become one, with {static.padding:.1%} padding, masked exactly: "
+        f"{count_of(sizes, 'different token count')} {become}, with {static.padding:.1%} padding, masked exactly: "
         f"{count_of(static.graphs.per_class, 'graph')} a block class, where separate sizes would need "
         f"{_fixed_graphs(plan)}"
     )

@@ -16,6 +16,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry, PictureTokens
 from backend.families.table import family
 from backend.plan.findings import plan_findings, recommend
+from backend.plan.footage import Footage
 from backend.plan.lora_findings import findings_of_base
 from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch
 from backend.plan.plan import ModePlan, Plan
@@ -65,6 +66,7 @@ def make_plan(
         compile=cfg.compile.compile,
         set_limit=cfg.compile.compile_cache_size_limit,
         linear_out=cfg.compile.compile and cfg.compile.disable_linear == "on",
+        footage=Footage.of(scan.train.clips),
     )
     recommended, reason = recommend(cfg, plan)
     findings = tuple(plan_findings(cfg, scan, plan))

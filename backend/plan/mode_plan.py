@@ -16,14 +16,13 @@ from backend.dataset.references import References, Size, sizes_of
 from backend.families.spec import FamilyFacts, Geometry, VideoRule
 from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
+from backend.plan.static_counts import padded_size, static_counts
 from backend.plan.steps import StepPlan, plan_steps
 from backend.plan.texts import TextPlan
 
 if TYPE_CHECKING:
     from backend.config.schema import Config, SamplePrompt
 
-# Sample sizes up to this much above the largest bucket raise the static count: one graph less for little padding.
-_RAISE_FOR_SAMPLES = 1.05
 # Rows whose text lengths are played through when captions are trimmed in batches.
 _MOST_ROWS = 200_000
 
@@ -75,7 +74,10 @@ def plan_mode(
     references = References.of(cfg, facts, geometry)
     own = tokens_of_all(items, fits, references)
     beside = [tokens - fit.bucket.tokens for tokens, fit in zip(own, fits, strict=True)]
-    groups = group("off" if facts.one_size_batches else mode, fits, [item.repeats for item in items], beside)
+    padded_to = _static_counts(cfg, references, scan, own, held) if mode == "static" else ()
+    padded = [padded_size(tokens, padded_to) for tokens in own] if len(padded_to) > 1 else None
+    kind = "off" if facts.one_size_batches else mode
+    groups = group(kind, fits, [item.repeats for item in items], beside, padded)
     steps = plan_steps(
         images=len(items),
         buckets=len({fit.bucket for fit in fits}),
@@ -88,14 +90,9 @@ def plan_mode(
     )
     pairs = [*zip(items, fits, strict=True)]
     measured = [pair for name, each in held.items() for pair in zip(scan.validation[name].items, each, strict=True)]
-    every = own + [
-        t for name, each in held.items() for t in tokens_of_all(scan.validation[name].items, each, references)
-    ]
     text = text.reading(_read_sizes(cfg, references, pairs + measured))
-    static = _static_count(cfg, references, every)
-    padded_to = static if mode == "static" else None
     work = _Work(cfg, scan, references, text, mode, fits, held, groups, steps, padded_to)
-    entries = sum(item.repeats for item in items)
+    whole = sum(padded_size(tokens, padded_to) * item.repeats for tokens, item in zip(own, items, strict=True))
     used = sum(tokens * item.repeats for tokens, item in zip(own, items, strict=True))
     trained = {index for each, count in zip(groups, steps.groups, strict=True) if count.used for index in each.indices}
     return ModePlan(
@@ -106,8 +103,8 @@ def plan_mode(
         groups=groups,
         graphs=work.graphs(facts),
         steps=steps,
-        static_token_count=padded_to,
-        padding=1 - used / (entries * padded_to) if padded_to and entries else 0.0,
+        static_token_counts=padded_to,
+        padding=1 - used / whole if padded_to and whole else 0.0,
         crop=sum(fit.crop for fit in fits) / len(fits) if fits else 0.0,
         never=tuple(index for index in range(len(items)) if index not in trained),
         text_before=text.before,
@@ -115,10 +112,10 @@ def plan_mode(
 
 
 def _fit_all(table: BucketTable, items: Iterable[Item]) -> tuple[Fit, ...]:
-    known: dict[tuple[int, int], Fit] = {}
+    known: dict[tuple[int, int, int], Fit] = {}
     result = []
     for item in items:
-        size = (item.width, item.height)
+        size = (item.width, item.height, item.frames)
         fit = known.get(size)
         if fit is None:
             fit = known[size] = table.assign(*size)
@@ -143,15 +140,19 @@ def tokens_of_all(items: Sequence[Item], fits: Sequence[Fit], references: Refere
     ]
 
 
-def _static_count(cfg: Config, references: References, tokens: Sequence[int]) -> int | None:
-    """The static token count: as set, else the largest bucket in use, raised to sample sizes that are hardly larger."""
-    if cfg.compile.static_token_count is not None:
-        return cfg.compile.static_token_count
-    if not tokens:
-        return None
-    largest = max(tokens)
+def _static_counts(
+    cfg: Config, references: References, scan: DatasetScan, own: Sequence[int], held: Mapping[str, Sequence[Fit]]
+) -> tuple[int, ...]:
+    """The counts that static pads rows of training, of `own` tokens each, validation and samples to."""
+    rows = [*zip(scan.train.items, own, strict=True)]
+    for name, fits in held.items():
+        items = scan.validation[name].items
+        rows += zip(items, tokens_of_all(items, fits, references), strict=True)
     samples = [prompt_tokens(prompt, references) for prompt in cfg.sampling.prompts] if sampling_is_on(cfg) else []
-    return max([largest, *(drawn for drawn in samples if drawn <= largest * _RAISE_FOR_SAMPLES)])
+    frames = references.geometry.latent_frames
+    return static_counts(
+        cfg.compile.static_token_count, [(frames(item.frames), tokens) for item, tokens in rows], samples
+    )
 
 
 def prompt_tokens(prompt: SamplePrompt, references: References) -> int:
@@ -174,7 +175,7 @@ class _Work:
     validation_fits: Mapping[str, tuple[Fit, ...]]
     groups: tuple[Group, ...]
     steps: StepPlan
-    static: int | None
+    static: tuple[int, ...]
 
     def graphs(self, facts: FamilyFacts) -> GraphPlan:
         """Shapes of training, validation and sampling, and the graphs they cost."""
@@ -197,7 +198,7 @@ class _Work:
         shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
         counts = [count for _, count in compiled]
         classes, backends = sum(counts), max(counts, default=1)
-        native = replace(self, static=None)
+        native = replace(self, static=())
         unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
         return GraphPlan(
             tuple(training), tuple(validation), tuple(sampling), *counted, classes, backends, unpadded, shared
@@ -205,7 +206,7 @@ class _Work:
 
     def image_size(self, tokens: int) -> int:
         """Image tokens that the blocks see: padded in static mode, where they fit."""
-        return tokens if self.static is None else max(tokens, self.static)
+        return padded_size(tokens, self.static)
 
     def training(self) -> list[Shape]:
         """Distinct training shapes, in the order of the groups, or as they come when captions are trimmed."""
@@ -272,7 +273,7 @@ class _Work:
             tokens = self.image_size(prompt_tokens(prompt, self.references))
             for text in texts:
                 length = self.text.fit(text, prompt.text_length)
-                if self.static is not None and self.text.buckets is None:
+                if self.static and self.text.buckets is None:
                     # Static mode pads shorter text as well, exactly masked.
                     length = max(length, self.text.tokens)
                 shapes.setdefault(Shape(tokens, length, 1))

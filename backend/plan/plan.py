@@ -15,7 +15,9 @@ from backend.dataset.captions import is_dropped
 from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
 from backend.families.spec import Geometry
+from backend.plan.footage import Footage
 from backend.plan.graphs import GraphPlan
+from backend.plan.static_counts import padded_size
 from backend.plan.steps import StepPlan
 from backend.plan.texts import TextPlan
 
@@ -39,7 +41,8 @@ class ModePlan:
     groups: tuple[Group, ...] = ()
     graphs: GraphPlan = GraphPlan((), (), (), 0, 0, 0)
     steps: StepPlan = StepPlan(0, 0, 0, 1, (), 1, 0, None)
-    static_token_count: int | None = None
+    static_token_counts: tuple[int, ...] = ()
+    """Image tokens that rows are padded to, ascending: of static, one for clips of each length in use."""
     padding: float = 0.0
     """Share of the image tokens that is padding."""
     crop: float = 0.0
@@ -48,6 +51,11 @@ class ModePlan:
     """Pictures that no epoch trains."""
     text_before: int = 0
     """Tokens in front of every caption."""
+
+    @property
+    def static_token_count(self) -> int | None:
+        """The largest of `static_token_counts`, which is the only one of pictures; None where nothing is padded."""
+        return max(self.static_token_counts, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers of the mode for a table that compares them."""
@@ -100,6 +108,8 @@ class Plan:
     recommended: ShapeMode = "static"
     reason: str = ""
     findings: tuple[Finding, ...] = ()
+    footage: Footage | None = None
+    """What is used of the clips that are trained; None without clips."""
 
     @property
     def chosen(self) -> ModePlan:
@@ -147,6 +157,11 @@ class Plan:
         return self.modes["static"].static_token_count
 
     @property
+    def static_token_counts(self) -> tuple[int, ...]:
+        """All counts that static pads to, whatever the chosen mode."""
+        return self.modes["static"].static_token_counts
+
+    @property
     def text_length(self) -> int:
         """Text tokens that captions are padded or cut to."""
         return self.text.length
@@ -192,13 +207,13 @@ class Plan:
         if chosen.impossible is not None:
             lines.append(f"shape mode {self.mode}: {chosen.impossible}")
         else:
-            target = chosen.static_token_count
-            padded = f", {chosen.padding:.1%} padding to {target}" if target else ""
+            targets = " or ".join(map(str, chosen.static_token_counts))
+            padded = f", {chosen.padding:.1%} padding to {targets}" if targets else ""
             lines.append(f"shape mode {self.mode_words()}: {chosen.crop:.1%} mean cropping{padded}")
             lines.append(self.graph_words())
-        lines += [
-            f"  {row['width']}x{row['height']}: {row['entries']} ({row['tokens']} tokens)" for row in self.bucket_rows()
-        ]
+        if self.footage is not None:
+            lines.append(self.footage.words())
+        lines += [f"  {size_of(row)}: {row['entries']} ({row['tokens']} tokens)" for row in self.bucket_rows()]
         lines.append(f"recommended: {self.recommended}. {self.reason}")
         return lines + [f"{finding.severity}: {finding.sentence()}" for finding in self.findings]
 
@@ -216,14 +231,20 @@ class Plan:
         needed = "" if self.set_limit is None else f" as set (the plan needs {self.needed_limit})"
         return f"{self.graphs.words()}; {pieces}{text}recompile limit {self.recompile_limit}{needed}"
 
-    def bucket_rows(self, most: int = _MOST_BUCKETS) -> list[dict[str, int]]:
-        """Buckets in use, fullest first: size in px, image tokens, images, entries (with repeats), padding tokens."""
+    def bucket_rows(self, most: int = _MOST_BUCKETS) -> list[dict[str, Any]]:
+        """Buckets in use, fullest first: size in px, image tokens, images, entries (with repeats), padding tokens.
+
+        Of clips also their frames, and the seconds of video that the entries of an epoch hold.
+        """
         pictures: Counter[Any] = Counter()
         entries: Counter[Any] = Counter()
+        seconds: Counter[Any] = Counter()
         for item, fit in zip(self.items, self.fits, strict=False):
+            if item.window is not None:
+                seconds[fit.bucket] += item.repeats * item.window.seconds
             pictures[fit.bucket] += 1
             entries[fit.bucket] += item.repeats
-        static = self.chosen.static_token_count
+        static = self.chosen.static_token_counts
         ordered = sorted(pictures, key=lambda bucket: (-entries[bucket], bucket))
         return [
             {
@@ -232,7 +253,8 @@ class Plan:
                 "tokens": bucket.tokens,
                 "images": pictures[bucket],
                 "entries": entries[bucket],
-                "padding": max(0, static - bucket.tokens) if static else 0,
+                "padding": padded_size(bucket.tokens, static) - bucket.tokens,
+                **({"frames": bucket.frames, "seconds": round(seconds[bucket], 2)} if bucket in seconds else {}),
             }
             for bucket in ordered[:most]
         ]
@@ -245,6 +267,8 @@ class Plan:
             "mode_by_family": self.mode_by_family,
             "compile": self.compile,
             "static_token_count": self.static_token_count,
+            "static_token_counts": list(self.static_token_counts),
+            **({} if self.footage is None else {"clips": self.footage.to_dict()}),
             "text_length": self.text_length,
             "caption_buckets": list(self.caption_buckets) if self.caption_buckets else None,
             "batch_size": self.batch_size,
@@ -280,3 +304,9 @@ class Plan:
             "reason": self.reason,
             "findings": [finding.to_dict(_MOST_FILES) for finding in self.findings],
         }
+
+
+def size_of(row: Mapping[str, Any]) -> str:
+    """The size of a bucket of `Plan.bucket_rows`: width x height, and x frames of clips."""
+    frames = f"x{row['frames']}" if "frames" in row else ""
+    return f"{row['width']}x{row['height']}{frames}"

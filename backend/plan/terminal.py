@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from backend.dataset.items import count_of
-from backend.plan.plan import Plan
+from backend.plan.plan import Plan, size_of
 
 _SHOWN_BUCKETS = 40
 
@@ -16,6 +16,8 @@ _SHOWN_BUCKETS = 40
 def render(plan: Plan) -> RenderableType:
     """The plan for a terminal."""
     parts: list[RenderableType] = [Text(plan.steps.sentence(), style="bold"), _buckets(plan), _modes(plan)]
+    if plan.footage is not None:
+        parts.insert(1, Text(plan.footage.words()))
     if plan.chosen.impossible is None:
         parts.append(Text(plan.graph_words()))
     parts.append(Text(f"Recommended: {plan.recommended}. {plan.reason}"))
@@ -28,12 +30,13 @@ def _buckets(plan: Plan) -> Table:
     rows = plan.bucket_rows(_SHOWN_BUCKETS)
     more = plan.steps.buckets - len(rows)
     table = Table(title="Buckets", caption=f"and {count_of(more, 'bucket')} more" if more > 0 else None)
-    for column in ("size", "tokens", "pictures", "per epoch", "padding"):
+    video = ("video",) if plan.footage is not None else ()
+    for column in ("size", "tokens", "clips" if video else "pictures", "per epoch", "padding", *video):
         table.add_column(column, justify="right")
     for row in rows:
         padding = f"{row['padding'] / (row['tokens'] + row['padding']):.1%}" if row["padding"] else "-"
-        size = f"{row['width']}x{row['height']}"
-        table.add_row(size, str(row["tokens"]), f"{row['images']:,}", f"{row['entries']:,}", padding)
+        seconds = [f"{row['seconds']:,.1f} s" if "seconds" in row else "-"] if video else []
+        table.add_row(size_of(row), str(row["tokens"]), f"{row['images']:,}", f"{row['entries']:,}", padding, *seconds)
     return table
 
 

@@ -96,18 +96,18 @@ class ShapeRuntime:
 
         Raises ValueError when the attention route asked for has no kernel here, or static has no token count.
         """
-        mode, count = shape_mode_of(cfg), plan.static_token_count
+        mode, counts = shape_mode_of(cfg), plan.static_token_counts
         graphs = plan.graphs
         shapes = (*graphs.training, *graphs.validation, *graphs.sampling)
         device = torch.device(device)
         runtime = cls(
             mode,
-            count,
+            counts,
             plan.caption_buckets,
             plan.text_tokens,
             attention_routes.choose_route(cfg.compile.attention, device, dtype),
             # Trimmed captions are padded to their batch's bucket; else only images are.
-            padding=plan.caption_buckets is not None or count is None or not _never_padded(cfg, plan, count),
+            padding=plan.caption_buckets is not None or not counts or not _never_padded(cfg, plan, counts),
             longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
         )
         if cfg.compile.compile:
@@ -234,12 +234,12 @@ def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) ->
                     torch._dynamo.maybe_mark_dynamic(tensor, axis)
 
 
-def _never_padded(cfg: Any, plan: Any, count: int) -> bool:
-    """Whether every row of the run has exactly `count` image tokens: training, validation and samples."""
+def _never_padded(cfg: Any, plan: Any, counts: Sequence[int]) -> bool:
+    """Whether every row of the run has exactly the image tokens of a count: training, validation and samples."""
     from backend.plan.mode_plan import prompt_tokens, sampling_is_on
 
     fits = [*plan.fits, *(fit for each in plan.validation_fits.values() for fit in each)]
     tokens = {fit.bucket.tokens for fit in fits}
     if sampling_is_on(cfg):
         tokens |= {prompt_tokens(prompt, plan.references) for prompt in cfg.sampling.prompts}
-    return tokens == {count}
+    return bool(tokens) and tokens <= set(counts)

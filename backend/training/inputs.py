@@ -130,7 +130,9 @@ class Inputs:
     def data_digest(self) -> str:
         """Digest of the training pictures, captions and repeats, in their order."""
         lines = (
-            f"{item.key} {item.repeats} {item.caption!r}" + "".join(f" {control.key}" for control in item.controls)
+            f"{item.key} {item.repeats} {item.caption!r}"
+            + "".join(f" {control.key}" for control in item.controls)
+            + ("" if item.window is None else f" {item.window.to_dict()}")
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

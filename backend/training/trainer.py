@@ -132,9 +132,12 @@ class Trainer:
         if self.in_hand is None:
             return ""
         side, batch = self.geometry.downscale, self.in_hand
-        sizes = {(latent.shape[2] * side, latent.shape[1] * side) for latent in batch.latents}
+        sizes = {(latent.shape[-1] * side, latent.shape[-2] * side) for latent in batch.latents}
         sized = ", ".join(f"{width} x {height} px" for width, height in sorted(sizes))
-        return f"step {self.position.step + 1}: {count_of(len(batch.latents), 'picture')} of {sized}"
+        frames = sorted({latent.shape[1] for latent in batch.latents if latent.ndim == 4} - {1})
+        what = "clip" if frames else "picture"
+        long = f" and {' or '.join(map(str, frames))} latent frames" if frames else ""
+        return f"step {self.position.step + 1}: {count_of(len(batch.latents), what)} of {sized}{long}"
 
     def begin(self) -> None:
         """Stand where the position says; called once, before the first batch."""

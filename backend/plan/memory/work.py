@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import tokens_of
 from backend.dataset.references import References, sizes_of
+from backend.dataset.windows import ClipRule
 from backend.families.spec import FamilyFacts, Geometry
 from backend.families.table import family
 from backend.plan.graphs import Shape
@@ -68,11 +69,9 @@ def work_of(cfg: Config, plan: Plan) -> RunWork:
     sets = [(plan.items, plan.fits), *((plan.validation[name], fits) for name, fits in plan.validation_fits.items())]
     pairs = [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
     beside = [plan.references.sizes(sizes_of(item.controls), fit.bucket.size) for item, fit in pairs]
-    sizes = [
-        math.prod(size)
-        for (_, fit), controls in zip(pairs, beside, strict=True)
-        for size in (fit.bucket.size, *controls)
-    ]
+    facts = family(cfg.model.family)
+    sizes = [math.prod(fit.bucket.size) * _encoded_together(fit.bucket.frames, facts) for _, fit in pairs]
+    sizes += [math.prod(size) for controls in beside for size in controls]
     tokens = max(sum(plan.geometry.image_tokens(*size) for size in controls) for controls in beside)
     training = _largest(graphs.training)
     assert training is not None
@@ -91,22 +90,31 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWo
 
     A family that starts from control pictures has one square one.
     """
-    picture, facts = tokens_of(cfg.dataset.resolution, geometry), family(cfg.model.family)
+    facts, clips = family(cfg.model.family), ClipRule.of(cfg)
+    frames = 1 if clips is None else clips.lengths[-1]
+    picture = tokens_of(cfg.dataset.resolution, geometry) * geometry.latent_frames(frames)
     references = References.of(cfg, facts, geometry)
     beside = 0 if facts.controls is None else tokens_of(references.rule.area or cfg.dataset.resolution, geometry)
-    image = max(picture + beside, cfg.compile.static_token_count or 0)
+    image = max(picture + beside, (cfg.compile.static_token_count or 0) * geometry.latent_frames(frames))
+    pixels = max(picture, beside, image - beside) // geometry.latent_frames(frames) * geometry.pixels_per_token**2
     measured = validation_is_on(cfg) and (cfg.dataset.validation_split or cfg.validation.validation_folders)
     sizes = [fitting_size(prompt.width, prompt.height, geometry) for prompt in cfg.sampling.prompts or ()]
     drawn = max((prompt_tokens(prompt, references) for prompt in cfg.sampling.prompts or ()), default=0)
     on = sampling_is_on(cfg) and drawn > 0
     return RunWork(
         training=Work(cfg.dataset.batch_size, image, text_tokens),
-        largest_picture=max(picture, beside, image - beside) * geometry.pixels_per_token**2,
+        largest_picture=pixels * _encoded_together(frames, facts),
         validation=Work(validation_batch(cfg), image, text_tokens) if measured else None,
         sampling=Work(1, drawn, text_tokens) if on else None,
         sample_pixels=max((math.prod(size) for size in sizes), default=0) if on else 0,
         fixed=0 if references.rule.area is None else beside,
     )
+
+
+def _encoded_together(frames: int, facts: FamilyFacts) -> int:
+    """Frames of a clip that the VAE works on at a time; 1 of a picture."""
+    piece = None if facts.video is None else facts.video.vae_frames
+    return frames if piece is None else min(frames, piece)
 
 
 def trains_text(cfg: Config, facts: FamilyFacts) -> bool:

@@ -55,6 +55,10 @@ class PlanEvent(Event):
     mode_by_family: bool | None = None
     compile: bool | None = None
     static_token_count: int | None = None
+    static_token_counts: list[Any] | None = None
+    """Where rows are padded to several counts, one for clips of each length."""
+    clips: Json | None = None
+    """Windows of clips and the seconds of video that are used and left out; None without clips."""
     text_length: int | None = None
     caption_buckets: list[Any] | None = None
     batch_size: int | None = None
