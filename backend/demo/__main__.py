@@ -1,6 +1,6 @@
 """Trains the demo's LoRA as a run like any other, and shows what it changed: ``python -m backend.demo.__main__``.
 
-The run is the preset ``demo``, started as the page starts it: a process of its own with a folder of its own. This
+The run is the preset ``demo``, or with ``--video`` ``demo-video``, started as the page starts it: a process of its own with a folder of its own. This
 process only reads that folder, so that every number it shows is one the run wrote down.
 """
 
@@ -29,7 +29,7 @@ from backend.runs.status_reader import StatusReader
 from backend.runs.supervise import start, stop
 from backend.training.terminal import show
 
-PRESET = BUILTIN_PRESETS / "demo.toml"
+PRESET, VIDEO = BUILTIN_PRESETS / "demo.toml", BUILTIN_PRESETS / "demo-video.toml"
 SHEET = "before-after.png"
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 _EVERY_S = 0.3
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     options = _parser().parse_args(arguments)
     console = console or Console(highlight=False)
     try:
-        cfg = settings(options.preset, options.steps, options.runs)
+        cfg = settings(options.preset or (VIDEO if options.video else PRESET), options.steps, options.runs)
         run = start(cfg)
     except (Refused, RunError, WriteFailed) as error:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         return WRONG_INPUT
-    console.print("Training a LoRA for a small base model, on the images in assets/demo/concept.")
+    console.print(f"Training a LoRA for a small base model, on {cfg.dataset.folders[0].path}.")
     _print(console, "Run", str(run.path))
     try:
         status = follow(run, console)
@@ -135,8 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of the preset's number")
     parser.add_argument("--runs", metavar="DIR", help="folder for the run's own folder (default: runs)")
     parser.add_argument(
-        "--preset", type=Path, metavar="FILE", default=PRESET, help="use these settings instead of the demo's"
+        "--video", action="store_true", help="train a tiny video model with random weights on short clips instead"
     )
+    parser.add_argument("--preset", type=Path, metavar="FILE", help="use these settings instead of the demo's")
     return parser
 
 

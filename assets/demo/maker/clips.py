@@ -61,8 +61,8 @@ CLIPS = (
     Clip("robot-hops", "a purple robot hops twice at night", "robot", "purple", "night", _jump(2), 2.4, (64, 96)),
     Clip("flower-grows", "a pink flower grows in a green meadow", "flower", "pink", "meadow", _grow, size=(64, 96)),
     Clip("fish-swims", "a yellow fish swims to the right under the sea", "fish", "yellow", "sea", _swim, 1.6),
-    # shorter than any length of the preset
-    Clip("mushroom", "a red mushroom grows at night", "mushroom", "red", "night", _grow, 0.4, (80, 80)),
+    # too short for the longer of the two lengths of the preset
+    Clip("mushroom", "a red mushroom grows at night", "mushroom", "red", "night", _grow, 0.6, (80, 80)),
 )
 
 
