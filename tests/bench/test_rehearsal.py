@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ def test_the_models_are_what_their_families_accept(tmp_path: Path) -> None:
     write_base_model(size, tmp_path / "model")
     assert family("sdxl").check_base_model(tmp_path / "model") == []
     assert holds(tmp_path / "model", size, None) and not holds(tmp_path / "model", SIZES["sdxl"], None)
+
+
+def test_a_video_model_is_accepted_with_its_matrices_in_fp8(tmp_path: Path) -> None:
+    size = replace(SIZES["tiny-wan"], fp8=frozenset({"transformer"}))
+    write_base_model(size, tmp_path / "model")
+    assert family("wan").check_base_model(tmp_path / "model") == []
+    (path,) = headers.weight_files(tmp_path / "model" / "transformer", "diffusion_pytorch_model")
+    tensors = file_tensors(path)
+    matrix = tensors["blocks.0.attn1.to_q.weight"]
+    assert matrix.dtype == torch.float8_e4m3fn and matrix.read().float().abs().max() > 0.1
+    assert tensors["blocks.0.attn1.to_q.bias"].dtype == torch.bfloat16
 
 
 def test_tensors_have_the_names_of_published_files() -> None:

@@ -25,7 +25,7 @@ class RehearsalSize:
     parts: part name -> entries that replace those of the published config. settings: ``section.name`` -> value, where
     the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture. steps: before the run
     is stopped and resumed; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what is
-    sampled.
+    sampled. fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
     """
 
     family: str
@@ -38,6 +38,7 @@ class RehearsalSize:
     inputs: int = 8
     clip: Clip | None = None
     sample: Clip | None = None
+    fp8: frozenset[str] = frozenset()
 
     @property
     def facts(self) -> FamilyFacts:
