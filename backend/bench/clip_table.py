@@ -30,8 +30,9 @@ def _table(groups: Sequence[Group], same: Sequence[str]) -> str:
     names = list(sizes_of(plain, "bucket_ms"))
     lines = []
     for group in groups:
-        same_work = (group.like, group.checkpointing)
-        eager = next((each for each in groups if each.plain and (each.like, each.checkpointing) == same_work), None)
+        eagers = [each for each in groups if each.plain and each.checkpointing is group.checkpointing]
+        # Compared with eager of the same settings where it was measured, else with the plainest eager.
+        eager = next((each for each in eagers if each.like == group.like), eagers[0] if eagers else None)
         seconds = sizes_of(group, "bucket_ms")
         bases = list(sizes_of(eager, "bucket_ms").values()) if eager else []
         peaks = list(sizes_of(group, "bucket_peak_gb").values())

@@ -61,10 +61,13 @@ def test_the_table_compares_each_size_with_eager(tmp_path: Path) -> None:
     }
     for name, (seconds, peaks) in rows.items():
         record.add(Spec(name, size="wan"), 0, answer(1.0, bucket_ms=seconds, bucket_peak_gb=peaks))
+    within = Spec("static:fa4", size="wan", checkpointing_kind="auto")
+    record.add(within, 0, answer(1.0, bucket_ms=["720x544x81=900", "720x544x49=300"]))
     table = render(Record.open(tmp_path / "wan-compile", "compile", []).rows, "compile").split("\n\n")[1]
     assert "| variant | checkpointing | 720x544x81 | 720x544x49 |" in table
     assert "| eager | on | 1800 ms, 1.00 x, 19.6 GB | 900.0 ms, 1.00 x, 12.0 GB |" in table
     assert "| diffusers:auto | on | 1600 ms, 1.12 x | 800.0 ms, 1.12 x |" in table
+    assert "| static:fa4 (checkpointing auto) | on | 900.0 ms, 2.00 x | 300.0 ms, 3.00 x |" in table
     assert "| exact | on | 1000 ms, 1.80 x, 640x624x81 | 450.0 ms, 2.00 x |" in table
 
 
