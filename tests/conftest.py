@@ -179,6 +179,14 @@ def tiny_wan(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_wan", make_tiny_wan)
 
 
+@pytest.fixture(scope="session")
+def tiny_wan_i2v(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Wan 2.1 image-to-video pipeline, likewise."""
+    from tests.tiny.wan import make_tiny_wan_i2v
+
+    return once("tiny_wan_i2v", make_tiny_wan_i2v)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

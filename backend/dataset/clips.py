@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +33,9 @@ VERSION = 1
 # Frames whose distances differ by more than this share of their mean are of a variable rate.
 _UNEVEN = 0.25
 _CHUNK = 1 << 20
+# Frames of animations last for whole milliseconds, 10 at least.
+_ANIMATION_TICK_S = 0.001
+_ANIMATION_SLACK_S = 0.0015
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,6 @@ class ClipFacts:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which the class takes as arguments."""
         return asdict(self)
-
-    @property
-    def slack(self) -> float:
-        """Seconds that a frame may begin after the time it is asked for: time stamps are rounded."""
-        return max(1e-6, min(1.5 * self.tick, 0.25 / self.rate))
 
 
 def is_video(path: Path) -> bool:
@@ -91,7 +88,7 @@ def probe(path: Path) -> ClipFacts:
             times.append(begins)
             ends, size = begins + lasts, picture.size
             alpha = alpha or bool(picture.info.get("alpha"))
-        return _facts(Timeline(tuple(times), ends, 0.001), size, has_alpha=alpha)
+        return _facts(Timeline(tuple(times), ends, _ANIMATION_TICK_S), size, has_alpha=alpha)
     found = video_stream.measure(path)
     return _facts(found.timeline, found.size, has_alpha=found.has_alpha, bits=found.bits, hdr=found.hdr)
 
@@ -108,19 +105,16 @@ def _facts(timeline: Timeline, size: tuple[int, int], **more: Any) -> ClipFacts:
     return ClipFacts(*size, len(times), timeline.seconds, 1 / mean, uneven, timeline.tick, **more)
 
 
-def read_frames(
-    path: Path, times: Sequence[float], transparency: str = "white", slack: float | None = None
-) -> Iterator[Image.Image]:
-    """The frames that the clip shows at `times`, RGB and as seen, one for each, which may be the same one again.
+def read_frames(path: Path, times: Sequence[float], transparency: str = "white") -> Iterator[Image.Image]:
+    """The frames that the clip shows at `times`, RGB and upright, one for each, which may be the same one again.
 
-    times: ascending, in seconds after the first frame. transparency: backing of what is transparent. slack: of its
-    `ClipFacts`, measured when left out. Raises as `probe`.
+    They have the px of the file, whose `ClipFacts` say the size as seen: it differs where pixels are not square. times:
+    ascending, in seconds after the first frame. transparency: backing of what is transparent. Raises as `probe`.
     """
-    if slack is None:
-        slack = probe(path).slack
     if _is_animation(path):
-        return _shown(((begins, picture) for begins, _, picture in _animation(path, transparency)), times, slack)
-    return _from_video(path, times, transparency, slack)
+        shown = ((begins, picture) for begins, _, picture in _animation(path, transparency))
+        return _shown(shown, times, _ANIMATION_SLACK_S)
+    return _from_video(path, times, transparency, video_stream.slack_of(path))
 
 
 def _from_video(path: Path, times: Sequence[float], transparency: str, slack: float) -> Iterator[Image.Image]:
@@ -172,8 +166,3 @@ def _animation(path: Path, transparency: str) -> Iterator[tuple[float, float, Im
             begins += lasts
     except BadImage as error:
         raise BadClip(str(error)) from error
-
-
-def seconds_of(frames: int, rate: float) -> float:
-    """How long `frames` last at `rate` a second."""
-    return frames / rate if math.isfinite(rate) and rate > 0 else 0.0

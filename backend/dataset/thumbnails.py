@@ -45,7 +45,7 @@ def make(path: Path, target: Path, px: int, times: Sequence[float] = (0.0,)) -> 
     """
     if is_video(path) or len(times) > 1:
         facts = probe(path)
-        picture = _strip(list(read_frames(path, times, "grey", facts.slack)), (facts.width, facts.height), px)
+        picture = _strip(list(read_frames(path, times, "grey")), (facts.width, facts.height), px)
     else:
         # Half again as much as is kept: a JPEG decoded smaller is still scaled down, never up.
         picture = open_image(path, "grey", at_least=px + px // 2)

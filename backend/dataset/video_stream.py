@@ -91,6 +91,14 @@ def measure(path: Path) -> Measured:
     )
 
 
+def slack_of(path: Path) -> float:
+    """Seconds that a frame may begin after the time it is asked for, as time stamps are rounded. Raises as `frames`."""
+    with _stream_of(path) as (_, stream):
+        tick = float(stream.time_base or 0)
+        rate = float(stream.average_rate or stream.guessed_rate or 25)
+    return max(1e-6, min(1.5 * tick, 0.25 / rate))
+
+
 @dataclass(frozen=True, slots=True)
 class _Packets:
     """Time stamps of a stream in the order in which frames are shown, without decoding.

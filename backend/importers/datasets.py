@@ -16,7 +16,8 @@ from backend.importers.notes import Fate, shown
 from backend.importers.source import Source
 from backend.importers.values import is_off, number
 
-_FOLDER = ("image_dir", "image_directory")
+_PICTURES = ("image_dir", "image_directory")
+_FOLDER = (*_PICTURES, "video_directory")
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
 _EACH_ITS_OWN = {
@@ -26,11 +27,17 @@ _EACH_ITS_OWN = {
 """Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
     "video_directory": NO_VIDEOS,
-    "video_jsonl_file": NO_VIDEOS,
+    "video_jsonl_file": "Monotile reads folders of videos with captions next to them",
     "image_jsonl_file": "Monotile reads image folders with captions next to the images",
     "metadata_file": "Monotile reads image folders with captions next to the images",
     "is_reg": "regularization images are not supported; the folder is left out",
 }
+
+
+_RATES = (
+    "without source_fps the other program takes every frame, whatever the rate; Monotile reads the rate of each file "
+    "and takes frames by time"
+)
 
 
 class Row(NamedTuple):
@@ -64,15 +71,15 @@ class _Folder:
     why: str = ""
 
 
-def read_dataset(source: Source) -> Dataset:
-    """Everything that the file says, of every level."""
+def read_dataset(source: Source, videos: bool = False) -> Dataset:
+    """Everything that the file says, of every level. videos: the family is trained on clips."""
     out = Dataset([], [], {}, {}, [])
     general = source.values.get("general")
     general = general if isinstance(general, Mapping) else {}
     for key, value in source.values.items():
         if key not in ("general", "datasets") or (key == "general" and value and not general):
             out.rows.append(Row(key, "it is outside of [general] and [[datasets]]"))
-    folders = _folders(out, general, source.values["datasets"])
+    folders = _folders(out, general, source.values["datasets"], videos)
     staying = [folder for folder in folders if not folder.why]
     for folder in staying:
         _take_folder(out, folder)
@@ -86,7 +93,7 @@ def read_dataset(source: Source) -> Dataset:
     return out
 
 
-def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> list[_Folder]:
+def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any], videos: bool) -> list[_Folder]:
     found: list[_Folder] = []
     for place, dataset in enumerate(datasets):
         where = f"datasets[{place}]"
@@ -106,18 +113,19 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
             paths = {key: f"general.{key}" for key in general}
             paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
             folder = _Folder(at, {**general, **outer, **row}, paths, {**outer, **row})
-            found.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder)))
+            found.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder, videos)))
     return found
 
 
-def _left_out(out: Dataset, folder: _Folder) -> str:
+def _left_out(out: Dataset, folder: _Folder, videos: bool) -> str:
     """Why a folder can't stay, which is said once; empty for one that can."""
     for key, why in _NO_PICTURES.items():
-        if not is_off(folder.values.get(key)):
+        if not is_off(folder.values.get(key)) and not (videos and key in _FOLDER):
             out.rows.append(Row(f"{folder.place}.{key}", why))
             return why
     if not any(folder.own.get(key) for key in _FOLDER):
-        why = "it names no image folder (image_dir, image_directory)"
+        names = _FOLDER if videos else _PICTURES
+        why = f"it names no {'image or video' if videos else 'image'} folder ({', '.join(names)})"
         out.rows.append(Row(folder.place, why))
         return why
     return ""
@@ -133,6 +141,8 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     if "cache_directory" in folder.values:
         why = "all images are cached in one folder (dataset.cache_dir)"
         out.rows.append(Row(folder.paths["cache_directory"], why))
+    if folder.own.get("video_directory") and is_off(folder.values.get("source_fps")):
+        out.rows.append(Row(f"{folder.place}.video_directory", _RATES, "near"))
     out.folders.append(row)
     out.places.append(folder.place)
 

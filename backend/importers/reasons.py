@@ -163,10 +163,7 @@ NOT_OFFERED = _by_name(
             "dino_loss_every_n_steps dino_loss_feature_mode dino_loss_layer dino_loss_model_type dino_loss_resize "
             "dino_loss_use_gram dino_loss_use_norm dino_loss_weight"
         ),
-        NO_VIDEOS: (
-            "frame_extraction frame_sample frame_stride max_frames source_fps target_frames fp_latent_window_size "
-            "fp_1f_clean_indices fp_1f_no_post fp_1f_target_index"
-        ),
+        NO_VIDEOS: ("fp_latent_window_size fp_1f_clean_indices fp_1f_no_post fp_1f_target_index"),
         "text encoders are used at the layer that the model's own pipeline uses": "clip_skip",
         "gradients in fp16 lose small values; training.mixed_precision is the way to fp16": "full_fp16",
         "the optimizer steps after the backward pass": "fused_backward_pass fused_optimizer_groups",

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from backend.config.file_kinds import DATA_SETS, Kind
 from backend.config.schema import by_path
+from backend.families.table import FAMILIES
 from backend.importers.datasets import Dataset, read_dataset
+from backend.importers.family import family_of
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.source import Source
 
@@ -43,8 +45,11 @@ class Work:
         assert source.kind is not None
         alone = source.kind in DATA_SETS
         dataset = source if alone else dataset or source.dataset
-        data = read_dataset(dataset) if dataset and dataset.kind == "dataset" else None
-        return cls(source, source.kind, {} if alone else source.values, dataset, data, wanted, notes=list(source.read))
+        values = {} if alone else source.values
+        facts = FAMILIES.get(family_of(source.kind, values).family or wanted)
+        videos = facts is not None and facts.video is not None
+        data = read_dataset(dataset, videos) if dataset and dataset.kind == "dataset" else None
+        return cls(source, source.kind, values, dataset, data, wanted, notes=list(source.read))
 
     @property
     def all_values(self) -> dict[str, Any]:

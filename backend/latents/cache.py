@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -22,11 +24,13 @@ from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
 from backend.dataset.buckets import Fit
+from backend.dataset.clips import BadClip, hash_of, read_frames
 from backend.dataset.controls import sample_items
 from backend.dataset.decode_budget import BUDGET
 from backend.dataset.images import BadImage, cut, open_image, read_picture
-from backend.dataset.items import Item
+from backend.dataset.items import Item, Window
 from backend.dataset.references import Cut
+from backend.dataset.scan_cache import Stamp
 from backend.latents.store import LatentCache, TextCache
 from backend.plan.mode_plan import fitting_size
 
@@ -52,7 +56,7 @@ class Vae(Protocol):
 
     @property
     def dtype(self) -> torch.dtype: ...
-    def encode(self, pixels: Tensor) -> Tensor: ...
+    def encode_row(self, pixels: Tensor) -> dict[str, Tensor]: ...
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Vae: ...
 
 
@@ -141,15 +145,16 @@ def build_latents(
         if isinstance(pixels, Problem):
             problems.append(pixels)
             continue
-        latent, made_in = _encode(vae, pixels)
-        if latent is None:
+        row, made_in = _encode(vae, pixels)
+        if row is None:
             text = f"The VAE gives no finite values for {item.path}, not even in float32"
             problems.append(Problem("dataset.folders", None, text, "Take the picture out, or choose another VAE."))
             continue
         if done == 0 and not again:
-            _check_room(cache.folder, latent.numel() * 4, len(missing), "pictures")
+            size = sum(tensor.numel() * tensor.element_size() for tensor in row.values())
+            _check_room(cache.folder, round(size * _mean_share(pairs)), len(missing), "pictures")
         write = cache.write_or_hold if again else cache.write
-        write(path, {"latent": latent}, picture=item.key, made_in=str(made_in))
+        write(path, row, picture=item.key, made_in=str(made_in))
     if problems:
         raise Refused.of(problems)
     if progress is not None:
@@ -206,9 +211,63 @@ def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparenc
 
 
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
-    """Pixels (3, H, W) float32 in [-1, 1] of `item` cut to its bucket; ValueError as `picture_of`."""
-    values = torch.from_numpy(np.array(picture_of(item, fit, transparency), dtype=np.uint8)).permute(2, 0, 1)
-    return values.float() / 127.5 - 1.0
+    """Pixels float32 in [-1, 1] of `item` cut to its bucket, (3, H, W), of clips (3, F, H, W).
+
+    ValueError as `picture_of`.
+    """
+    return _scaled(_bytes_of(item, fit, transparency))
+
+
+def _bytes_of(item: Item, fit: Fit, transparency: str) -> Tensor:
+    """The same as they come, from 0 to 255 in uint8."""
+    if item.window is None:
+        return _channels_first(picture_of(item, fit, transparency))
+    try:
+        return _clip_of(item, item.window, fit, transparency)
+    except BadClip as error:
+        raise ValueError(f"can't be used: {error}") from error
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror or error}") from error
+
+
+def _clip_of(item: Item, window: Window, fit: Fit, transparency: str) -> Tensor:
+    """The frames of a window one after the other: no more than one is held besides the result."""
+    if _hash_now(item.path) != item.key:
+        raise ValueError("has changed since it was scanned")
+    width, height = fit.bucket.size
+    result = torch.empty((3, window.frames, height, width), dtype=torch.uint8)
+    with BUDGET.room(item.width, item.height), closing(read_frames(item.path, window.times, transparency)) as frames:
+        for number, frame in enumerate(frames):
+            # the box is in px as seen, which are not the file's where its pixels are not square
+            across, down = frame.width / item.width, frame.height / item.height
+            left, top, right, bottom = fit.box
+            box = (left * across, top * down, right * across, bottom * down)
+            result[:, number] = _channels_first(cut(frame, (width, height), box))
+    return result
+
+
+def _hash_now(path: Path) -> str:
+    """SHA-256 of a file's content now, which is read once as long as the file stays as it is."""
+    return _hash_of_stamp(path, Stamp.of(path))
+
+
+@lru_cache(maxsize=4096)
+def _hash_of_stamp(path: Path, stamp: Stamp) -> str:
+    return hash_of(path)
+
+
+def _channels_first(picture: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1)
+
+
+def _scaled(values: Tensor) -> Tensor:
+    """Bytes of a picture (3, H, W) or clip (3, F, H, W) as float32 in [-1, 1]; of a clip a frame at a time."""
+    if values.ndim == 3:
+        return values.float() / 127.5 - 1.0
+    result = torch.empty(values.shape, dtype=torch.float32)
+    for number in range(values.shape[1]):
+        result[:, number] = values[:, number].float() / 127.5 - 1.0
+    return result
 
 
 def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
@@ -233,11 +292,12 @@ def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
 
 
 def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[Tensor | Problem]:
-    """Pixels of each picture in order, decoded a few ahead; a Problem where that fails."""
+    """Bytes of each picture or clip in order, decoded a few ahead, of clips one; a Problem where that fails."""
+    count = 1 if any(item.window is not None for item, _ in pairs) else _AHEAD
 
     def read(pair: tuple[Item, Fit]) -> Tensor | Problem:
         try:
-            return pixels_of(*pair, cache.transparency)
+            return _bytes_of(*pair, cache.transparency)
         except ValueError as error:
             return Problem(
                 "dataset.folders",
@@ -249,30 +309,45 @@ def _decoded(pairs: Sequence[tuple[Item, Fit]], cache: LatentCache) -> Iterator[
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="decode")
     try:
         ahead: list[Future[Tensor | Problem]] = []
-        for number in range(len(pairs) + _AHEAD):
+        for number in range(len(pairs) + count):
             if number < len(pairs):
                 ahead.append(pool.submit(read, pairs[number]))
-            if number >= _AHEAD:
+            if number >= count:
                 yield ahead.pop(0).result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _encode(vae: Vae, pixels: Tensor) -> tuple[Tensor | None, torch.dtype]:
-    """Latent (C, h, w) float32 and what it was made in; None where even float32 gives no finite values."""
-    dtype = vae.dtype
-    latent = vae.encode(pixels[None])[0]
-    if torch.isfinite(latent).all():
-        return latent.float(), dtype
+def _encode(vae: Vae, values: Tensor) -> tuple[dict[str, Tensor] | None, torch.dtype]:
+    """What is kept of a picture or clip, of its bytes, and what it was made in; None where nothing finite comes."""
+    dtype, pixels = vae.dtype, _scaled(values)
+    row = vae.encode_row(pixels)
+    if _is_finite(row):
+        return _kept(row), dtype
     if dtype == torch.float32:
         return None, dtype
     log.warning("A latent holds NaN in %s; made again in float32", dtype)
     vae.to(dtype=torch.float32)
     try:
-        latent = vae.encode(pixels[None])[0]
+        row = vae.encode_row(pixels)
     finally:
         vae.to(dtype=dtype)
-    return (latent.float() if torch.isfinite(latent).all() else None), torch.float32
+    return (_kept(row) if _is_finite(row) else None), torch.float32
+
+
+def _is_finite(row: Mapping[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in row.values())
+
+
+def _kept(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The latent in float32, and the rest as the family has it."""
+    return {name: tensor.float() if name == "latent" else tensor for name, tensor in row.items()}
+
+
+def _mean_share(pairs: Sequence[tuple[Item, Fit]]) -> float:
+    """Tokens of the mean picture or clip for each token of the first one; 1 where there are no clips."""
+    tokens = [fit.bucket.tokens for _, fit in pairs]
+    return sum(tokens) / len(tokens) / tokens[0] if any(item.window is not None for item, _ in pairs) else 1.0
 
 
 def _check_room(folder: Path, bytes_each: int, count: int, what: str) -> None:

@@ -28,9 +28,19 @@ _CHUNK = 1 << 20
 
 
 def vae_identity(cfg: Config) -> str:
-    """Identity (hex) of the VAE that `cfg` encodes with: its own `model.vae`, or the base model's."""
+    """Identity (hex) of what `cfg` encodes pictures with: its own `model.vae`, or the base model's.
+
+    Of a family that starts clips from a picture, also of the encoder that sees this picture, and of the family, since
+    more than the latent is kept.
+    """
     facts = family(cfg.model.family)
-    return identity([_part_files(BaseModelFiles.of(cfg.model), facts.part("vae"))])
+    base = BaseModelFiles.of(cfg.model)
+    vae = identity([_part_files(base, facts.part("vae"))])
+    if facts.video is None or not facts.video.starts:
+        return vae
+    seeing = [part for part in facts.parts if part.name.startswith(("image_", "feature_"))]
+    files = identity(_part_files(base, part) for part in seeing) if seeing else ""
+    return hashlib.sha256(f"{vae} {files} {facts.name}".encode()).hexdigest()
 
 
 def text_identity(cfg: Config) -> str:

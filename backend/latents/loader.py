@@ -39,7 +39,7 @@ class Batch:
     """One batch on the CPU."""
 
     latents: list[Tensor]
-    """Of each row, (C, h, w) float32."""
+    """Of each row, (C, h, w), of clips (C, f, h, w), float32."""
     text: list[Conditioning]
     """Of each row."""
     keys: list[str]
@@ -116,7 +116,8 @@ class Loader:
         """One picture of a validation set."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
         text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
-        return Batch(latents=[self._latents.load(item, fit)], text=[text], keys=[item.key], index=index, epoch=0)
+        row = self._latents.load_row(item, fit)
+        return Batch(latents=[row.pop("latent")], text=[{**text, **row}], keys=[item.key], index=index, epoch=0)
 
     def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
         """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
@@ -204,9 +205,13 @@ class Loader:
             encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
             return self._with_sizes(self._trimmed(encoded, length), item, fit)
 
+        encoded = [self._latents.load_row(*picture) for picture in pictures]
+        latents = [row.pop("latent") for row in encoded]
+        text = [conditioning(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)]
         return Batch(
-            latents=[self._latents.load(*picture) for picture in pictures],
-            text=[conditioning(caption, *picture) for caption, picture in zip(captions, pictures, strict=True)],
+            latents=latents,
+            # what else the family kept of a picture or clip: where a clip starts from, and what an encoder saw of it
+            text=[{**words, **row} for words, row in zip(text, encoded, strict=True)],
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,

@@ -26,6 +26,7 @@ from torch import Tensor
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import write_atomic
 from backend.dataset.buckets import Fit
+from backend.dataset.clips import VERSION as CLIP_LOADER
 from backend.dataset.images import VERSION as LOADER
 from backend.dataset.items import Item
 from backend.dataset.references import Cut
@@ -155,8 +156,15 @@ class LatentCache(TensorCache):
         return self.file_of({**seen, "vae": self._vae, "dtype": str(self.dtype)})
 
     def load(self, item: Item, fit: Fit) -> Tensor:
-        """Latent (C, h, w) float32 on the CPU. CacheLost when the file is gone or damaged in the middle of a run."""
-        return _load(self, self.path(item, fit), str(item.path), (item, fit))["latent"]
+        """Latent (C, h, w), of clips (C, f, h, w), float32 on the CPU. Raises as `load_row`."""
+        return self.load_row(item, fit)["latent"]
+
+    def load_row(self, item: Item, fit: Fit) -> dict[str, Tensor]:
+        """The latent by that name, and what else the family's denoiser reads of the picture or clip, on the CPU.
+
+        CacheLost when the file is gone or damaged in the middle of a run.
+        """
+        return _load(self, self.path(item, fit), str(item.path), (item, fit))
 
 
 class TextCache(TensorCache):
@@ -188,12 +196,14 @@ class TextCache(TensorCache):
 
 def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
     """What decides the pixels of `item` in its bucket."""
+    window = {} if item.window is None else {"window": item.window.to_dict(), "frames": CLIP_LOADER}
     return {
         "picture": item.key,
         "size": [fit.bucket.width, fit.bucket.height],
         "box": [round(edge, 3) for edge in fit.box],
         # The backing colour matters only where something is transparent.
         "transparency": transparency if item.has_alpha else None,
+        **window,
     }
 
 

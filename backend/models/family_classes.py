@@ -62,5 +62,9 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.hunyuan_video.denoiser import HunyuanVideo
 
             return HunyuanVideo
+        case "wan_i2v":
+            from backend.models.wan.start_encoders import WanImage
+
+            return WanImage
     family(name)  # says which are known
     raise NotImplementedError(f"the family {name} has facts, but no row in backend.models.family_classes")

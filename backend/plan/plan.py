@@ -65,6 +65,7 @@ class ModePlan:
             "buckets": self.steps.buckets,
             "token_counts": len({fit.bucket.tokens for fit in self.fits}),
             "static_token_count": self.static_token_count,
+            "static_token_counts": list(self.static_token_counts),
             "training_graphs": self.graphs.training_graphs,
             "no_grad_graphs": self.graphs.no_grad_graphs,
             "graphs_per_class": self.graphs.per_class,

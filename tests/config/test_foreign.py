@@ -102,6 +102,38 @@ def test_arguments_of_musubi_with_prompts() -> None:
     assert said["network_alpha"] == "default"
 
 
+def test_clips_of_musubi_are_folders_with_their_settings(tmp_path: Path) -> None:
+    arguments, dataset = tmp_path / "arguments.toml", tmp_path / "dataset.toml"
+    arguments.write_text(
+        toml.dumps({"dit": "/m/wan2.1_t2v_14B_bf16.safetensors", "network_module": "networks.lora_wan"})
+    )
+    clips = {
+        "video_directory": "/d/clips", "target_frames": [1, 25, 81], "frame_extraction": "uniform", "frame_sample": 4,
+        "frame_stride": 10, "max_frames": 121, "source_fps": 30.0, "num_repeats": 2,
+    }  # fmt: skip
+    dataset.write_text(toml.dumps({"datasets": [{"image_directory": "/d/i"}, clips]}))
+    converted = convert(read(arguments), read(dataset))
+    assert converted.loaded.config is not None and not converted.loaded.errors
+    config = converted.loaded.config
+    holds(config, {
+        "model.family": "wan", "video.target_frames": [1, 25, 81], "video.frame_extraction": "uniform",
+        "video.frame_sample": 4, "video.frame_stride": 10, "video.max_frames": 121, "video.source_fps": 30.0,
+    })  # fmt: skip
+    assert [(f.path, f.num_repeats) for f in config.dataset.folders] == [("/d/i", 1), ("/d/clips", 2)]
+    del clips["source_fps"]
+    dataset.write_text(toml.dumps({"datasets": [clips, {"video_jsonl_file": "/d/a.jsonl"}]}))
+    converted = convert(read(arguments), read(dataset))
+    notes = {note.key: note for note in converted.notes}
+    assert notes["datasets[0].video_directory"].fate == "near" and "by time" in notes["datasets[0].video_directory"].why
+    assert notes["datasets[1].video_jsonl_file"].fate == "not offered"
+    # of a family of pictures nothing of it is taken
+    flux = convert(read(dataset), None, "flux")
+    assert {n.fate for n in flux.notes if n.key.endswith(("video_directory", "target_frames"))} <= {
+        "not offered",
+        "off",
+    }
+
+
 def test_musubis_edit_2511_keeps_its_control_pictures(tmp_path: Path) -> None:
     arguments, dataset = tmp_path / "arguments.toml", tmp_path / "dataset.toml"
     said = {"dit": "/m/2511.safetensors", "model_version": "edit-2511", "network_module": "networks.lora_qwen_image"}
@@ -279,12 +311,16 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b"model: [1\nb: 2\n", 2, "not valid YAML"),
         (b"a: &x [1]\nconfig: *x\n", None, "repeats parts of itself"),
         (b'accelerate launch train.py --network_dim "16\n', None, "line 1: No closing quotation"),
-        (b'{"model_family": "wan", "model_type": "lora"}', 1, "the model family wan, which Monotile does not train"),
-        (b'model_family = "wan"\nlearning_rate = 1e-4\n', 1, "the model family wan, which Monotile does not train"),
+        (b'{"model_family": "ltxvideo", "model_type": "lora"}', 1, "the model family ltx_video, which"),
+        (b'model_family = "ltxvideo"\nlearning_rate = 1e-4\n', 1, "the model family ltx_video, which"),
         (b'{"training_method": "LORA", "model_type": "CHROMA_1"}', 1, "the model family chroma, which"),
-        (b"config:\n  process:\n  - model:\n      arch: wan21\n", 4, "the model family wan, which"),
+        (b"config:\n  process:\n  - model:\n      arch: ltx2\n", 4, "the model family ltx_video, which"),
         (b'pipeline_stages = 1\n[model]\ntype = "hunyuan-video"\n', 3, "the model family hunyuan_video, which"),
-        (b'network_module = "networks.lora_wan"\ndit = "wan.safetensors"\n', 1, "the model family wan, which"),
+        (
+            b'network_module = "networks.lora_kandinsky"\ndit = "k.safetensors"\n',
+            1,
+            "the model family kandinsky5, which",
+        ),
         (b'{"LoRA_type": "Lumina"}', 1, "the model family lumina, which"),
         (b"a" + b".a" * 5000 + b" = 1", None, "nested too deeply"),
         (b'{"x": ' + b"[" * 400 + b"]" * 400 + b"}", None, "nested too deeply"),

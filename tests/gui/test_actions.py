@@ -149,8 +149,8 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     yaml = send(actions, b"---\njob: extension\nconfig:\n  name: x\n").message["foreign"]
     assert yaml["kind"] == "settings of ai-toolkit"
     assert yaml["rest"] == "Settings that it does not have are set to their defaults."
-    (other,) = send(actions, b'{"model_family": "wan"}').message["importFailed"]["problems"]
-    assert "the model family wan" in other["text"]
+    (other,) = send(actions, b'{"model_family": "ltxvideo"}').message["importFailed"]["problems"]
+    assert "the model family ltx_video" in other["text"]
 
 
 def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:

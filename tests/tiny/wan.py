@@ -13,7 +13,9 @@ from typing import Any
 from backend.bench.rehearsal.tokenizers import t5_tokenizer
 from tests.tiny.anima import _tiny
 
-TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS = 16, 2, 16, 4
+TEXT_WIDTH, HEADS, HEAD_DIM, LATENT_CHANNELS, VISION_WIDTH = 16, 2, 16, 4, 24
+I2V = {"in_channels": 2 * LATENT_CHANNELS + 4, "image_dim": VISION_WIDTH, "added_kv_proj_dim": HEADS * HEAD_DIM}
+"""What the config of a denoiser that starts from a picture has of its own."""
 
 
 def make_tiny_denoiser(layers: int = 3, seed: int = 0, **changes: Any):
@@ -24,6 +26,12 @@ def make_tiny_denoiser(layers: int = 3, seed: int = 0, **changes: Any):
 def make_tiny_wan(path: Path, seed: int = 0) -> Path:
     """Write the model to the folder `path` (made if missing) and return it."""
     _tiny(lambda: _write(Path(path)), seed)
+    return Path(path)
+
+
+def make_tiny_wan_i2v(path: Path, seed: int = 0) -> Path:
+    """The same of a model that starts from a picture."""
+    _tiny(lambda: _write(Path(path), start=True), seed)
     return Path(path)
 
 
@@ -71,20 +79,45 @@ def autoencoder(latent: int = LATENT_CHANNELS):
     return AutoencoderKLWan(base_dim=8, z_dim=latent, **figures)
 
 
-def _write(path: Path) -> None:
-    from diffusers import UniPCMultistepScheduler, WanPipeline
+def vision(width: int = VISION_WIDTH):
+    """The eyes of CLIP: 2 layers, 4 patches and the class token."""
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    config = CLIPVisionConfig(
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=28,
+        patch_size=14,
+        hidden_act="gelu",
+    )
+    return CLIPVisionModel(config)
+
+
+def processor():
+    """What cuts pictures for these eyes."""
+    from transformers import CLIPImageProcessorPil
+
+    return CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+
+
+def _write(path: Path, start: bool = False) -> None:
+    from diffusers import UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
     from transformers import T5TokenizerFast
 
     path.mkdir(parents=True, exist_ok=True)
     words = t5_tokenizer(path / "tokenizer")
-    scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
-    WanPipeline(
-        tokenizer=T5TokenizerFast.from_pretrained(path / "tokenizer"),
-        text_encoder=umt5(words),
-        vae=autoencoder(),
-        scheduler=scheduler,
-        transformer=denoiser(),
-    ).save_pretrained(path)
+    parts = {
+        "tokenizer": T5TokenizerFast.from_pretrained(path / "tokenizer"),
+        "text_encoder": umt5(words),
+        "vae": autoencoder(),
+        "scheduler": UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        "transformer": denoiser(**(I2V if start else {})),
+    }
+    if start:
+        parts |= {"image_encoder": vision(), "image_processor": processor()}
+    (WanImageToVideoPipeline if start else WanPipeline)(**parts).save_pretrained(path)
 
 
 def published(state: Mapping[str, Any], root: str = "") -> dict[str, Any]:

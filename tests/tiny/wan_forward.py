@@ -12,7 +12,7 @@ from backend.lora.inject import find_targets, inject
 from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.anima_forward import Batch, gradients
-from tests.tiny.wan import LATENT_CHANNELS, TEXT_WIDTH, make_tiny_denoiser
+from tests.tiny.wan import LATENT_CHANNELS, TEXT_WIDTH, VISION_WIDTH, make_tiny_denoiser
 
 predict = load_family("wan").predict
 
@@ -26,6 +26,16 @@ def make_batch(sizes: list[tuple[int, ...]], lengths: list[int], seed: int = 3) 
         torch.rand(len(sizes), generator=draw),
         [{"prompt_embeds": torch.randn(length, TEXT_WIDTH, generator=draw)} for length in lengths],
     )
+
+
+def make_start_batch(sizes: list[tuple[int, ...]], lengths: list[int], tokens: int = 5) -> Batch:
+    """The same of a model that starts from a picture; no tokens: of one that does not read these."""
+    batch, draw = make_batch(sizes, lengths), torch.Generator().manual_seed(4)
+    for latent, told in zip(batch.noisy, batch.text, strict=True):
+        told["start"] = torch.randn(LATENT_CHANNELS + 4, *latent.shape[1:], generator=draw)
+        if tokens:
+            told["image_embeds"] = torch.randn(tokens, VISION_WIDTH, generator=draw)
+    return batch
 
 
 def model_with_lora(targets: list[str] | None = None, layers: int = 2, **changes: Any) -> nn.Module:

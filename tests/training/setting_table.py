@@ -228,6 +228,7 @@ PROVEN: dict[str, str] = {
     "model.family": "training/test_step.py::test_sdxl",
     **{f"model.{n}": _PARTS for n in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae")},
     **{f"model.{n}": _SD3 for n in ("text_encoder_3", "tokenizer_3")},
+    "model.image_encoder": "models/wan/test_start.py::test_the_eyes_in_one_file",
     "model.zero_cond_t": "models/qwen_image/test_edit_plus.py"
     "::test_which_of_the_two_it_is_comes_from_folder_file_or_setting",
     "dataset.folders": "dataset/test_dataset.py::test_folders_repeats_and_settings_of_problems",

@@ -49,6 +49,12 @@ class ModelSection(Section):
         "fp8 version of it, or its folder. SD3 also works without it, with its two CLIP encoders alone.",
         aliases=("text_encoder3",),
     )
+    image_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Image encoder",
+        help="The encoder of the picture that a clip starts from, when the base model does not contain it: for Wan 2.1 "
+        "image to video clip_vision_h.safetensors, or its folder.",
+        aliases=("clip_vision", "clip_vision_path", "image_encoder_path"),
+    )
     zero_cond_t: Literal["auto", "on", "off"] = setting(
         "auto",
         label="File is Qwen-Image-Edit-2511",

@@ -24,7 +24,7 @@ class VideoSection(Section):
         "fits into it. Wan and HunyuanVideo take lengths of 4n+1 (1, 5, 9, ... 49, 81); others are rounded down. "
         "Empty: the model's own length, 81 for Wan. Memory and time grow with the length. 33 is often enough to "
         "learn a character or a style.",
-        aliases=("num_frames", "video_length", "clip_length", "frames_per_clip", "frame_buckets"),
+        aliases=("num_frames", "video_length", "clip_length", "frame_buckets"),
     )
     frame_extraction: FrameExtraction = setting(
         "head",
@@ -32,7 +32,7 @@ class VideoSection(Section):
         help="Which part of a video is used. head: its beginning. chunk: one piece after the other, to the end. slide: "
         "pieces that overlap, one every frame stride. uniform: some pieces spread evenly. full: all of it as one "
         "clip, up to the maximum. The scan lists how many seconds of each video are used and left out.",
-        aliases=("video_clip_mode", "frame_extraction_method", "clip_mode", "extraction"),
+        aliases=("frame_extraction_method", "clip_mode"),
     )
     frame_stride: int = setting(
         1,
@@ -42,7 +42,7 @@ class VideoSection(Section):
         label="Frame stride",
         help="For slide: frames from the start of one piece to the start of the next one. A small stride gives many "
         "nearly equal clips.",
-        aliases=("stride", "window_stride"),
+        aliases=("window_stride",),
     )
     frame_sample: int = setting(
         1,
@@ -70,7 +70,7 @@ class VideoSection(Section):
         label="Target frame rate",
         help="Frames a second that are taken from each video, by their time stamps, so that motion keeps its speed. "
         "Empty: the rate that the model was trained at: 16 for Wan, 24 for HunyuanVideo, 30 for FramePack.",
-        aliases=("fps", "frame_rate", "framerate", "video_fps"),
+        aliases=("framerate", "video_fps"),
         advanced=True,
     )
     source_fps: float | None = setting(

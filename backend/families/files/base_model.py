@@ -20,7 +20,10 @@ from backend.families.files.parts import Part
 
 SHIPPED = Path(__file__).parents[1]
 # [model] settings that give a single part, in the order of the page.
-PLACES = ("text_encoder", "text_encoder_2", "text_encoder_3", "vae", "tokenizer", "tokenizer_2", "tokenizer_3")
+PLACES = (
+    *("text_encoder", "text_encoder_2", "text_encoder_3", "image_encoder"),
+    *("vae", "tokenizer", "tokenizer_2", "tokenizer_3"),
+)
 
 # [model] settings that say what the config of a single file would.
 _SWITCHES = ("zero_cond_t",)
@@ -37,6 +40,7 @@ class ModelSettings(Protocol):
     text_encoder: str | None
     text_encoder_2: str | None
     text_encoder_3: str | None
+    image_encoder: str | None
     vae: str | None
     tokenizer: str | None
     tokenizer_2: str | None

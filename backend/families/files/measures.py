@@ -6,6 +6,7 @@ family's. Torch-free; names are diffusers' and transformers'. What one family al
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -53,6 +54,22 @@ def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     if vocabulary != config["vocab_size"]:
         found |= {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
     return found
+
+
+def clip_vision(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of a CLIP vision encoder."""
+    width, channels, patch = shapes["vision_model.embeddings.patch_embedding.weight"][:3]
+    places = shapes["vision_model.embeddings.position_embedding.weight"][0]
+    head = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "hidden_size": width,
+        "num_channels": channels,
+        "patch_size": patch,
+        "image_size": patch * math.isqrt(places - 1),
+        "intermediate_size": shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
+        "num_hidden_layers": count_modules(shapes, "vision_model.encoder.layers"),
+        "num_attention_heads": max(1, width // head),
+    }
 
 
 def t5(shapes: Shapes, config: Mapping[str, Any]) -> Config:

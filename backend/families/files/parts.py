@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from backend.families.files import measures
 from backend.families.files.layouts.autoencoder import LDM_VAE
 from backend.families.files.layouts.rules import Layout
-from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, T5, UMT5, UMT5_NATIVE
+from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, HF_CLIP_VISION, T5, UMT5, UMT5_NATIVE
 from backend.families.files.layouts.wan_vae import WAN_VAE
 from backend.families.files.measures import Measure
 
@@ -158,6 +158,24 @@ def umt5(family: str, where: str) -> Part:
     markers = ("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",)
     title, classes = "the umT5 text encoder", ("UMT5EncoderModel",)
     return text_encoder(family, "text_encoder", title, classes, markers, (UMT5, UMT5_NATIVE), measures.t5, where)
+
+
+def clip_vision(family: str, where: str) -> Part:
+    """The eyes of CLIP, for a model that reads the picture that a clip starts from."""
+    markers = ("embeddings.patch_embedding.weight", "post_layernorm.weight")
+    title, classes = "the CLIP vision encoder", ("CLIPVisionModel", "CLIPVisionModelWithProjection")
+    layouts = (HF_CLIP_VISION,)
+    return text_encoder(family, "image_encoder", title, classes, markers, layouts, measures.clip_vision, where)
+
+
+def image_processor(family: str) -> Part:
+    """What cuts a picture for the eyes of CLIP, of which the config alone is read."""
+    inside, classes = (
+        (("preprocessor_config.json",),),
+        ("CLIPImageProcessor", "CLIPImageProcessorFast", "CLIPImageProcessorPil"),
+    )
+    shipped = _shipped(family, "image_processor")
+    return Part("image_processor", "the image processor of CLIP", "image_processor", classes, inside, shipped=shipped)
 
 
 def clip_tokenizer(name: str, where: str, title: str = "the CLIP tokenizer") -> Part:

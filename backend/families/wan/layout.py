@@ -76,6 +76,31 @@ WAN_DIT = Layout(
 )
 
 
+# beside the text, the picture's keys and values, and its way into the model's width
+_PICTURE = (
+    *(
+        Rule(rf"{_BLOCK}\.cross_attn\.{which}_img\.{_LEAF}", (f"{_OURS}.attn2.add_{which}_proj.{{leaf}}",))
+        for which in "kv"
+    ),
+    Rule(rf"{_BLOCK}\.cross_attn\.norm_k_img\.weight", (f"{_OURS}.attn2.norm_added_k.weight",)),
+    *(
+        Rule(rf"img_emb\.proj\.{at}\.{_LEAF}", (f"condition_embedder.image_embedder.{name}.{{leaf}}",))
+        for at, name in ((0, "norm1"), (1, "ff.net.0.proj"), (3, "ff.net.2"), (4, "norm2"))
+    ),
+)
+
+WAN_I2V_DIT = Layout(
+    name="wan_i2v_dit",
+    title="a Wan image-to-video transformer",
+    markers=(*MARKERS, "blocks.0.cross_attn.k_img.weight", "img_emb.proj.1.weight"),
+    # what ends with a picture too
+    absent=("img_emb.emb_pos", "vace_patch_embedding.weight", "control_adapter.conv.weight", "ref_conv.weight"),
+    prefixes=PREFIXES,
+    ignored=("freqs",),
+    rules=(*RULES, *_PICTURE),
+)
+
+
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of Wan's transformer."""
     width, channels = shapes["patch_embedding.weight"][:2]
@@ -89,3 +114,11 @@ def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
         "text_dim": shapes["condition_embedder.text_embedder.linear_1.weight"][1],
         "freq_dim": shapes["condition_embedder.time_embedder.linear_1.weight"][1],
     }
+
+
+def measure_i2v(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of Wan's transformer that starts from a picture."""
+    found = measure(shapes, config)
+    width = found["num_attention_heads"] * config["attention_head_dim"]
+    features = shapes["condition_embedder.image_embedder.norm1.weight"][0]
+    return found | {"image_dim": features, "added_kv_proj_dim": width}

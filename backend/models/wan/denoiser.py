@@ -36,7 +36,10 @@ from backend.shapes.shape_runtime import Packed, ShapeRuntime
 
 class Wan(Transformer):
     """The code of Wan. A step's temb: the embedded times and their modulation in six parts; mask: of the clip's tokens;
-    extra: the bias of the text's keys. Text: `prompt_embeds` (L, D), the real tokens alone.
+    extra: the bias of the text's keys, and the picture that the clip starts from as tokens, or None.
+
+    Text: `prompt_embeds` (L, D), the real tokens alone. Of a model that starts from a picture also `start`
+    (C, f, h, w), which it takes behind the noisy latent's channels, and `image_embeds` (T, D) where it reads these.
     """
 
     model = WanTransformer3DModel
@@ -58,7 +61,10 @@ class Wan(Transformer):
 
     def pack(self, denoiser: nn.Module, rows: Rows, shapes: ShapeRuntime) -> Packed:
         """Clip and text are two sequences; the mask is a pair: of the clip, and of the text's keys."""
-        clips = [self.tokens(latent).to(rows.dtype) for (latent,) in rows.latents]
+        clips = [
+            self.tokens(torch.cat([latent, told["start"].to(latent)]) if "start" in told else latent).to(rows.dtype)
+            for (latent,), told in zip(rows.latents, rows.text, strict=True)
+        ]
         lengths = tuple(clip.shape[0] for clip in clips)
         size = shapes.image_size(lengths)
         runs = padding.ValidSpans((0,) * len(clips), lengths, size)
@@ -74,7 +80,10 @@ class Wan(Transformer):
     def condition(self, denoiser: nn.Module, rows: Rows, batch: Packed, shapes: ShapeRuntime) -> Step:
         """As the class's."""
         mask, bias = batch.mask
-        return Step(self.times(denoiser, rows), _ropes(denoiser, rows, batch.image_size), mask, bias)
+        pictures = None
+        if denoiser.condition_embedder.image_embedder is not None:
+            pictures = torch.stack([told["image_embeds"].to(rows.dtype) for told in rows.text])
+        return Step(self.times(denoiser, rows), _ropes(denoiser, rows, batch.image_size), mask, (bias, pictures))
 
     def times(self, denoiser: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
         """The embedded timesteps (B, D) and their modulation (B, 6, D) of each row."""
@@ -85,28 +94,30 @@ class Wan(Transformer):
         embedding = denoiser.patch_embedding
         # a convolution whose patches don't overlap, on patches that are cut already
         tokens = F.linear(image, embedding.weight.flatten(1), embedding.bias)
-        words = denoiser.condition_embedder.text_embedder(text)
-        times, parts = step.temb
-        hidden, _ = self.run_blocks(
-            denoiser, denoiser.blocks, step._replace(temb=parts), mark, with_grad(tokens), with_grad(words)
-        )
+        streams = [with_grad(tokens), denoiser.condition_embedder.text_embedder(text)]
+        (times, parts), (bias, pictures) = step.temb, step.extra
+        if pictures is not None:
+            streams.append(denoiser.condition_embedder.image_embedder(pictures))
+        each = step._replace(temb=parts, extra=(bias, None))
+        hidden, *_ = self.run_blocks(denoiser, denoiser.blocks, each, mark, *streams)
         shift, scale = (denoiser.scale_shift_table + times.unsqueeze(1)).chunk(2, dim=1)
         normed = denoiser.norm_out(hidden.float()) * (1 + scale) + shift
         return denoiser.proj_out(normed.type_as(hidden))
 
     def call_block(self, block: nn.Module, step: Step, *streams: Tensor) -> tuple[Any, ...]:
-        """As the class's: clip and text, which stays as it is.
+        """As the class's: the clip, and what stays as it is: text, and the picture that the clip starts from.
 
         diffusers' block hands on what it is given of rotary numbers and of text as they are, so the route's mask
         travels with the first and the keys' bias with the second.
         """
-        hidden, words = streams
-        return block(hidden, (words, step.extra), step.temb, (step.rope, step.mask)), words
+        hidden, words, *pictures = streams
+        told = (words, step.extra[0], *pictures)
+        return block(hidden, told, step.temb, (step.rope, step.mask)), words, *pictures
 
     def mark(self, mark: Mark, streams: Sequence[Tensor], step: Step) -> None:
         """As the class's, for the clip and for the text."""
         mark(streams[:1], step.rope, step.mask)
-        mark((), streams[1:], step.extra)
+        mark((), streams[1:2], step.extra[0])
 
     def sampling_sigmas(self, steps: int, image_tokens: int, base: BaseModel) -> list[float]:
         """As the pipeline's scheduler spaces them, over its own range, by a fixed shift."""
@@ -156,7 +167,11 @@ class SelfAttention:
 
 
 class TextAttention:
-    """Attention of a clip's tokens to text: its rows and the bias of their keys, as `sinks.prepare` gave them."""
+    """Attention of a clip's tokens to text: its rows and the bias of their keys, as `sinks.prepare` gave them.
+
+    Behind them come the tokens of the picture that a clip starts from, where the model has keys of their own for these:
+    attention to them is another sum (diffusers' `WanAttnProcessor`, which knows text of 512 tokens alone).
+    """
 
     _attention_backend = None
     _parallel_config = None
@@ -168,15 +183,21 @@ class TextAttention:
         self,
         attn: Any,
         hidden_states: Tensor,
-        encoder_hidden_states: tuple[Tensor, Tensor | None],
+        encoder_hidden_states: tuple[Any, ...],
         attention_mask: None = None,
         rotary_emb: None = None,
     ) -> Tensor:
-        words, bias = encoder_hidden_states
+        words, bias, *pictures = encoder_hidden_states
+        heads = (attn.heads, -1)
+        query = attn.norm_q(attn.to_q(hidden_states)).unflatten(-1, heads)
         key, value = apply_together(words, attn.to_k, attn.to_v)
-        made = attn.norm_q(attn.to_q(hidden_states)), attn.norm_k(key), value
-        query, key, value = (part.unflatten(-1, (attn.heads, -1)) for part in made)
-        out = sinks.attend(self.route, query.to(value.dtype), key.to(value.dtype), value, bias)
+        key, value = attn.norm_k(key).unflatten(-1, heads), value.unflatten(-1, heads)
+        query = query.to(value.dtype)
+        out = sinks.attend(self.route, query, key.to(value.dtype), value, bias)
+        for picture in pictures:
+            key, value = apply_together(picture, attn.add_k_proj, attn.add_v_proj)
+            key, value = attn.norm_added_k(key).unflatten(-1, heads), value.unflatten(-1, heads)
+            out = out + self.route.attend(query, key.to(value.dtype), value, None)
         return attn.to_out[1](attn.to_out[0](out.flatten(2, 3)))
 
 

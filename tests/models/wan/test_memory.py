@@ -8,7 +8,8 @@ from diffusers import WanTransformer3DModel
 from torch import Tensor
 
 from backend.families.files.base_model import BaseModelFiles
-from backend.families.wan.facts import FACTS
+from backend.families.wan.facts import FACTS, WanFacts
+from backend.families.wan.i2v_facts import I2V
 from backend.lora.inject import find_targets, inject
 from backend.models.family_classes import load_family
 from backend.plan.memory.activations import Format, Way, Work, training_bytes
@@ -19,13 +20,13 @@ from tests.tiny.kept import CudaAutocast, Flash
 predict = load_family("wan").predict
 
 
-def full_size(layers: int, **changes: object) -> torch.nn.Module:
+def full_size(layers: int, facts: WanFacts, **changes: object) -> torch.nn.Module:
     """Wan 2.1 14B with fewer blocks in bf16 on the meta device; what stays float32 is float32."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            config = BaseModelFiles(None).config(FACTS.part("transformer"))
+            config = BaseModelFiles(None).config(facts.denoiser)
             model = WanTransformer3DModel.from_config({**config, "num_layers": layers, **changes}).train()
     finally:
         torch.set_default_dtype(before)
@@ -39,16 +40,19 @@ def full_size(layers: int, **changes: object) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("clip", "batch", "targets"),
+    ("facts", "clip", "batch", "targets"),
     [
-        ((1, 64, 64), 1, FACTS.default_targets),
-        ((5, 32, 32), 2, FACTS.default_targets),
-        ((3, 64, 64), 1, ("attn1.to_q", "attn2.to_out.0")),
+        (FACTS, (1, 64, 64), 1, FACTS.default_targets),
+        (FACTS, (5, 32, 32), 2, FACTS.default_targets),
+        (FACTS, (3, 64, 64), 1, ("attn1.to_q", "attn2.to_out.0")),
+        (I2V, (3, 64, 64), 1, I2V.default_targets),
     ],
 )
-def test_what_is_kept_is_what_autograd_keeps(clip: tuple[int, int, int], batch: int, targets: tuple[str, ...]) -> None:
-    model = full_size(2)
-    denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, FACTS)
+def test_what_is_kept_is_what_autograd_keeps(
+    facts: WanFacts, clip: tuple[int, int, int], batch: int, targets: tuple[str, ...]
+) -> None:
+    model = full_size(2, facts)
+    denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
     inject(model, find_targets(model, targets), rank=16, alpha=16, dropout=0.0, seed=0, cast=False)
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
     seen: dict[int, Tensor] = {}
@@ -62,14 +66,17 @@ def test_what_is_kept_is_what_autograd_keeps(clip: tuple[int, int, int], batch: 
     frames, rows, columns = clip
     latents = [torch.empty(16, frames, 2 * rows, 2 * columns, device="meta") for _ in range(batch)]
     words = {"prompt_embeds": torch.empty(512, 4096, device="meta", dtype=torch.bfloat16)}
+    if facts.video.starts:
+        words["start"] = torch.empty(20, frames, 2 * rows, 2 * columns, device="meta")
+        words["image_embeds"] = torch.empty(257, 1280, device="meta")
     shapes = ShapeRuntime("off", None, None, 512, Flash())
     with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, None, shapes)
     paths: dict[str, set[str]] = {}
     for name in trained_layers(denoiser, targets, ()):
-        place = place_of(name, FACTS)
+        place = place_of(name, facts)
         assert place is not None
         paths.setdefault(place[0], set()).add(place[3])
     work = Work(batch, frames * rows * columns, 512)
-    said = training_bytes(denoiser, FACTS.memory, work, 16, paths, Way(False, "off"), Format()).kept
+    said = training_bytes(denoiser, facts.memory, work, 16, paths, Way(False, "off"), Format()).kept
     assert said == pytest.approx(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()), rel=0.05)

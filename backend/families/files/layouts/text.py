@@ -1,4 +1,4 @@
-"""Maps names of text encoders in single files: CLIP in Hugging Face's and in open_clip's names, T5's and umT5's.
+"""Maps names of encoders in single files: CLIP's text in Hugging Face's and in open_clip's names, its eyes, T5, umT5.
 
 Names of open_clip: mlfoundations/open_clip ``src/open_clip/transformer.py``; of umT5 in Wan's own files:
 Wan-Video/Wan2.1 ``wan/modules/t5.py``.
@@ -132,4 +132,14 @@ UMT5_NATIVE = Layout(
             for theirs, ours in _UMT5_FORWARD.items()
         ),
     ),
+)
+
+# clip_vision_h.safetensors
+HF_CLIP_VISION = Layout(
+    name="hf_clip_vision",
+    title="a CLIP vision encoder",
+    markers=("vision_model.embeddings.patch_embedding.weight", "vision_model.post_layernorm.weight"),
+    absent=("text_model.embeddings.token_embedding.weight",),
+    ignored=(r"vision_model\.embeddings\.position_ids", "logit_scale", r"visual_projection\.weight"),
+    rules=(Rule(r"(?P<name>vision_model\..+)", ("{name}",)),),
 )
