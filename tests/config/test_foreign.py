@@ -315,7 +315,7 @@ def test_tables_name_settings_and_readers_that_exist() -> None:
         (b'model_family = "ltxvideo"\nlearning_rate = 1e-4\n', 1, "the model family ltx_video, which"),
         (b'{"training_method": "LORA", "model_type": "CHROMA_1"}', 1, "the model family chroma, which"),
         (b"config:\n  process:\n  - model:\n      arch: ltx2\n", 4, "the model family ltx_video, which"),
-        (b'pipeline_stages = 1\n[model]\ntype = "hunyuan-video"\n', 3, "the model family hunyuan_video, which"),
+        (b'pipeline_stages = 1\n[model]\ntype = "cosmos"\n', 3, "the model family cosmos, which"),
         (
             b'network_module = "networks.lora_kandinsky"\ndit = "k.safetensors"\n',
             1,
