@@ -1,7 +1,8 @@
 """Trains the demo's LoRA as a run like any other, and shows what it changed: ``python -m backend.demo.__main__``.
 
-The run is the preset ``demo``, or with ``--video`` ``demo-video``, started as the page starts it: a process of its own with a folder of its own. This
-process only reads that folder, so that every number it shows is one the run wrote down.
+The run is the preset ``demo``, or with ``--video`` the preset ``demo-video``, started as the page starts it: a process
+of its own with a folder of its own. This process only reads that folder, so that every number it shows is one the run
+wrote down.
 """
 
 from __future__ import annotations
