@@ -1,6 +1,7 @@
 """Measures compile variants on random weights at real widths, each in its own process: `python -m backend.bench`.
 
     python -m backend.bench --size flux --layers 4,8 --variants eager,auto,static:sdpa,exact --checkpointing on,off
+    python -m backend.bench --size wan --clips 832x480x81,832x480x49 --checkpointing on --repeats 1
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
     python -m backend.bench --rehearse sdxl --work DIR

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from backend.bench.rehearsal.workspace import claim, holds
 from backend.families.files import headers
 from backend.families.table import family
 from backend.models.common.tensor_sources import file_tensors
+from backend.runs.events import read_events
 from backend.runs.events.kinds import (
     CompileStateEvent,
     CudaGraphsEvent,
@@ -30,7 +32,7 @@ from backend.runs.events.kinds import (
     MemoryPeakEvent,
     PhaseEvent,
 )
-from backend.runs.folder import Run
+from backend.runs.folder import Run, list_runs
 from tests.tiny.qwen_image import text_encoder
 
 
@@ -55,6 +57,26 @@ def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> N
     assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in said[-2]
 
 
+def test_a_video_model_is_rehearsed_from_clips_to_a_sample_that_plays(tmp_path: Path) -> None:
+    work, out, said = tmp_path / "work", tmp_path / "out", []
+    claim(work)
+    write_base_model(SIZES["tiny-wan"], work / "tiny-wan")
+    line = ["--rehearse", "tiny-wan", "--clip", "64x48x5", "--steps", "3", "--pictures", "2", "--commit", "abc"]
+    line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
+    assert bench.main(line, said.append) == 0, said
+    (row,) = report.read_rows(out)
+    assert row["clip"] == "64x48x5" and row["pictures"] == 2 and row["error"] == "" and row["steps"] >= 3
+    assert row["resumed_from"] == row["steps"] and row["phases_s"].keys() >= {"cache_latents", "train", "sample"}
+    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2" in row["command"]
+    assert "| tiny-wan, 64x48x5 |" in report.phase_table([row])
+    (run,) = list_runs(work / "runs")
+    plan = next(event for event in read_events(run.events_path)[0] if event.kind == "plan")
+    assert [(bucket["width"], bucket["height"], bucket["frames"]) for bucket in plan.buckets] == [(64, 48, 5)]
+    (sample, *_) = (work / "runs").rglob("*.mp4")
+    with av.open(str(sample)) as container:
+        assert len(list(container.decode(video=0))) == 5
+
+
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own"
     (own / "runs").mkdir(parents=True)
@@ -63,6 +85,9 @@ def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path, capsys
         "holds files that no rehearsal made": ["--size", "tiny-flux", "--work", str(own)],
         "SECTION.NAME=VALUE": ["--size", "tiny-flux", "--work", str(tmp_path / "a"), "--setting", "network_dim"],
         "4 blocks: give 2 to 4": ["--size", "tiny-flux", "--work", str(tmp_path / "b"), "--blocks", "9"],
+        "--clip is for video models": ["--size", "tiny-flux", "--work", str(tmp_path / "d"), "--clip", "64x64x5"],
+        "--resolution is for models of pictures": ["--size", "tiny-wan", "--work", str(own), "--resolution", "64"],
+        "6 frames are not 4 n + 1": ["--size", "tiny-wan", "--work", str(own), "--clip", "64x64x6"],
         "its depth is fixed": ["--size", "tiny-sdxl", "--work", str(tmp_path / "c"), "--blocks", "2"],
     }
     for text, line in wrong.items():

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         _draw_inputs(size, scale, work / "pictures", inputs)
         settings = write_settings(size, work, model, scale, steps, overrides)
         write(f"training {steps} steps, then resuming; the trainer's output is in {work}\n")
-        trial = rehearse(settings, work / "runs", steps)
+        trial = rehearse(settings, work / "runs", steps, size.resumed)
         row = {
             "size": options.size,
             "blocks": options.blocks,

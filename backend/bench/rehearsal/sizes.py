@@ -24,8 +24,8 @@ class RehearsalSize:
     depth: entries of the denoiser's config that count the blocks of its stacks; none where the depth can't be cut.
     parts: part name -> entries that replace those of the published config. settings: ``section.name`` -> value, where
     the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture. steps: before the run
-    is stopped and resumed; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what is
-    sampled. fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
+    is stopped; resumed: after that; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what
+    is sampled. fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
     """
 
     family: str
@@ -35,6 +35,7 @@ class RehearsalSize:
     resolution: int = 1024
     true_guidance: float = 1.0
     steps: int = 40
+    resumed: int = 4
     inputs: int = 8
     clip: Clip | None = None
     sample: Clip | None = None
@@ -158,7 +159,7 @@ _TINY_HUNYUAN = {
 }
 # A real clip at 480p; samples are small and short, since each of their steps takes a quarter of a training step.
 _CLIP, _SAMPLE = (832, 480, 81), (480, 272, 17)
-_SHORT = {"steps": 4, "inputs": 4}
+_SHORT = {"steps": 4, "resumed": 1, "inputs": 4}
 
 SIZES = {
     "flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH),

@@ -24,7 +24,6 @@ from backend.runs.events.kinds import Event
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 
-RESUMED_STEPS = 4
 _TOTAL_STEPS = 2000
 """Length that the run is set to, so that what depends on it is decided as in a run of usual length."""
 _EVERY_S = 0.1
@@ -98,8 +97,8 @@ def write_settings(
     if scale.clip is not None:
         width, height, frames = size.sample or scale.clip
         prompt |= {"width": width, "height": height, "frames": frames, "steps": 4}
-        # each takes as long as some steps
-        every = steps
+        # Each takes as long as some steps, and must have begun before the run is asked to stop.
+        every = max(1, steps - 1)
     data: dict[str, Any] = {
         "model": {"family": size.family, "base_model": str(base_model)},
         "dataset": {
@@ -118,7 +117,7 @@ def write_settings(
         "saving": {
             "output_dir": str(work / "runs"),
             "output_name": "rehearsal",
-            "save_every_n_steps": max(1, steps // 2),
+            "save_every_n_steps": every,
             "save_state": True,
         },
     }
@@ -139,8 +138,8 @@ def write_settings(
     return path
 
 
-def rehearse(settings: Path, runs: Path, steps: int) -> Trial:
-    """Train with these settings until `steps` are done, stop, resume, stop again after a few more.
+def rehearse(settings: Path, runs: Path, steps: int, resumed_steps: int) -> Trial:
+    """Train with these settings until `steps` are done, stop, resume, stop again after `resumed_steps` more.
 
     runs: folder in which the run's own folder is made; empty or missing. The trainer's output goes to train.log and
     resume.log beside the settings.
@@ -152,7 +151,7 @@ def rehearse(settings: Path, runs: Path, steps: int) -> Trial:
     if first.exit_code or run is None or not last:
         return Trial(run=run, first=first, resumed=None, error=failure(run, log))
     log = settings.with_name("resume.log")
-    resumed = _train(["--resume", str(run.path)], runs, last + min(RESUMED_STEPS, steps), log)
+    resumed = _train(["--resume", str(run.path)], runs, last + resumed_steps, log)
     going = resumed.exit_code == 0 and bool(resumed.rows)
     return Trial(run=run, first=first, resumed=resumed, error="" if going else failure(run, log))
 
