@@ -57,6 +57,8 @@ def test_builtin_presets_name_only_what_differs(path: Path) -> None:
         assert drawn == ("shift", 2.2)
     elif family == "anima":
         assert drawn[0] == "sigmoid"
+    elif family == "hunyuan_video":
+        assert drawn == ("shift", 7.0)
     elif family == "sd3":
         assert drawn == ("shift", 3.0)
 

@@ -189,7 +189,7 @@ FACTS = HunyuanVideoFacts(
         r"single_transformer_blocks\.\d+\.(attn\.(to_q|to_k|to_v)|proj_mlp|proj_out)",
     ),
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16, frame_step=4),
-    video=VideoRule(rate=24.0, frames=129),
+    video=VideoRule(rate=24.0, frames=129, vae_frames=17),
     options=frozenset({"guidance_scale", "text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
     caption_template=TEMPLATE,
     template_tokens=TEMPLATE_TOKENS,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import HunyuanVideoPipeline
+from PIL import Image
 from torch import Tensor, nn
 
 from backend.config.schema import Config
@@ -20,6 +21,7 @@ from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import hunyuan_files
+from tests.tiny.clips import write_clip
 from tests.tiny.hunyuan_forward import trained
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
@@ -39,6 +41,20 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
     for section, values in changes.items():
         sections[section] = {**sections.get(section, {}), **values}
     return config(base, images, where, **sections)
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three clips of two sizes and rates, and two pictures, with captions of several lengths."""
+    folder = tmp_path_factory.mktemp("clips")
+    write_clip(folder / "a.mp4", 20)
+    write_clip(folder / "b.mp4", 40, 32)
+    write_clip(folder / "c.mp4", 12, size=(48, 64))
+    for name, size in (("d", (64, 48)), ("e", (48, 64))):
+        Image.effect_noise(size, 80).convert("RGB").save(folder / f"{name}.png")
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.with_suffix(".txt").write_text("a grey cat " * (1 + 2 * number))
+    return folder
 
 
 def drawn(base: Path, lora_file: Path | None, frames: int, steps: int = 3, negative: str = "a dog") -> Tensor:
@@ -76,20 +92,29 @@ def theirs(pipeline: HunyuanVideoPipeline, frames: int, steps: int = 3) -> Tenso
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["kohya", "diffusers"])
 def test_a_run_makes_the_planned_graphs_and_its_lora_draws_diffusers_clip(
-    tiny_hunyuan_video: Path, image_folder: Path, tmp_path: Path, layout: str
+    tiny_hunyuan_video: Path, clip_folder: Path, tmp_path: Path
 ) -> None:
+    """On clips and pictures, mixed."""
+    prompt = {"prompt": "a red circle", "width": 64, "height": 96, "frames": 9, "steps": 2, "guidance_scale": 4.5}
     cfg = settings(
-        tiny_hunyuan_video, image_folder, tmp_path,
-        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [16, 64]},
-        validation={"validate_at_start": True}, saving={"save_layout": layout}, network={"targets_include": TARGETS},
+        tiny_hunyuan_video, clip_folder, tmp_path,
+        dataset={"resolution": 48, "min_bucket_size": 16},
+        video={"target_frames": [9]},
+        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "static", "caption_buckets": [16, 64],
+                 "compile_dynamic": "false"},
+        validation={"validate_at_start": True}, saving={"save_layout": "diffusers"}, sampling={"prompts": [prompt]},
+        network={"targets_include": TARGETS}, training={"max_train_steps": None, "max_train_epochs": 1},
     )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
-    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
-    assert [event["step"] for event in events(run, "validation")] == [0, 4]
+    # those of the sample come after the last step
+    made = [event for event in events(run, "compile") if event.get("graph")]
+    assert (len(made), last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
+    assert {row.get("frames", 1) for row in events(run, "plan")[0]["buckets"]} == {1, 9}
+    assert [event["step"] for event in events(run, "validation")] == [0, last["step"]]
+    assert [Path(event["file"]).suffix for event in events(run, "sample")] == [".mp4"]
     assert not [event for event in events(run, "warning") if "ComfyUI" in event["text"]]
     file = run.checkpoints_dir / "tiny.safetensors"
     without, ours = drawn(tiny_hunyuan_video, None, 9), drawn(tiny_hunyuan_video, file, 9)
@@ -97,19 +122,7 @@ def test_a_run_makes_the_planned_graphs_and_its_lora_draws_diffusers_clip(
     pipeline = HunyuanVideoPipeline.from_pretrained(tiny_hunyuan_video)
     assert (theirs(pipeline, 9) - without.clamp(-1, 1)).abs().max() < 1e-3
     assert (theirs(pipeline, 1) - drawn(tiny_hunyuan_video, None, 1).clamp(-1, 1)).abs().max() < 1e-3
-    if layout == "kohya":
-        # ComfyUI's layout, which diffusers does not read: the same factors in its own
-        names = names_of(linear_layers(CODE.load_denoiser(tiny_hunyuan_video, CPU)), FACTS)
-        held = read_lora(file, names)
-        state = {}
-        for path, (a, b) in held.pairs.items():
-            state |= {
-                f"transformer.{path}.lora_A.weight": a,
-                f"transformer.{path}.lora_B.weight": held.scales[path] * b,
-            }
-        pipeline.load_lora_weights(state)
-    else:
-        pipeline.load_lora_weights(file)
+    pipeline.load_lora_weights(file)
     assert (theirs(pipeline, 9) - ours.clamp(-1, 1)).abs().max() < 1e-3
 
 
