@@ -187,6 +187,14 @@ def tiny_wan_i2v(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     return once("tiny_wan_i2v", make_tiny_wan_i2v)
 
 
+@pytest.fixture(scope="session")
+def tiny_wan22_5b(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Wan 2.2 5B pipeline, likewise."""
+    from tests.tiny.wan import make_tiny_wan22_5b
+
+    return once("tiny_wan22_5b", make_tiny_wan22_5b)
+
+
 def draw_pictures(folder: Path, sizes: tuple[tuple[int, int], ...] = PICTURE_SIZES) -> Path:
     """Write one captioned PNG for each (width, height) into `folder`, each different and the same on every call."""
     from PIL import Image, ImageDraw

@@ -18,7 +18,8 @@ class Window:
     """The frames of a clip that are trained on together.
 
     Frame k of the window is the one that the file shows `start` + k / `rate` seconds after its first one. start: in
-    seconds. frames: how many, a length that the family has. rate: frames a second that are taken.
+    seconds. frames: how many, a length that the family has. rate: frames a second that are taken; 0 of a picture that
+    stands still, from which a sample starts.
     """
 
     start: float
@@ -28,7 +29,7 @@ class Window:
     @property
     def seconds(self) -> float:
         """How long its frames are shown."""
-        return self.frames / self.rate
+        return self.frames / self.rate if self.rate else 0.0
 
     @property
     def times(self) -> tuple[float, ...]:

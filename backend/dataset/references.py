@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from backend.dataset.buckets import Bucket, Fit, fit_to
-from backend.dataset.items import Item
+from backend.dataset.items import Item, Window
 from backend.families.spec import Controls, FamilyFacts, Geometry, VideoRule
 
 if TYPE_CHECKING:
@@ -51,10 +51,20 @@ class References:
             return [result] * len(controls)
         return [_of_area(area, width / height, self.rule.step) for width, height in controls]
 
-    def cuts(self, controls: Sequence[Item], result: Size, *, read: bool = False) -> tuple[Cut, ...]:
-        """How each of `controls` comes to its size: with an area of its own it is never cropped."""
+    @property
+    def starts(self) -> bool:
+        """Whether a control picture is what a clip starts from."""
+        return self.video is not None and self.video.starts
+
+    def cuts(self, controls: Sequence[Item], result: Size, *, read: bool = False, frames: int = 1) -> tuple[Cut, ...]:
+        """How each of `controls` comes to its size: with an area of its own it is never cropped.
+
+        What a clip of `frames` starts from is a clip itself, in which the picture stands still.
+        """
         fits = []
         for item, size in zip(controls, self.sizes(sizes_of(controls), result, read=read), strict=True):
+            if self.starts:
+                item = replace(item, window=Window(0.0, frames, 0.0))
             bucket = Bucket(*size, self.geometry.image_tokens(*size))
             fit = fit_to(item.width, item.height, bucket)
             if self.rule.area is not None:

@@ -11,14 +11,14 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from backend.base.files import write_atomic
-from backend.dataset.clips import is_video, probe, read_frames
+from backend.dataset.clips import is_video, read_frames
 from backend.dataset.images import open_image
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 # Enough for a picture of 300 megapixels; what needs more has no preview, and the page continues.
 LIMIT_BYTES = 2_000_000_000
 _QUALITY = 85
+# Frames of a strip that are further from each other are sought, not decoded to.
+_NEAR_S = 3.0
 
 
 def limit_memory(limit: int = LIMIT_BYTES) -> None:
@@ -38,14 +40,13 @@ def limit_memory(limit: int = LIMIT_BYTES) -> None:
         log.debug("no limit of memory here: %s", error)
 
 
-def make(path: Path, target: Path, px: int, times: Sequence[float] = (0.0,)) -> None:
+def make(path: Path, target: Path, px: int, times: Sequence[float] = ()) -> None:
     """Write a JPEG of `path` to `target`, its longer side at most `px`. OSError or ValueError when it can't be made.
 
     times: of a clip, the frames that are shown side by side as a strip, in ascending seconds after its first frame.
     """
-    if is_video(path) or len(times) > 1:
-        facts = probe(path)
-        picture = _strip(list(read_frames(path, times, "grey")), (facts.width, facts.height), px)
+    if times or is_video(path):
+        picture = _strip(_frames(path, times or (0.0,)), px)
     else:
         # Half again as much as is kept: a JPEG decoded smaller is still scaled down, never up.
         picture = open_image(path, "grey", at_least=px + px // 2)
@@ -56,20 +57,31 @@ def make(path: Path, target: Path, px: int, times: Sequence[float] = (0.0,)) -> 
     write_atomic(target, buffer.getvalue())
 
 
-def _strip(frames: Sequence[Image.Image], size: tuple[int, int], px: int) -> Image.Image:
-    """`frames` of a clip of `size` side by side, each with its longer side at most `px`."""
-    scale = min(1.0, px / max(size))
-    width, height = (max(1, round(side * scale)) for side in size)
-    strip = Image.new("RGB", (width * len(frames), height))
-    for number, frame in enumerate(frames):
-        strip.paste(frame.resize((width, height), Image.Resampling.LANCZOS), (number * width, 0))
+def _frames(path: Path, times: Sequence[float]) -> Iterator[Image.Image]:
+    """A clip's frames: of those that are far from each other each is sought by itself."""
+    if times[-1] - times[0] <= _NEAR_S * len(times):
+        return read_frames(path, times, "grey")
+    return (next(read_frames(path, [time], "grey")) for time in times)
+
+
+def _strip(frames: Iterable[Image.Image], px: int) -> Image.Image:
+    """`frames` side by side, each with its longer side at most `px`; pixels are taken to be square."""
+    small = []
+    for frame in frames:
+        copy = frame.copy()
+        copy.thumbnail((px, px), Image.Resampling.LANCZOS)
+        small.append(copy)
+    width, height = small[0].size
+    strip = Image.new("RGB", (width * len(small), height))
+    for number, frame in enumerate(small):
+        strip.paste(frame, (number * width, 0))
     return strip
 
 
 def reply_to(request: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request."""
     try:
-        times = [float(time) for time in request.get("times", (0.0,))]
+        times = [float(time) for time in request.get("times") or ()]
         make(Path(request["path"]), Path(request["to"]), int(request["px"]), times)
     except (OSError, ValueError, MemoryError) as error:
         return {"fault": str(error) or type(error).__name__}

@@ -15,8 +15,9 @@ from backend.families.sdxl.facts import FACTS as SDXL
 from backend.families.spec import VIDEO_OPTIONS, FamilyFacts
 from backend.families.wan.facts import FACTS as WAN
 from backend.families.wan.i2v_facts import I2V as WAN_I2V
+from backend.families.wan.small_facts import FACTS as WAN22_5B
 
-_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN, WAN_I2V, HUNYUAN_VIDEO)
+_ROWS = (FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3, WAN, WAN_I2V, WAN22_5B, HUNYUAN_VIDEO)
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 
 # the first of a pipeline's families comes last, and stays

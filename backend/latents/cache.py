@@ -222,6 +222,9 @@ def _bytes_of(item: Item, fit: Fit, transparency: str) -> Tensor:
     """The same as they come, from 0 to 255 in uint8."""
     if item.window is None:
         return _channels_first(picture_of(item, fit, transparency))
+    if not item.window.rate:
+        still = _channels_first(picture_of(item, fit, transparency))
+        return still[:, None].expand(-1, item.window.frames, -1, -1)
     try:
         return _clip_of(item, item.window, fit, transparency)
     except BadClip as error:

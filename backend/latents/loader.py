@@ -144,14 +144,20 @@ class Loader:
         size: tuple[int, int],
         length: int | None = None,
         controls: Sequence[Item] = (),
+        frames: int = 1,
     ) -> Conditioning:
         """The conditioning of a prompt for a picture of `size` (width, height), as if it were not cropped.
 
-        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from.
+        Where captions are trimmed, with the prompt's own length. controls: the pictures to start from. frames: of a
+        clip.
         """
         encoded = self._encoded(prompt, self.plan.text.asked(length), controls, size)
         sizes = {} if self._conditions is None else self._conditions(size, (0.0, 0.0), size)
         trimmed = self._trimmed(encoded, self.plan.text.fit(prompt, length))
+        if self.plan.references.starts:
+            cuts = self.plan.references.cuts(controls, size, frames=frames)
+            kept = [row for cut in cuts for row in self._latents.load_row(*cut).items()]
+            return {**trimmed, **sizes, **{name: tensor for name, tensor in kept if name != "latent"}}
         return self._with_controls({**trimmed, **sizes}, controls, size)
 
     def _encoded(self, caption: str, length: int, controls: Sequence[Item], size: tuple[int, int]) -> Conditioning:

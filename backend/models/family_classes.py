@@ -54,7 +54,7 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.sd3.denoiser import Sd3
 
             return Sd3
-        case "wan":
+        case "wan" | "wan22_5b":
             from backend.models.wan.denoiser import Wan
 
             return Wan

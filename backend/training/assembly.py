@@ -19,7 +19,7 @@ from backend.latents.loader import Loader
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
-from backend.plan.mode_plan import fitting_size
+from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
@@ -192,10 +192,11 @@ def _sampler(
     def text(number: int, prompt: SamplePrompt) -> PromptText:
         controls = sample_items(prompt, number)
         size = fitting_size(prompt.width, prompt.height, inputs.geometry)
+        frames = fitting_frames(prompt.frames, inputs.geometry, inputs.family.video)
         length, negative = prompt.text_length, None
         if uses_negative(prompt):
-            negative = loader.drawn(prompt.negative_prompt, size, length, controls)
-        return PromptText(loader.drawn(prompt.prompt, size, length, controls), negative)
+            negative = loader.drawn(prompt.negative_prompt, size, length, controls, frames)
+        return PromptText(loader.drawn(prompt.prompt, size, length, controls, frames), negative)
 
     prompts = inputs.cfg.sampling.prompts
     return Sampler(

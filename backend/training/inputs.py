@@ -25,7 +25,7 @@ from backend.objectives.base import Objective
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import stored_as
 from backend.plan.memory.work import trains_text
-from backend.plan.mode_plan import fitting_size
+from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.plan.plan import Plan
 from backend.training.expected_memory import ExpectedMemory
 
@@ -123,7 +123,8 @@ class Inputs:
         samples = []
         for number, prompt in enumerate(self.cfg.sampling.prompts):
             size = fitting_size(prompt.width, prompt.height, self.geometry)
-            samples += self.plan.references.cuts(sample_items(prompt, number), size)
+            frames = fitting_frames(prompt.frames, self.geometry, self.family.video)
+            samples += self.plan.references.cuts(sample_items(prompt, number), size, frames=frames)
         return wanted_latents(self.plan) + samples
 
     @property

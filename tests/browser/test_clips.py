@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from backend.runs.events.kinds import SampleEvent
 from backend.runs.folder import Run
 from backend.runs.samples import sheet_of
 from backend.training.sample_clips import write_clip
-from tests.browser.conftest import Server, Watched, tab, type_in, wait_for
+from tests.browser.conftest import Server, Watched, go_to, load_preset, tab, type_in, wait_for
 from tests.gui.conftest import make_run
 
 PLAYS = """(video) => !video.paused && video.currentTime > 0.1 && video.videoWidth > 0"""
+# Minutes, where two cores also run the other half of the tests.
+TRAINING_MS = 240_000
 TEXTS = {"parameters": "a ball", "monotile": "{}"}
 
 
@@ -110,3 +113,67 @@ def test_on_a_narrow_page_nothing_overflows(chromium: Browser, server: Server, r
     width = page.locator("dialog").evaluate("d => d.scrollWidth - d.clientWidth")
     assert width <= 1
     context.close()
+
+
+def choose_quick_video_demo(page: Page, server: Server) -> None:
+    """The video demo's preset, made short: few steps, one sample, uncompiled, in the tests' own folder."""
+    load_preset(page, "demo-video")
+    type_in(page, "dataset.cache_dir", str(server.folder / "cache"))
+    type_in(page, "training.max_train_steps", "3")
+    type_in(page, "saving.output_dir", str(server.runs))
+    go_to(page, "sampling.prompts")
+    page.locator("#f-sampling-prompts").get_by_label("Remove").last.click()
+    page.locator("#f-sampling-prompts [data-column=steps] input").fill("2")
+    page.locator("#f-sampling-prompts [data-column=steps] input").blur()
+    go_to(page, "compile.compile")
+    page.locator("#f-compile-compile input").uncheck()
+    page.wait_for_function("window.monotile.state.draft.changedFromDefault.includes('compile.compile')")
+
+
+@pytest.mark.slow
+def test_the_video_demo_from_its_strips_to_a_sample_that_plays(watched: Watched, server: Server) -> None:
+    page = watched.page
+    choose_quick_video_demo(page, server)
+    tab(page, "Dataset")
+    expect(page.locator("#f-video-target_frames")).to_be_visible()
+    page.click("[data-scan=scan]")
+    strips = page.locator("#thumbs .clip-strip")
+    expect(strips).to_have_count(7)
+    robot = page.locator("figure.thumb.clip", has_text="robot-hops.mp4")
+    robot.scroll_into_view_if_needed()
+    page.wait_for_function("f => f.querySelector('img').naturalWidth > 100", arg=robot.element_handle())
+    # 38 frames hold four pieces of 9, and two of 17 on a line of their own
+    expect(robot.locator(".clip-lane")).to_have_count(2)
+    expect(robot.locator(".clip-window")).to_have_count(6)
+    expect(robot.locator(".clip-dropped")).to_have_count(1)
+    frames, window = (robot.locator(name).first.bounding_box() for name in (".clip-frames", ".clip-window"))
+    assert frames is not None and window is not None
+    assert abs(window["width"] / frames["width"] - (9 / 16) / (38 / 16)) < 0.02
+
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("window.monotile.currentTab() === 'Run'")
+    expect(page.locator("#run-state")).to_have_text("Finished", timeout=TRAINING_MS)
+    videos = page.locator("#samples video")
+    expect(videos).to_have_count(2)
+    videos.last.scroll_into_view_if_needed()
+    expect(videos.last).to_have_attribute("poster", re.compile(r"sheet\.png$"))
+    videos.last.evaluate("v => v.play()")
+    page.wait_for_function(PLAYS, arg=videos.last.element_handle())
+    assert videos.last.evaluate("v => [v.videoWidth, v.videoHeight, Math.round(v.duration * 16)]") == [96, 64, 17]
+
+
+def test_a_family_shows_only_settings_that_apply(page: Page) -> None:
+    tab(page, "Dataset")
+    expect(page.locator("#f-video-target_frames")).to_be_hidden()
+    go_to(page, "sampling.prompts")
+    page.locator("#f-sampling-prompts").get_by_text("+ Add", exact=True).click()
+    frames = page.locator("#f-sampling-prompts [data-column=frames]")
+    expect(frames).to_be_hidden()
+    load_preset(page, "demo-video")
+    go_to(page, "sampling.prompts")
+    expect(frames.first).to_be_visible()
+    expect(page.locator("#f-sampling-prompts [data-column=control_image]").first).to_be_hidden()
+    expect(page.locator("#f-sampling-prompts [data-column=guidance_scale]").first).to_be_hidden()
+    tab(page, "Dataset")
+    expect(page.locator("#f-video-target_frames")).to_be_visible()
+    expect(page.locator("#f-dataset-folders [data-column=control_path]").first).to_be_hidden()

@@ -392,6 +392,13 @@ def test_thumbnails_and_strips_of_clips(tmp_path: Path) -> None:
         assert picture.size == (96, 24)
         strip = np.asarray(picture.convert("L"))
     assert [number_of(strip[:, at : at + 32].mean()) for at in (0, 32, 64)] == [0, 8, 16]
+    # an animation with a picture's ending, at a time, and frames that are far from each other
+    make(write_animation(tmp_path / "a.webp"), tmp_path / "w.jpg", 64, [0.45])
+    make(write_clip(tmp_path / "long.mp4", 100, 5), tmp_path / "l.jpg", 32, [0.0, 7.0, 19.0])
+    for name, shown in (("w.jpg", [4]), ("l.jpg", [0, 10, 20])):
+        with Image.open(tmp_path / name) as picture:
+            strip = np.asarray(picture.convert("L"))
+        assert [number_of(part.mean()) for part in np.split(strip, len(shown), axis=1)] == shown
     (tmp_path / "bad.mp4").write_text("no clip")
     assert reply_to({"path": str(tmp_path / "bad.mp4"), "to": "x", "px": 32})["fault"]
 

@@ -79,6 +79,26 @@ def autoencoder(latent: int = LATENT_CHANNELS):
     return AutoencoderKLWan(base_dim=8, z_dim=latent, **figures)
 
 
+def large_autoencoder(latent: int = LATENT_CHANNELS):
+    """The VAE of Wan 2.2 5B with 8 channels at its first level: patches of 2x2 px, 16 px a cell."""
+    from diffusers import AutoencoderKLWan
+
+    draw = [0.1 * n - 0.2 for n in range(latent)]
+    spread = [1.0 + 0.1 * n for n in range(latent)]
+    return AutoencoderKLWan(
+        base_dim=8,
+        decoder_base_dim=8,
+        z_dim=latent,
+        latents_mean=draw,
+        latents_std=spread,
+        is_residual=True,
+        in_channels=12,
+        out_channels=12,
+        patch_size=2,
+        scale_factor_spatial=16,
+    )
+
+
 def vision(width: int = VISION_WIDTH):
     """The eyes of CLIP: 2 layers, 4 patches and the class token."""
     from transformers import CLIPVisionConfig, CLIPVisionModel
@@ -102,19 +122,27 @@ def processor():
     return CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
 
 
-def _write(path: Path, start: bool = False) -> None:
+def make_tiny_wan22_5b(path: Path, seed: int = 0) -> Path:
+    """The same of Wan 2.2 5B, whose VAE has larger cells."""
+    _tiny(lambda: _write(Path(path), small=True), seed)
+    return Path(path)
+
+
+def _write(path: Path, start: bool = False, small: bool = False) -> None:
     from diffusers import UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
     from transformers import T5TokenizerFast
 
     path.mkdir(parents=True, exist_ok=True)
     words = t5_tokenizer(path / "tokenizer")
-    parts = {
+    parts: dict[str, Any] = {
         "tokenizer": T5TokenizerFast.from_pretrained(path / "tokenizer"),
         "text_encoder": umt5(words),
-        "vae": autoencoder(),
+        "vae": large_autoencoder() if small else autoencoder(),
         "scheduler": UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
         "transformer": denoiser(**(I2V if start else {})),
     }
+    if small:
+        parts["expand_timesteps"] = True
     if start:
         parts |= {"image_encoder": vision(), "image_processor": processor()}
     (WanImageToVideoPipeline if start else WanPipeline)(**parts).save_pretrained(path)

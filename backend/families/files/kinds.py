@@ -40,6 +40,7 @@ _CONTROL = "the transformer of FLUX.1 Canny or Depth, which takes a drawing too"
 
 _HUNYUAN_I2V = "the transformer of HunyuanVideo for images to video, which takes a picture too"
 _SKYREELS = "the transformer of SkyReels for images to video, which takes a picture too"
+_WAN = "patch_embedding.weight"
 
 # The first that fits is the one. Names: each project's own code, and ComfyUI's `comfy/model_detection.py`.
 KINDS: tuple[Kind, ...] = (
@@ -83,6 +84,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(("llm_adapter.", "blocks.0.adaln_modulation"), "an Anima transformer"),
     Kind(("blocks.0.adaln_modulation", "t_embedder."), "a Cosmos transformer"),
     Kind(("blocks.0.cross_attn.k_img", "patch_embedding."), "a Wan image-to-video transformer"),
+    Kind(("blocks.0.cross_attn.", "vace_patch_embedding."), "a Wan VACE transformer"),
+    Kind(("blocks.0.cross_attn.", _WAN), "a Wan 2.2 image-to-video transformer", "", (_WAN, 36)),
+    Kind(("blocks.0.cross_attn.", _WAN), "the transformer of Wan 2.2 5B", "", (_WAN, 48)),
     Kind(("blocks.0.cross_attn.", "patch_embedding."), "a Wan transformer"),
     Kind(("noise_refiner.", "cap_embedder."), "a Lumina 2 or Z-Image transformer"),
     Kind(("double_stream_blocks.", "caption_projection."), "a HiDream transformer"),
@@ -107,6 +111,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(("input_blocks.", "first_stage_model."), "a Stable Diffusion checkpoint without its text encoders"),
     Kind(_LDM, "a Stable Diffusion UNet in latent diffusion's layout"),
     Kind(("down_blocks.", "time_embedding."), "a Stable Diffusion UNet"),
+    Kind(("encoder.downsamples.0.downsamples.",), "the VAE of Wan 2.2 5B"),
     Kind(("encoder.downsamples.", "decoder.upsamples."), "the VAE of Wan or Qwen-Image"),
     Kind(("decoder.mid_block.", "encoder.mid_block.", "to_qkv."), "the VAE of Wan or Qwen-Image in diffusers layout"),
     Kind(("decoder.mid.block_1.", "encoder.conv_in.conv."), "HunyuanVideo's VAE"),

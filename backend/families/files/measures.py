@@ -103,5 +103,10 @@ def kl_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 
 def wan_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
-    """Config of ``AutoencoderKLQwenImage``."""
+    """Config of ``AutoencoderKLQwenImage``, and of ``AutoencoderKLWan`` of Wan 2.1."""
     return {"base_dim": shapes["encoder.conv_in.weight"][0], "z_dim": shapes["post_quant_conv.weight"][0]}
+
+
+def wan22_vae(shapes: Shapes, config: Mapping[str, Any]) -> Config:
+    """Config of ``AutoencoderKLWan`` of Wan 2.2 5B."""
+    return wan_vae(shapes, config) | {"decoder_base_dim": shapes["decoder.norm_out.gamma"][0]}

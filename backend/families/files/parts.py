@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.families.files import measures
 from backend.families.files.layouts.autoencoder import LDM_VAE
 from backend.families.files.layouts.rules import Layout
 from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, HF_CLIP_VISION, T5, UMT5, UMT5_NATIVE
-from backend.families.files.layouts.wan_vae import WAN_VAE
+from backend.families.files.layouts.wan_vae import WAN22_VAE, WAN_VAE
 from backend.families.files.measures import Measure
 
 CONFIG = (("config.json",),)
@@ -86,6 +86,12 @@ def wan_vae(family: str) -> Part:
     """The VAE of Wan 2.1: ``AutoencoderKLWan``."""
     markers = ("encoder.mid_block.attentions.0.to_qkv.weight", "decoder.conv_in.weight")
     return _vae(family, "AutoencoderKLWan", markers, WAN_VAE, measures.wan_vae, "wan_2.1_vae.safetensors")
+
+
+def wan22_vae(family: str) -> Part:
+    """The VAE of Wan 2.2 5B: another ``AutoencoderKLWan``."""
+    part = replace(wan_vae(family), title="the VAE of Wan 2.2 5B", where="wan2.2_vae.safetensors")
+    return replace(part, layouts=(WAN22_VAE,), measure=measures.wan22_vae, shipped=_shipped(family, "vae_22"))
 
 
 def _vae(family: str, class_name: str, markers: tuple[str, ...], layout: Layout, measure: Measure, where: str) -> Part:

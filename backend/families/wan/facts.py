@@ -45,13 +45,19 @@ class WanFacts(FamilyFacts):
         )
 
     def fit(self, base: BaseModelFiles) -> list[Problem]:
-        """As the class's, and relatives of the model that take more than it."""
-        net = self.config(base, "transformer")
+        """As the class's, and relatives of the model that take more than it, or see larger cells."""
+        problems, net = super().fit(base), self.config(base, "transformer")
         inputs, outputs = net.get("in_channels"), net.get("out_channels")
-        if inputs is None or outputs is None or inputs == outputs:
-            return super().fit(base)
-        text = f"the transformer takes {inputs} channels, of which {outputs} are noise: it starts from a picture"
-        return [Problem(SETTING, None, text, f"Choose a {self.title} text-to-video model.")]
+        if inputs != outputs and inputs is not None and outputs is not None:
+            text = f"the transformer takes {inputs} channels, of which {outputs} are noise: it starts from a picture"
+            remedy = f"Choose a {self.title} text-to-video model, or the family wan_i2v for one of Wan 2.1."
+            return [Problem(SETTING, None, text, remedy)]
+        patched = bool(self.config(base, "vae").get("patch_size"))
+        if not problems and patched != (self.default_geometry.downscale == 16):
+            text = f"the VAE is that of Wan {'2.2 5B' if patched else '2.1'}, and so is the transformer"
+            remedy = f"Choose the family {'wan22_5b' if patched else 'wan'}."
+            return [Problem(SETTING, None, text, remedy)]
+        return problems
 
     def lora_architecture(self, base: BaseModel) -> str:
         """``modelspec.architecture`` in the spelling that musubi-tuner began."""

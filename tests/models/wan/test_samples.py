@@ -9,10 +9,11 @@ import av
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, WanPipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, WanImageToVideoPipeline, WanPipeline
 from PIL import Image
 
-from backend.config.schema import SamplePrompt
+from backend.config.rules.check import check
+from backend.config.schema import SamplePrompt, with_values
 from backend.families.wan.facts import FACTS
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
@@ -96,3 +97,53 @@ def test_a_run_writes_clips_of_the_models_lengths_and_pictures(
     (plan,) = events(run, "plan")
     notes = json.dumps(plan)
     assert "15 is no length of this model's" in notes, notes
+
+
+class GivenSigmas(FlowMatchEulerDiscreteScheduler):
+    """Steps at the noise levels that the run's own sampler has."""
+
+    given: tuple[float, ...] = ()
+
+    def set_timesteps(self, *_: object, **__: object) -> None:
+        """Ignore how many steps are asked for."""
+        super().set_timesteps(sigmas=[*self.given], device="cpu")
+
+
+def test_a_sample_from_a_picture_is_the_pipelines_clip(tiny_wan_i2v: Path, image_folder: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start.png"
+    Image.open(image_folder / "picture_0.png").convert("RGB").resize((48, 32)).save(start)
+    prompt = CLIP | {"frames": 9, "control_image": str(start)}
+    cfg = config(
+        tiny_wan_i2v,
+        image_folder,
+        tmp_path,
+        model={"family": "wan_i2v", "text_length": None},
+        training={"max_train_steps": 1, "mixed_precision": "no"},
+        sampling={"prompts": [prompt], "sample_at_start": True},
+    )
+    run, exit_code = train_here(cfg)
+    assert exit_code == 0, events(run)[-3:]
+    before = next(sample for sample in run.samples() if sample.step == 0)
+
+    pipeline = WanImageToVideoPipeline.from_pretrained(tiny_wan_i2v)
+    pipeline.scheduler = GivenSigmas(shift=1.0)
+    pipeline.scheduler.given = tuple(load_family("wan_i2v").sampling_sigmas(2, 18, tiny_wan_i2v)[:-1])
+    pipeline.set_progress_bar_config(disable=True)
+    theirs = pipeline(
+        Image.open(start),
+        "a red ball rolls",
+        guidance_scale=1.0,
+        width=48,
+        height=32,
+        num_frames=9,
+        num_inference_steps=2,
+        generator=torch.Generator("cpu").manual_seed(3),
+        output_type="np",
+    ).frames[0]
+    assert before.sheet is not None
+    sheet = np.asarray(Image.open(before.sheet)).astype(int)
+    ours = sheet.reshape(3, 32, 3, 48, 3).transpose(0, 2, 1, 3, 4).reshape(9, 32, 48, 3)
+    assert np.abs(ours - (theirs * 255).round().astype(int)).max() <= 2
+
+    asked = with_values(cfg, {"sampling.prompts": [CLIP]})
+    assert [problem.path for problem in check(asked, "start")] == ["sampling.prompts[0].control_image"]

@@ -1,7 +1,7 @@
 """Names of the VAE of Wan and Qwen-Image in Wan's own layout.
 
 Names: Wan-Video/Wan2.1 ``wan/modules/vae.py``, where the decoder's blocks are numbered through: three residual layers
-and an upsampler a level.
+and an upsampler a level; Wan-Video/Wan2.2 ``wan/modules/vae2_2.py``, where each level is a list of its own.
 """
 
 from __future__ import annotations
@@ -39,25 +39,54 @@ def _ups() -> list[Rule]:
 
 _SIDE = r"(?P<side>encoder|decoder)"
 
+# what both VAEs have around their levels
+_ENDS = (
+    Rule(rf"conv1\.{_LEAF}", ("quant_conv.{leaf}",)),
+    Rule(rf"conv2\.{_LEAF}", ("post_quant_conv.{leaf}",)),
+    Rule(rf"{_SIDE}\.conv1\.{_LEAF}", ("{side}.conv_in.{leaf}",)),
+    Rule(rf"{_SIDE}\.head\.0\.gamma", ("{side}.norm_out.gamma",)),
+    Rule(rf"{_SIDE}\.head\.2\.{_LEAF}", ("{side}.conv_out.{leaf}",)),
+    *_residual(rf"{_SIDE}\.middle\.0", "{side}.mid_block.resnets.0"),
+    *_residual(rf"{_SIDE}\.middle\.2", "{side}.mid_block.resnets.1"),
+    Rule(rf"{_SIDE}\.middle\.1\.(?P<rest>(?:norm|to_qkv|proj)\..+)", ("{side}.mid_block.attentions.0.{rest}",)),
+)
+
 WAN_VAE = Layout(
     name="wan_vae",
     title="the VAE of Wan or Qwen-Image in Wan's own layout",
     markers=("encoder.downsamples.0.residual.2.weight", "decoder.upsamples.0.residual.2.weight", "conv1.weight"),
     prefixes=("", "vae."),
     rules=(
-        Rule(rf"conv1\.{_LEAF}", ("quant_conv.{leaf}",)),
-        Rule(rf"conv2\.{_LEAF}", ("post_quant_conv.{leaf}",)),
-        Rule(rf"{_SIDE}\.conv1\.{_LEAF}", ("{side}.conv_in.{leaf}",)),
-        Rule(rf"{_SIDE}\.head\.0\.gamma", ("{side}.norm_out.gamma",)),
-        Rule(rf"{_SIDE}\.head\.2\.{_LEAF}", ("{side}.conv_out.{leaf}",)),
-        *_residual(rf"{_SIDE}\.middle\.0", "{side}.mid_block.resnets.0"),
-        *_residual(rf"{_SIDE}\.middle\.2", "{side}.mid_block.resnets.1"),
-        Rule(rf"{_SIDE}\.middle\.1\.(?P<rest>(?:norm|to_qkv|proj)\..+)", ("{side}.mid_block.attentions.0.{rest}",)),
+        *_ENDS,
         *_residual(r"encoder\.downsamples\.(?P<down>\d+)", "encoder.down_blocks.{down}"),
         Rule(
             r"encoder\.downsamples\.(?P<down>\d+)\.(?P<rest>(?:resample|time_conv)\..+)",
             ("encoder.down_blocks.{down}.{rest}",),
         ),
         *_ups(),
+    ),
+)
+
+
+def _levels(side: str, theirs: str, ours: str, layers: int, last: str) -> list[Rule]:
+    """Levels that are lists of `layers` residual layers, with what changes the size, `last`, behind them."""
+    level = rf"{side}\.{theirs}\.(?P<level>\d+)\.{theirs}"
+    rules = []
+    for layer in range(layers):
+        rules += _residual(rf"{level}\.{layer}", f"{side}.{ours}.{{level}}.resnets.{layer}")
+    rest = rf"{level}\.{layers}\.(?P<rest>(?:resample|time_conv)\..+)"
+    return [*rules, Rule(rest, (f"{side}.{ours}.{{level}}.{last}.{{rest}}",))]
+
+
+# wan2.2_vae.safetensors, of the 5B model alone
+WAN22_VAE = Layout(
+    name="wan22_vae",
+    title="the VAE of Wan 2.2 5B in Wan's own layout",
+    markers=("encoder.downsamples.0.downsamples.0.residual.2.weight", "conv1.weight"),
+    prefixes=("", "vae."),
+    rules=(
+        *_ENDS,
+        *_levels("encoder", "downsamples", "down_blocks", 2, "downsampler"),
+        *_levels("decoder", "upsamples", "up_blocks", 3, "upsampler"),
     ),
 )

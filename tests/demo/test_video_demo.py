@@ -1,0 +1,95 @@
+"""The demo of video training: its clips and its tiny Wan, and a whole compiled run of its preset, made short."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import av
+import pytest
+from rich.console import Console
+
+from backend.config.schema import with_values
+from backend.config.toml_io import dump
+from backend.dataset.scan import scan_dataset
+from backend.demo import __main__ as demo
+from backend.families.wan.facts import FACTS
+from backend.runs.folder import list_runs
+from backend.runs.metrics import MetricsReader
+from tests.tiny.event_lines import event_lines
+
+DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
+VIDEO = DEMO / "video"
+
+
+def test_the_clips_are_short_small_and_captioned_and_the_preset_uses_nearly_all_of_them() -> None:
+    clips = sorted((VIDEO / "clips").glob("*.mp4"))
+    assert 6 <= len(clips) <= 8
+    assert sum(clip.stat().st_size for clip in clips) < 300_000
+    assert all(clip.with_suffix(".txt").read_text(encoding="utf-8").strip() for clip in clips)
+    scan = scan_dataset(demo.settings(demo.VIDEO)).train
+    assert {Path(clip.path) for clip in scan.clips} == set(clips)
+    assert {item.frames for item in scan.items} == {1, 9, 17}
+    assert not [finding for finding in scan.findings if finding.severity == "error"]
+    assert sum(clip.used for clip in scan.clips) > 0.9 * sum(clip.seconds for clip in scan.clips)
+    assert any(clip.retimed for clip in scan.clips) and any(clip.too_long for clip in scan.clips)
+
+
+def test_the_base_is_a_whole_wan_pipeline() -> None:
+    assert FACTS.check_base_model(VIDEO / "base") == []
+    assert FACTS.geometry(VIDEO / "base").latent_shape(96, 64, 17) == (16, 5, 8, 12)
+    assert sum(path.stat().st_size for path in (VIDEO / "base").rglob("*")) < 2_000_000
+
+
+@pytest.mark.slow
+def test_the_script_draws_the_same_clips_and_makes_a_pipeline_that_loads(tmp_path: Path) -> None:
+    command = [sys.executable, str(DEMO / "make_video_demo.py"), "--out", str(tmp_path)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert made.returncode == 0, made.stderr
+    assert FACTS.check_base_model(tmp_path / "base") == []
+    for clip in sorted((VIDEO / "clips").glob("*.mp4")):
+        again = tmp_path / "clips" / clip.name
+        # another FFmpeg may code them otherwise
+        with av.open(str(clip)) as ours, av.open(str(again)) as theirs:
+            assert ours.streams.video[0].frames == theirs.streams.video[0].frames
+        assert again.with_suffix(".txt").read_text("utf-8") == clip.with_suffix(".txt").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_graphs(tmp_path: Path) -> None:
+    few = tmp_path / "clips"
+    few.mkdir()
+    for name in ("car-left", "car-right", "house"):
+        for file in (VIDEO / "clips").glob(f"{name}.*"):
+            shutil.copy(file, few)
+    cfg = demo.settings(demo.VIDEO, steps=4)
+    prompt = cfg.sampling.prompts[0].model_copy(update={"frames": 9, "steps": 2})
+    values = {
+        "dataset.folders": [{"path": str(few)}],
+        "dataset.cache_dir": str(tmp_path / "cache"),
+        "compile.compile_cache_dir": str(tmp_path / "c"),
+        "video.target_frames": [9],
+        "sampling.prompts": [prompt.model_dump()],
+        "sampling.sample_at_start": False,
+    }
+    dump(with_values(cfg, values), tmp_path / "short.toml")
+    said = StringIO()
+    console = Console(file=said, width=100, highlight=False)
+    code = demo.main(["--video", "--preset", str(tmp_path / "short.toml"), "--runs", str(tmp_path / "runs")], console)
+    assert code == 0, said.getvalue()
+    (run,) = list_runs(tmp_path / "runs")
+    row = MetricsReader(run).last()
+    assert row is not None and row["step"] == 4
+    # a picture and clips of one length: with and without gradients
+    (planned,) = {event["planned"] for event in event_lines(run, "compile") if event.get("planned")}
+    assert (row["graphs"], row["recompiles"], row["breaks"]) == (planned, 0, 0)
+    assert f"Graphs: {planned} planned, {planned} compiled; 0 recompiles, 0 graph breaks" in said.getvalue()
+    (sample,) = run.samples()
+    with av.open(str(sample.path)) as clip:
+        assert len([*clip.decode(video=0)]) == 9 and clip.streams.video[0].average_rate == 16
+        assert json.loads(clip.metadata["comment"])["step"] == 4
+    assert sample.sheet is not None and [*run.checkpoints_dir.glob("*.safetensors")]

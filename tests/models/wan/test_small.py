@@ -1,0 +1,135 @@
+"""Wan 2.2 5B (wan22_5b): its VAE and files, and that one timestep a token is Wan's forward where all are one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKLWan, WanPipeline
+from torch import Tensor
+
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
+from backend.families.wan.small_facts import FACTS
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import open_part
+from backend.models.common.weight_loading import load_part
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny import originals
+from tests.tiny.anima import _tiny
+from tests.tiny.anima_forward import gradients
+from tests.tiny.shapes import assert_equal_runs, relative
+from tests.tiny.wan import autoencoder, large_autoencoder, make_tiny_denoiser, published
+from tests.tiny.wan_forward import make_batch, model_with_lora, ours
+
+CPU = LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family("wan22_5b")
+
+
+def in_makers_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The VAE as Wan-Video/Wan2.2 names it; shares nothing with the layout's rules."""
+    inner = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3", "conv2": "residual.6"}
+    found = {}
+    for name, value in state.items():
+        new = name.replace("post_quant_conv", "conv2").replace("quant_conv", "conv1")
+        new = new.replace("coder.conv_in", "coder.conv1").replace("coder.norm_out", "coder.head.0")
+        new = new.replace("coder.conv_out", "coder.head.2").replace("mid_block.attentions.0", "middle.1")
+        new = re.sub(r"mid_block\.resnets\.(\d)", lambda m: f"middle.{2 * int(m[1])}", new)
+        new = re.sub(r"down_blocks\.(\d)\.resnets\.(\d)", r"downsamples.\1.downsamples.\2", new)
+        new = re.sub(r"down_blocks\.(\d)\.downsampler", r"downsamples.\1.downsamples.2", new)
+        new = re.sub(r"up_blocks\.(\d)\.resnets\.(\d)", r"upsamples.\1.upsamples.\2", new)
+        new = re.sub(r"up_blocks\.(\d)\.upsampler", r"upsamples.\1.upsamples.3", new)
+        new = new.replace("conv_shortcut", "shortcut")
+        if re.search(r"samples\.\d+\.\w+samples\.\d+\.|middle\.[02]\.", new):
+            new = re.sub(r"\.(norm1|conv1|norm2|conv2)\.", lambda m: f".{inner[m[1]]}.", new)
+        found[new] = value
+    return found
+
+
+@pytest.mark.parametrize("mode", ["off", "static"])
+def test_wan22_5b_equals_diffusers_call_with_a_timestep_a_token(mode: str) -> None:
+    """As `WanPipeline` calls it with ``expand_timesteps``: (B, S) timesteps and a modulation of four dimensions."""
+    batch = make_batch([(2, 8, 8), (3, 4, 8)], [9, 40])
+    model, outs = model_with_lora(), []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        words = text["prompt_embeds"]
+        tokens = latent[0, :, ::2, ::2].numel()
+        outs.append(
+            model(
+                hidden_states=latent[None],
+                timestep=(sigma * 1000).expand(1, tokens),
+                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
+                return_dict=False,
+            )[0][0]
+        )
+    wanted = [x.detach() for x in outs], gradients(model, outs)
+    found = ours(model_with_lora(), batch, ShapeRuntime(mode, 40, None, 512))
+    assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
+    assert_equal_runs(found, wanted, 5e-4)
+
+
+def test_latents_of_wan22_5b_are_the_pipelines(tiny_wan22_5b: Path) -> None:
+    pipeline = WanPipeline.from_pretrained(tiny_wan22_5b, local_files_only=True)
+    stack, geometry = CODE.load_vae(tiny_wan22_5b, CPU), FACTS.geometry(tiny_wan22_5b)
+    assert (geometry.downscale, geometry.pixels_per_token, geometry.frame_step) == (16, 32, 4)
+    clip = torch.rand(1, 3, 5, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    mean, spread = (torch.tensor(pipeline.vae.config[name]) for name in ("latents_mean", "latents_std"))
+    with torch.no_grad():
+        raw = pipeline.vae.encode(clip).latent_dist.mode()
+    found = stack.encode(clip)
+    assert found.shape == (1, *geometry.latent_shape(96, 64, 5)) == (1, 4, 2, 4, 6)
+    torch.testing.assert_close(found, (raw - mean.view(1, -1, 1, 1, 1)) / spread.view(1, -1, 1, 1, 1))
+    assert stack.decode(found).shape == clip.shape
+
+
+def test_the_vae_of_wan22_5b_by_its_makers_names(tmp_path: Path) -> None:
+    model = _tiny(large_autoencoder, 3)
+    names = in_makers_names(model.state_dict())
+    assert {
+        "encoder.downsamples.1.downsamples.0.residual.2.weight",
+        "decoder.upsamples.0.upsamples.3.resample.1.weight",
+    }
+    path = originals.write(tmp_path / "wan2.2_vae.safetensors", names)
+    part = FACTS.part("vae")
+    pieces = BaseModelFiles(tmp_path, {"vae": path}).pieces(part)
+    assert {name: piece.source for name, piece in pieces.items()} == dict(
+        zip(model.state_dict(), in_makers_names(model.state_dict()), strict=True)
+    )
+    # at its real number of channels it loads
+    with torch.device("meta"):
+        real = AutoencoderKLWan.from_config(BaseModelFiles(None).config(part))
+    assert sum(p.numel() for p in real.parameters()) == 704_688_668
+
+
+def test_wan22_5b_and_other_wan_models_are_told_apart(tmp_path: Path, tiny_wan: Path, tiny_wan22_5b: Path) -> None:
+    def said(name: str, path: Path, **given: Path) -> str:
+        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
+
+    assert said("wan22_5b", tiny_wan22_5b) == ""
+    assert "family wan22_5b" in said("wan", tiny_wan22_5b) and "family wan." in said("wan22_5b", tiny_wan)
+    large = originals.write(
+        tmp_path / "wan2.2_vae.safetensors", in_makers_names(_tiny(large_autoencoder, 3).state_dict())
+    )
+    assert "is the VAE of Wan 2.2 5B" in said("wan", tiny_wan, vae=large)
+    small = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(autoencoder, 3).state_dict()))
+    assert "the VAE of Wan or Qwen-Image" in said("wan22_5b", tiny_wan22_5b, vae=small)
+    net = make_tiny_denoiser(2, latent=48, attention_head_dim=128, num_attention_heads=1)
+    path = originals.write(tmp_path / "wan2.2_ti2v_5B_fp16.safetensors", published(net.state_dict()))
+    vae16 = originals.write(
+        tmp_path / "vae16.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict())
+    )
+    assert "VAE's channels is 16" in said("wan", path, vae=vae16)
+    config = open_part(BaseModelFiles.at(path), FACTS.denoiser).config()
+    assert (config["in_channels"], config["out_channels"], config["num_layers"]) == (48, 48, 2)
+    found = load_part(CODE.model, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
+    assert found.state_dict().keys() == net.state_dict().keys()
+
+
+def test_the_shipped_config_is_wan22_5bs_size() -> None:
+    with torch.device("meta"):
+        net = CODE.model.from_config(BaseModelFiles(None).config(FACTS.denoiser))
+    assert sum(p.numel() for p in net.parameters()) == 4_999_787_712
