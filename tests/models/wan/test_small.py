@@ -92,7 +92,7 @@ def test_the_vae_of_wan22_5b_by_its_makers_names(tmp_path: Path) -> None:
     assert {
         "encoder.downsamples.1.downsamples.0.residual.2.weight",
         "decoder.upsamples.0.upsamples.3.resample.1.weight",
-    }
+    } <= names.keys()
     path = originals.write(tmp_path / "wan2.2_vae.safetensors", names)
     part = FACTS.part("vae")
     pieces = BaseModelFiles(tmp_path, {"vae": path}).pieces(part)
