@@ -219,6 +219,14 @@ def tiny_hunyuan_video(once: Callable[[str, Callable[[Path], object]], Path]) ->
     return once("tiny_hunyuan_video", make_tiny_hunyuan_video)
 
 
+@pytest.fixture(scope="session")
+def tiny_framepack(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random FramePack pipeline of real classes in diffusers layout. Shared: never write into it."""
+    from tests.tiny.framepack import make_tiny_framepack
+
+    return once("tiny_framepack", make_tiny_framepack)
+
+
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
     """Eight captioned pictures over seven aspect ratios, the test's own to change."""

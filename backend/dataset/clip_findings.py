@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from backend.dataset.items import ClipReport, Finding, count_of, name_files
+from backend.dataset.items import ClipReport, Finding, Item, count_of, name_files
 from backend.dataset.windows import ClipRule
 
 _LENGTHS = "video.target_frames"
@@ -21,12 +21,22 @@ def findings(clips: Sequence[ClipReport], rule: ClipRule) -> Iterator[Finding]:
         yield from _colours(clips)
 
 
+def too_few(items: Sequence[Item], rule: ClipRule) -> Iterator[Finding]:
+    """Pictures, and clips that are shorter than the family's shortest: it can't be trained on them."""
+    few = [item for item in items if item.frames < rule.least]
+    if few:
+        names = tuple(str(item.path) for item in few)
+        text = f"{count_of(len(few), 'picture or clip', 'pictures or clips')} of fewer than {rule.least} frames at "
+        text += f"{rule.rate:g} fps, which this model can't be trained on: {name_files(names)}"
+        yield Finding("clip_too_few", "error", text, "Remove them, or use longer clips.", names, "dataset.folders")
+
+
 def _lengths(rule: ClipRule) -> Iterator[Finding]:
     rounded = [length for length in rule.asked if rule.geometry.whole_frames(length) != length]
     if rounded:
         pairs = ", ".join(f"{length} becomes {rule.geometry.whole_frames(length)}" for length in rounded)
         setting = "video.max_frames" if rule.extraction == "full" else _LENGTHS
-        text = f"The model takes clips of {rule.geometry.frame_step} n + 1 frames: {pairs}"
+        text = f"The model takes clips of {rule.geometry.clip_step} n + 1 frames: {pairs}"
         yield Finding("clip_length", "note", text, "", (), setting)
 
 

@@ -34,7 +34,7 @@ class ClipRule:
     lengths: in frames, ascending, each one that the family has; one for `full`, which is the most. rate: frames a
     second that are taken. stride, sample: of slide and uniform. source_rate: what each file's rate is taken to be; None
     for its own. asked: the lengths as the settings have them. geometry: of the family, which says what lengths there
-    are.
+    are. least: frames of the family's shortest clip.
     """
 
     lengths: tuple[int, ...]
@@ -45,6 +45,7 @@ class ClipRule:
     sample: int = 1
     source_rate: float | None = None
     asked: tuple[int, ...] = ()
+    least: int = 1
 
     @classmethod
     def of(cls, cfg: Config) -> ClipRule | None:
@@ -63,6 +64,7 @@ class ClipRule:
             sample=given.frame_sample,
             source_rate=given.source_fps,
             asked=tuple(asked),
+            least=facts.video.least,
         )
 
 

@@ -82,6 +82,11 @@ class Geometry:
             raise ValueError(f"{width}x{height} px is not a multiple of {step} px")
         return (width // step) * (height // step) * self.latent_frames(frames)
 
+    @property
+    def clip_step(self) -> int | None:
+        """Clips have so many frames times n, and one more."""
+        return self.frame_step
+
     def latent_frames(self, frames: int) -> int:
         """Latent frames of a clip of `frames`; ValueError where no clip of the model has so many."""
         if frames == 1:
@@ -128,13 +133,15 @@ class VideoRule:
 
     rate: frames a second that the model was trained at. frames: of a clip where the settings name none. starts: whether
     it starts from a picture, which is the clip's own first frame in training and a file in a sample. vae_frames: that
-    its VAE works on at a time, by which the memory of encoding is estimated; None for all of a clip at once.
+    its VAE works on at a time, by which the memory of encoding is estimated; None for all of a clip at once. least:
+    frames of the shortest clip; above 1 no pictures are trained.
     """
 
     rate: float = 16.0
     frames: int = 81
     starts: bool = False
     vae_frames: int | None = 4
+    least: int = 1
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.hunyuan_video.denoiser import HunyuanVideo
 
             return HunyuanVideo
+        case "framepack":
+            from backend.models.hunyuan_video.framepack import FramePack
+
+            return FramePack
         case "wan_i2v":
             from backend.models.wan.start_encoders import WanImage
 

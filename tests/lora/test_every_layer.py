@@ -25,7 +25,7 @@ from backend.lora.load import read_lora
 from backend.lora.save import LayerWeights, check_savable, file_tensors, in_format, write_lora
 from backend.models.common.base_weights import difference
 from backend.plan.lora_findings import lora_findings
-from tests.tiny import anima, flux, hunyuan_video, qwen_image, sd3, sdxl, wan
+from tests.tiny import anima, flux, framepack, hunyuan_video, qwen_image, sd3, sdxl, wan
 
 DENOISERS: dict[str, Callable[[], nn.Module]] = {
     "flux": flux.make_tiny_denoiser,
@@ -36,6 +36,7 @@ DENOISERS: dict[str, Callable[[], nn.Module]] = {
     "sd3": sd3.make_tiny_denoiser,
     "wan": wan.make_tiny_denoiser,
     "hunyuan_video": hunyuan_video.make_tiny_denoiser,
+    "framepack": framepack.make_tiny_denoiser,
 }
 
 

@@ -209,6 +209,7 @@ PUBLISHED = [
     ("qwen_image", "qwen_image", "transformer"),
     ("hunyuan_video_t2v_720p", "hunyuan_video", "transformer"),
     ("llava_llama3", "hunyuan_video", "text_encoder"),
+    ("framepack_i2v_hy", "framepack", "transformer"),
     ("clip_l", "hunyuan_video", "text_encoder_2"),
 ]
 

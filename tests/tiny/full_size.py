@@ -22,6 +22,13 @@ FILES = {
     "qwen_image": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "qwen_image_edit": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
     "qwen_image_edit_plus": {"base_model": "qwen_image", "vae": "qwen_image_vae", "text_encoder": "qwen_2.5_vl_7b"},
+    "framepack": {
+        "base_model": "framepack_i2v_hy",
+        "vae": "hunyuan_video_vae",
+        "text_encoder": "llava_llama3",
+        "text_encoder_2": "clip_l",
+        "image_encoder": "sigclip_vision_patch14_384",
+    },
     "hunyuan_video": {
         "base_model": "hunyuan_video_t2v_720p",
         "vae": "hunyuan_video_vae",

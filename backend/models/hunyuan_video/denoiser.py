@@ -143,16 +143,22 @@ def places(sizes: Sizes, text: int, image: int) -> Tensor:
 
 def rope_of(denoiser: nn.Module, ids: Tensor) -> Rope:
     """cos and sin (B, S, D) float32 of the places `ids` (B, S, 3), by the model's own widths and theta."""
-    embed = denoiser.rope
     # A table as long as the sequence always suffices, and reading the largest id would wait for the device.
     count = ids.shape[1]
 
+    return look_up(rope_tables(denoiser, count, ids.device), ids, denoiser.rope.rope_dim)
+
+
+def rope_tables(denoiser: nn.Module, count: int, device: torch.device) -> Rope:
+    """cos and sin (positions, D) float32 of at least `count` positions, whose D numbers belong to the three axes."""
+    embed = denoiser.rope
+
     def tables() -> Rope:
-        at = torch.arange(count, dtype=torch.float32, device=ids.device)
+        at = torch.arange(count, dtype=torch.float32, device=device)
         made = [get_1d_rotary_pos_embed(width, at, embed.theta, use_real=True) for width in embed.rope_dim]
         return torch.cat([cos for cos, _ in made], dim=1), torch.cat([sin for _, sin in made], dim=1)
 
-    return look_up(kept_tables(denoiser, ids.device, count, tables), ids, embed.rope_dim)
+    return kept_tables(denoiser, device, count, tables)
 
 
 def time_embedding(denoiser: nn.Module, timestep: Tensor, guidance: float | None, pooled: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from diffusers import HunyuanVideoFramepackTransformer3DModel
 
 from tests.models.golden.make_golden import Shapes, shapes_of, write
 
@@ -51,11 +52,25 @@ def tencent(clone: Path) -> dict[str, Shapes]:
     }
 
 
+def framepack() -> dict[str, Shapes]:
+    """FramePackI2V_HY and SigLIP, which are published for diffusers and transformers."""
+    inputs = {"has_image_proj": True, "has_clean_x_embedder": True}
+    net = HunyuanVideoFramepackTransformer3DModel(**inputs)
+    # google/siglip-so400m-patch14-384
+    eyes = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+    siglip = transformers.SiglipVisionConfig(**eyes, image_size=384, patch_size=14)
+    return {
+        "framepack_i2v_hy": shapes_of(net),
+        "sigclip_vision_patch14_384": shapes_of(transformers.SiglipVisionModel(siglip), "vision_model."),
+    }
+
+
 def main() -> None:
     with torch.device("meta"):
         lists = tencent(Path(sys.argv[1]))
         llama = transformers.LlamaModel(transformers.LlamaConfig(**_LLAMA))
         lists["llava_llama3"] = shapes_of(llama, "model.")
+        lists |= framepack()
     write(lists)
 
 
