@@ -1,6 +1,7 @@
 """Measures compile variants on random weights at real widths, each in its own process: `python -m backend.bench`.
 
     python -m backend.bench --size flux --layers 4,8 --variants eager,auto,static:sdpa,exact --checkpointing on,off
+    python -m backend.bench --size wan --clips 832x480x81,832x480x49 --checkpointing on --repeats 1
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
     python -m backend.bench --rehearse sdxl --work DIR
@@ -34,13 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from backend.bench import seed000
+from backend.bench.clips import parse_clips
 from backend.bench.processes import LONGEST_SECONDS, ROOT, Answer, run_together, run_worker
 from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
-from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, VIDEO, Spec, variant
 from backend.config.schema import by_path
+from backend.families.table import family
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
         "--variants",
-        help=f"names by comma: eager, whole, auto, dynamic, static:ROUTE, exact (default: {','.join(DEFAULT)}, "
-        "or all of a protocol)",
+        help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto "
+        f"(default: {','.join(DEFAULT)}; of a video model {','.join(VIDEO)}; or all of a protocol)",
     )
     add("--checkpointing", default="on,off", help="separated by commas: on (block), off, auto, offload, selective")
     add(
@@ -104,6 +107,7 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
             f"--layers is {text!r}; for {options.size} it must be {len(SIZES[options.size].layers)} numbers, "
             f"such as {like}"
         )
+    general = _with_clips(general)
     if options.protocol == "seed000":
         return seed000.specs(general, _names(options, seed000.TITLES))
     requested = [variant(name) for name in _names(options)]
@@ -121,6 +125,18 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
     ]
 
 
+def _with_clips(spec: Spec) -> Spec:
+    """The spec with two passes over a video model's sizes, where no steps are given. ValueError for wrong sizes."""
+    size, clips = SIZES[spec.size], parse_clips(spec.clips)
+    if clips and not size.clips:
+        raise ValueError(f"--clips is for video models, and {spec.size} is none; leave it out")
+    for clip in spec.buckets:
+        family(size.family).default_geometry.image_tokens(*clip)
+    if spec.buckets and spec.steps == OPTIONS["steps"].default:
+        return replace(spec, steps=2 * len(spec.buckets))
+    return spec
+
+
 def left_out(options: argparse.Namespace) -> list[str]:
     """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
     size = SIZES[options.size]
@@ -128,8 +144,9 @@ def left_out(options: argparse.Namespace) -> list[str]:
     return [f"skipped: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
 
 
-def _names(options: argparse.Namespace, usual: Iterable[str] = DEFAULT) -> list[str]:
-    """The variants asked for, `usual` when none are."""
+def _names(options: argparse.Namespace, usual: Iterable[str] = ()) -> list[str]:
+    """The variants asked for, `usual` when none are, or the size's own."""
+    usual = usual or (VIDEO if SIZES[options.size].clips else DEFAULT)
     requested = usual if options.variants is None else options.variants.split(",")
     return [name.strip() for name in requested if name.strip()]
 

@@ -24,6 +24,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, size = variant(spec.variant), SIZES[spec.size]
+    static = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
     source = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
@@ -33,7 +34,9 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     lora.publish()
     stream = Stream(spec, device, exact=False)
     tokens = [stream.geometry.image_tokens(*bucket) for bucket in stream.buckets]
-    batch = stream.batch(tokens.index(min(tokens)))
+    padding = [static.image_size([count * size.pictures]) - count * size.pictures for count in tokens]
+    most = padding.index(max(padding))
+    batch = stream.batch(most)
     dtype = DTYPES[size.dtype]
 
     def run(net: Any, shapes: Any, autocast: bool) -> tuple[Any, Any]:
@@ -46,18 +49,18 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
         grads = torch.cat([p.grad.float().flatten() for p in net.parameters() if p.grad is not None])
         for parameter in net.parameters():
             parameter.grad = None
-        return outs[0][:, : min(tokens)], grads
+        return outs[0][:, : tokens[most]], grads
 
     half = spec.autocast and dtype != torch.float32
     bare = run(model, ShapeRuntime(route=MaskedSdpa()), half)
-    padded = run(model, shapes_of(spec, kind, device), half)
+    padded = run(model, static, half)
     exact = run(copy.deepcopy(model).float(), ShapeRuntime(route=MaskedSdpa()), False)
 
     def error(result: Any, reference: Any) -> float:
         return ((result - reference).square().mean().sqrt() / reference.square().mean().sqrt()).item()
 
     return {
-        "padding": (size.tokens - min(tokens)) * size.pictures,
+        "padding": padding[most],
         "output_error": error(padded[0], exact[0]),
         "output_error_unpadded": error(bare[0], exact[0]),
         "gradient_error": error(padded[1], exact[1]),

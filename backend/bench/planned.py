@@ -17,7 +17,7 @@ def step_shape(stream: Stream, step: int, shapes: ShapeRuntime) -> Shape:
     rows = stream.rows(step)
     image = shapes.image_size([stream.image_tokens(index) for index in rows])
     real = [stream.caption_tokens(index) for index in rows]
-    if stream.size.masked_text:
+    if stream.size.real_text:
         text = shapes.room(real)
     else:
         text = shapes.text_size([shapes.text_tokens(stream.size.text_tokens, length) for length in real])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ class RandomTensor:
 
     def read(self) -> Tensor:
         """The tensor on `device`, where drawing is fast: as torch's linear layers begin; biases 0, norms' weights 1."""
+        if self.dtype.itemsize == 1:
+            # numbers can't be drawn in 8 bits
+            return replace(self, dtype=torch.bfloat16).read().to(self.dtype)
         made = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         if len(self.shape) < 2:
             return made.fill_(1.0 if self.name.endswith("weight") else 0.0)

@@ -24,6 +24,8 @@ COLUMNS = (
     *SETTINGS,
     "s_per_step",
     "spread",
+    "bucket_ms",
+    "bucket_peak_gb",
     "compile_s",
     "step_100_s",
     "total_s",

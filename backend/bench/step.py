@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from backend.bench.clips import static_counts
 from backend.bench.sizes import SIZES
 from backend.bench.variants import Spec, Variant
+from backend.families.table import family
 from backend.shapes import attention_routes
 
 
@@ -20,17 +22,20 @@ class Step:
         shapes: Any,
         autocast: Any,
         collect: Callable[[], object] = lambda: None,
+        plain_forward: bool = False,
     ) -> None:
         self.model, self.optimizer, self.shapes, self.autocast = model, optimizer, shapes, autocast
-        self.collect = collect
+        self.collect, self.plain_forward = collect, plain_forward
 
     def forward(self, batch: Any) -> Any:
         """Mean squared error of what the objective asks for over the batch, float32."""
         import torch
 
+        from backend.bench import diffusers_forward
         from backend.models.family_classes import load_family_of
 
-        predict = load_family_of(type(self.model).__name__).predict
+        ours = load_family_of(type(self.model).__name__).predict
+        predict = diffusers_forward.predict if self.plain_forward else ours
         rows = list(zip(batch.latents, batch.noise, batch.sigma, strict=True))
         noisy = [batch.objective.noisy(x, n, level) for x, n, level in rows]
         with self.autocast:
@@ -63,14 +68,18 @@ def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
         route = _unmasked_route()
     else:
         route = attention_routes.choose_route(kind.route, device, dtype)
-    tokens = size.tokens * size.pictures
-    static = tokens if kind.mode == "static" else None
-    longest = tokens + size.text_tokens if kind.mode == "dynamic" else None
+    geometry = family(size.family).default_geometry
+    clips = [geometry.image_tokens(*clip) for clip in spec.buckets]
+    counts = static_counts(clips) or (size.tokens * size.pictures,)
+    static = counts if kind.mode == "static" else None
+    longest = max(counts) + size.text_tokens if kind.mode == "dynamic" else None
     captions, text = tuple(size.read + length for length in spec.captions) or None, size.text_tokens
     if kind.compile is None and size.masked_text:
         # Eager gains nothing by equal lengths: it runs on real tokens alone, as fast as it can.
         captions, text = None, None
-    runtime = ShapeRuntime(kind.mode, static, captions, text, route, longest=longest)
+    # As the plan of a run has it: no mask where no clip is padded.
+    padded = not clips or not set(clips) <= set(counts)
+    runtime = ShapeRuntime(kind.mode, static, captions, text, route, padding=padded, longest=longest)
     if kind.compile is not None:
         runtime.expect_graphs(kind.dynamic, device, dtype)
     return runtime

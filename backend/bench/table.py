@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
+from backend.bench.markdown import markdown, shown
 from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
@@ -42,16 +44,6 @@ def lacking(rows: Sequence[Row]) -> list[str]:
 
 
 _ALWAYS = {"rank": "rank", "batch": "batch"}
-
-
-def _shown(value: float | None, digits: int = 0, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
-
-
-def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column to the left, the others to the right."""
-    table = ["| " + " | ".join(header) + " |", "|" + "|".join([" --- ", *[" ---: "] * (len(header) - 1)]) + "|"]
-    return "\n".join([*table, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
 
 _HEADER = (
@@ -97,26 +89,26 @@ def _compile_table(rows: list[Row]) -> str:
             [
                 name,
                 checkpointing,
-                _shown(None if seconds is None else 1000 * seconds, 1 if seconds and seconds < 1 else 0),
-                _shown(times, 2),
-                _shown(group.median("compile_s", lambda row: row["cold"] == "1"), 1),
-                _shown(group.median("compile_s", lambda row: row["cold"] == "0"), 1),
-                _shown(group.median("step_100_s"), 1),
-                _shown(group.median("peak_gb"), 2),
-                _shown(group.median("graph_gb"), 2),
+                shown(None if seconds is None else 1000 * seconds, 1 if seconds and seconds < 1 else 0),
+                shown(times, 2),
+                shown(group.median("compile_s", lambda row: row["cold"] == "1"), 1),
+                shown(group.median("compile_s", lambda row: row["cold"] == "0"), 1),
+                shown(group.median("step_100_s"), 1),
+                shown(group.median("peak_gb"), 2),
+                shown(group.median("graph_gb"), 2),
                 _graphs(group),
-                *(_shown(group.median(column)) for column in ("recompiles", "breaks", "syncs")),
-                _shown(group.median("loss"), 4),
+                *(shown(group.median(column)) for column in ("recompiles", "breaks", "syncs")),
+                shown(group.median("loss"), 4),
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + swap_table(measured, same) + others(measured)
+    return markdown(_HEADER, lines) + clip_table(measured, same) + swap_table(measured, same) + others(measured)
 
 
 def _graphs(group: Group) -> str:
     """Observed graphs, and the planned ones where they were counted."""
     planned = group.median("planned_graphs")
-    return _shown(group.median("graphs")) + ("" if planned is None else f" of {planned:.0f}")
+    return shown(group.median("graphs")) + ("" if planned is None else f" of {planned:.0f}")
 
 
 def swap_table(measured: Sequence[Group], same: Sequence[str]) -> str:
@@ -136,13 +128,13 @@ def swap_table(measured: Sequence[Group], same: Sequence[str]) -> str:
             [
                 group.name(same),
                 "on" if group.checkpointing else "off",
-                _shown(group.median("swap_gb"), 1),
-                _shown(group.median("h2d_gb_s"), 1),
-                _shown(group.median("swap_limit_ms")),
-                _shown(group.median("swap_wait_ms")),
-                _shown(None if seconds is None else 1000 * seconds),
-                _shown(None if seconds is None or not base else seconds / base, 2),
-                _shown(group.median("peak_gb"), 2),
+                shown(group.median("swap_gb"), 1),
+                shown(group.median("h2d_gb_s"), 1),
+                shown(group.median("swap_limit_ms")),
+                shown(group.median("swap_wait_ms")),
+                shown(None if seconds is None else 1000 * seconds),
+                shown(None if seconds is None or not base else seconds / base, 2),
+                shown(group.median("peak_gb"), 2),
             ]
         )
     return "\n" + markdown(_SWAP_HEADER, lines)
@@ -198,7 +190,7 @@ def loss_table(rows: list[Row], losses: list[Row]) -> str:
                 f"{statistics.fmean(curve[-50:]):.5f}",
                 "-" if change is None else f"{change:+.3f} %",
                 "-" if base is None else f"{_apart(curve, base):.5f}",
-                _shown(noise, 5),
+                shown(noise, 5),
             ]
         )
     return "\n" + markdown(header, lines)
@@ -244,13 +236,13 @@ def _seed000_table(rows: list[Row]) -> str:
     table = markdown(
         header,
         [
-            line("peak VRAM, GB", lambda g: _shown(g.median("peak_gb"), 1)),
+            line("peak VRAM, GB", lambda g: shown(g.median("peak_gb"), 1)),
             line("total time", lambda g: _clock(g.median("total_s"))),
             line("second half (after compile)", lambda g: _clock(g.median("second_half_s"))),
-            line("train loss", lambda g: _shown(g.median("loss"), 3)),
-            line("validation loss", lambda g: _shown(g.median("validation_loss"), 3)),
-            line("graphs", lambda g: _shown(g.median("graphs"))),
-            line("limit hits", lambda g: _shown(g.median("limit_hits"))),
+            line("train loss", lambda g: shown(g.median("loss"), 3)),
+            line("validation loss", lambda g: shown(g.median("validation_loss"), 3)),
+            line("graphs", lambda g: shown(g.median("graphs"))),
+            line("limit hits", lambda g: shown(g.median("limit_hits"))),
         ],
     )
     return table + "".join(f"\nNot measured: {text}\n" for text in failed)

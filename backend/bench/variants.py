@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from backend.bench.clips import Clip, parse_clips
 from backend.bench.sizes import SIZES
 
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
@@ -13,7 +14,10 @@ ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run the same work. compile: None, "blocks" or "model". exact: whether padding is masked exactly."""
+    """A way to run the same work. compile: None, "blocks" or "model". exact: whether padding is masked exactly.
+
+    plain_forward: diffusers' own forward and attention, as other trainers run them, in place of ours.
+    """
 
     name: str
     mode: str
@@ -23,6 +27,7 @@ class Variant:
     exact: bool = True
     limit: int | None = 64
     about: str = ""
+    plain_forward: bool = False
 
 
 def _static(route: str) -> Variant:
@@ -35,6 +40,15 @@ VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         Variant("eager", "off", compile=None, about="no compile, native sizes"),
+        Variant(
+            "diffusers", "off", compile=None, about="no compile, native sizes, diffusers' forward", plain_forward=True
+        ),
+        Variant(
+            "diffusers:auto",
+            "off",
+            about="diffusers' forward, per block, torch decides what is dynamic: as musubi-tuner compiles",
+            plain_forward=True,
+        ),
         Variant("whole", "off", compile="model", about="the whole model as one graph, native sizes"),
         Variant("auto", "off", about="per block, native sizes, torch decides what is dynamic"),
         Variant("dynamic", "dynamic", about="per block, token axes marked dynamic"),
@@ -60,6 +74,8 @@ VARIANTS: dict[str, Variant] = {
         ),
     )
 }
+VIDEO = ("eager", "diffusers:auto", "static:sdpa", "static:fa4", "exact")
+"""What a video model is measured with: each variant takes seconds a step."""
 DEFAULT = ("eager", "auto", "dynamic", "static:sdpa", "static:varlen", "static:flex", "exact", "unmasked")
 
 
@@ -86,9 +102,14 @@ class Spec:
     checkpointing: bool = True
     checkpointing_kind: str = ""
     layers: tuple[int, ...] = option((), "blocks of each stack, such as 4,8; the size's own when left out", "layers {}")
+    clips: str = option(
+        "", "clip sizes by comma, such as 832x480x81,832x480x49; the size's own when left out", "clips {}"
+    )
     rank: int = option(32, "rank of the LoRA", "rank {}")
     batch: int = option(1, "rows of a step", "batch {}")
-    steps: int = option(17, "timed steps, after one pass over the buckets", "{} steps")
+    steps: int = option(
+        17, "timed steps, after one pass over the buckets; of a video model 2 passes over its sizes", "{} steps"
+    )
     learning_rate: float = option(1e-4, "learning rate of AdamW")
     seed: int = option(42, "of weights, noise and data")
     captions: tuple[int, ...] = option(
@@ -135,6 +156,11 @@ class Spec:
     def stacks(self) -> tuple[int, ...]:
         """Blocks of each stack."""
         return self.layers or SIZES[self.size].layers
+
+    @property
+    def buckets(self) -> tuple[Clip, ...]:
+        """Clip sizes of a video model; none for a model of pictures."""
+        return parse_clips(self.clips) or SIZES[self.size].clips
 
 
 OPTIONS = {each.name: each for each in fields(Spec) if "label" in each.metadata}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import diffusers
 import torch
 from torch import Tensor, nn
 
+from backend.bench.clips import Clip, exact_clips
 from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
@@ -33,9 +34,14 @@ log = logging.getLogger(__name__)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 
 
-def buckets_of(size: Size, exact: bool) -> list[tuple[int, int]]:
-    """Sizes (width, height) in px: buckets of nearly this token count, or the exact ones; 17 for 4096 tokens."""
+def buckets_of(size: Size, exact: bool, clips: Sequence[Clip] = ()) -> list[tuple[int, ...]]:
+    """Sizes (width, height) in px: buckets of nearly this token count, or the exact ones; 17 for 4096 tokens.
+
+    clips: of a video model; the buckets are then these (width, height, frames), or the nearest ones of exact counts.
+    """
     geometry = family(size.family).default_geometry
+    if clips:
+        return list(exact_clips(clips, geometry) if exact else clips)
     if exact:
         unit = geometry.pixels_per_token
         side = int(size.tokens**0.5) * unit
@@ -138,24 +144,28 @@ class Stream:
         self.size = SIZES[spec.size]
         self.geometry = family(self.size.family).default_geometry
         self.objective = objective_of(self.size)
-        self.buckets = buckets_of(self.size, exact)
+        self.buckets = buckets_of(self.size, exact, spec.buckets)
 
     def _latent(self, index: int, kind: str) -> Tensor:
-        width, height = self.buckets[index % len(self.buckets)]
+        channels, *sides = self.geometry.latent_shape(*self.bucket(index))
         source = generator(self.spec.seed, kind, index)
         # A picture is smooth: neighbours alike, so that there is something to learn.
-        coarse = torch.randn(self.geometry.latent_channels, 4, 4, generator=source)
-        rows_columns = self.geometry.latent_size(width, height)
-        return nn.functional.interpolate(coarse[None], rows_columns, mode="bicubic")[0].to(self.device)
+        coarse = torch.randn(channels, *[4] * len(sides), generator=source)
+        mode = "bicubic" if len(sides) == 2 else "trilinear"
+        return nn.functional.interpolate(coarse[None], sides, mode=mode)[0].to(self.device)
+
+    def bucket(self, index: int) -> tuple[int, ...]:
+        """Width and height in px of a row, and the frames of a clip."""
+        return self.buckets[index % len(self.buckets)]
 
     def image_tokens(self, index: int) -> int:
         """Image tokens of a row, those of its control picture included."""
-        return self.geometry.image_tokens(*self.buckets[index % len(self.buckets)]) * self.size.pictures
+        return self.geometry.image_tokens(*self.bucket(index)) * self.size.pictures
 
     def caption_tokens(self, index: int) -> int:
         """Real text tokens of a row, those of a control picture that is read included."""
         longest = self.size.text_length
-        if not self.spec.captions and not self.size.masked_text:
+        if not self.spec.captions and not self.size.real_text:
             return longest
         lengths = (longest // 16, longest // 6, longest // 3, longest)
         drawn = int(torch.randint(4, (1,), generator=generator(self.spec.seed, "length", index)))
@@ -168,9 +178,9 @@ class Stream:
             shape = [size.text_tokens if axis == "text" else axis for axis in axes]
             # Encoders give tokens smaller than pooled vectors.
             tensor = torch.randn(shape, generator=source) * (0.2 if len(shape) > 1 else 1.0)
-            kept = tensor[:real] if size.masked_text and "text" in axes else tensor
+            kept = tensor[:real] if size.real_text and "text" in axes else tensor
             row[name] = kept.to(self.device, DTYPES[size.dtype])
-        if self.spec.captions and not size.masked_text:
+        if self.spec.captions and not size.real_text:
             row["length"] = torch.tensor(real)
         if size.pictures > 1:
             row["control"] = self._latent(index, f"control {kind}")

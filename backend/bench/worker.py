@@ -7,9 +7,10 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
 from backend.bench.step import Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
@@ -56,7 +57,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
-    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients)
+    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients, kind.plain_forward)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()
@@ -64,6 +65,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     telemetry.stop()
     row = {
         **_timed(times, warm),
+        **(_by_bucket(times, meter.peaks, warm, stream.buckets) if spec.buckets else {}),
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
@@ -118,15 +120,35 @@ def _timed(times: list[float], warm: int) -> dict[str, float]:
     }
 
 
+def _by_bucket(times: list[float], peaks: list[int], warm: int, buckets: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Columns of the record of a video model, whose buckets differ too much for one median: of each bucket its own.
+
+    peaks: bytes of each step, none on a CPU. The seconds a step are then those of a pass over the buckets, divided by
+    their number.
+    """
+    timed = range(warm, len(times))
+    members = {at: [number for number in timed if number % len(buckets) == at] for at in range(len(buckets))}
+    measured = {bucket_name(buckets[at]): numbers for at, numbers in members.items() if numbers}
+    seconds = {name: statistics.median(times[number] for number in numbers) for name, numbers in measured.items()}
+    most = {name: max(peaks[number] for number in numbers) for name, numbers in measured.items()} if peaks else {}
+    return {
+        "s_per_step": statistics.fmean(seconds.values()),
+        "bucket_ms": [f"{name}={1000 * each:.1f}" for name, each in seconds.items()],
+        "bucket_peak_gb": [f"{name}={each / 1e9:.2f}" for name, each in most.items()],
+    }
+
+
 def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:
     """Compile as the variant says; the report, or None for eager. RuntimeError where this machine can't."""
     from backend.compile.model_compiler import compile_model
 
     if kind.compile is None:
         return None
+    facts = _family(spec).facts
+    plain = {blocks.name: getattr(model, blocks.attribute) for blocks in facts.block_classes}
     report = compile_model(
         model,
-        _family(spec).block_lists(model),
+        plain if kind.plain_forward else _family(spec).block_lists(model),
         backend=spec.backend,
         mode=spec.compile_mode,
         dynamic=shapes.compile_dynamic(kind.dynamic),
@@ -153,10 +175,13 @@ def _notes(report: Any, telemetry: Any, planned: int | None, recorder: Recorder 
 
 
 def _planned(kind: Variant, report: Any, stream: Any, shapes: Any, steps: int) -> int | None:
-    """Graphs that the steps' shapes make; None where linear layers are left out, which breaks blocks into many."""
+    """Graphs that the steps' shapes make; None for diffusers' forward, of which we know nothing.
+
+    None too where linear layers are left out, which breaks blocks into many.
+    """
     from backend.bench.planned import planned_graphs
 
-    if report is not None and report.disable_linear:
+    if kind.plain_forward or (report is not None and report.disable_linear):
         return None
     classes = sum(count > 0 for count in report.blocks.values()) if report else 0
     return planned_graphs(kind, classes, stream, shapes, steps)
@@ -180,6 +205,7 @@ def _run(
         loss = step(batch)
         meter.wait()
         times.append(time.perf_counter() - began)
+        meter.note()
         losses.append(float(loss))
     return times, losses, graphs
 
@@ -215,6 +241,9 @@ class _Meter:
         import torch
 
         self.swap, self.recorder = swap, None
+        self.peaks: list[int] = []
+        """Bytes that the allocator held at most in each step; none on a CPU."""
+        self.highest = 0
         self.torch, self.device, self.cuda = torch, device, device.type == "cuda"
         self.outside_before = self._outside() if self.cuda else 0
 
@@ -227,7 +256,15 @@ class _Meter:
         if self.cuda:
             self.torch.cuda.synchronize(self.device)
 
+    def note(self) -> None:
+        """Note a step's peak, and begin the next one's."""
+        if self.cuda:
+            self.peaks.append(self.torch.cuda.max_memory_allocated(self.device))
+            self.highest = max(self.highest, self.peaks[-1])
+            self.torch.cuda.reset_peak_memory_stats(self.device)
+
     def steady(self) -> None:
+        self.highest = 0
         if self.cuda:
             self.torch.cuda.reset_peak_memory_stats(self.device)
         if self.swap is not None:
@@ -239,7 +276,7 @@ class _Meter:
             return {"peak_gb": None, "graph_gb": None, "device": "cpu", **self._swapped(steps)}
         return {
             **self._swapped(steps),
-            "peak_gb": (self.torch.cuda.max_memory_allocated(self.device) + self._kept()) / 1e9,
+            "peak_gb": (self.highest + self._kept()) / 1e9,
             "graph_gb": (self._outside() - self.outside_before) / 1e9,
             "device": self.torch.cuda.get_device_name(self.device),
         }

@@ -245,6 +245,8 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
     flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
     given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
+    # which models of pictures refuse
+    given = replace(given, clips="832x480x49")
     assert all(getattr(given, name) == value for name, value in other.items())
     for name in OPTIONS:
         changed = replace(Spec("eager"), **{name: getattr(given, name)})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ from backend.bench.rehearsal.workspace import claim, holds
 from backend.families.files import headers
 from backend.families.table import family
 from backend.models.common.tensor_sources import file_tensors
+from backend.runs.events import read_events
 from backend.runs.events.kinds import (
     CompileStateEvent,
     CudaGraphsEvent,
@@ -30,7 +33,7 @@ from backend.runs.events.kinds import (
     MemoryPeakEvent,
     PhaseEvent,
 )
-from backend.runs.folder import Run
+from backend.runs.folder import Run, list_runs
 from tests.tiny.qwen_image import text_encoder
 
 
@@ -55,6 +58,26 @@ def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> N
     assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in said[-2]
 
 
+def test_a_video_model_is_rehearsed_from_clips_to_a_sample_that_plays(tmp_path: Path) -> None:
+    work, out, said = tmp_path / "work", tmp_path / "out", []
+    claim(work)
+    write_base_model(SIZES["tiny-wan"], work / "tiny-wan")
+    line = ["--rehearse", "tiny-wan", "--clip", "64x48x5", "--steps", "3", "--pictures", "2", "--commit", "abc"]
+    line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
+    assert bench.main(line, said.append) == 0, said
+    (row,) = report.read_rows(out)
+    assert row["clip"] == "64x48x5" and row["pictures"] == 2 and row["error"] == "" and row["steps"] >= 3
+    assert row["resumed_from"] == row["steps"] and row["phases_s"].keys() >= {"cache_latents", "train", "sample"}
+    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2" in row["command"]
+    assert "| tiny-wan, 64x48x5 |" in report.phase_table([row])
+    (run,) = list_runs(work / "runs")
+    plan = next(event for event in read_events(run.events_path)[0] if event.kind == "plan")
+    assert [(bucket["width"], bucket["height"], bucket["frames"]) for bucket in plan.buckets] == [(64, 48, 5)]
+    (sample, *_) = (work / "runs").rglob("*.mp4")
+    with av.open(str(sample)) as container:
+        assert len(list(container.decode(video=0))) == 5
+
+
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own"
     (own / "runs").mkdir(parents=True)
@@ -63,6 +86,9 @@ def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path, capsys
         "holds files that no rehearsal made": ["--size", "tiny-flux", "--work", str(own)],
         "SECTION.NAME=VALUE": ["--size", "tiny-flux", "--work", str(tmp_path / "a"), "--setting", "network_dim"],
         "4 blocks: give 2 to 4": ["--size", "tiny-flux", "--work", str(tmp_path / "b"), "--blocks", "9"],
+        "--clip is for video models": ["--size", "tiny-flux", "--work", str(tmp_path / "d"), "--clip", "64x64x5"],
+        "--resolution is for models of pictures": ["--size", "tiny-wan", "--work", str(own), "--resolution", "64"],
+        "6 frames are not 4 n + 1": ["--size", "tiny-wan", "--work", str(own), "--clip", "64x64x6"],
         "its depth is fixed": ["--size", "tiny-sdxl", "--work", str(tmp_path / "c"), "--blocks", "2"],
     }
     for text, line in wrong.items():
@@ -77,6 +103,17 @@ def test_the_models_are_what_their_families_accept(tmp_path: Path) -> None:
     write_base_model(size, tmp_path / "model")
     assert family("sdxl").check_base_model(tmp_path / "model") == []
     assert holds(tmp_path / "model", size, None) and not holds(tmp_path / "model", SIZES["sdxl"], None)
+
+
+def test_a_video_model_is_accepted_with_its_matrices_in_fp8(tmp_path: Path) -> None:
+    size = replace(SIZES["tiny-wan"], fp8=frozenset({"transformer"}))
+    write_base_model(size, tmp_path / "model")
+    assert family("wan").check_base_model(tmp_path / "model") == []
+    (path,) = headers.weight_files(tmp_path / "model" / "transformer", "diffusion_pytorch_model")
+    tensors = file_tensors(path)
+    matrix = tensors["blocks.0.attn1.to_q.weight"]
+    assert matrix.dtype == torch.float8_e4m3fn and matrix.read().float().abs().max() > 0.1
+    assert tensors["blocks.0.attn1.to_q.bias"].dtype == torch.bfloat16
 
 
 def test_tensors_have_the_names_of_published_files() -> None:

@@ -22,12 +22,13 @@ from typing import Any
 
 from backend.base.command_output import stdout_writer
 from backend.base.paths import PROJECT_ROOT
+from backend.bench.clips import Clip, bucket_name, parse_clips
 from backend.bench.record import commit_of
 from backend.bench.rehearsal.pictures import draw_pictures
 from backend.bench.rehearsal.report import RESULTS, add_row, table
 from backend.bench.rehearsal.row import figures
 from backend.bench.rehearsal.sizes import SIZES, RehearsalSize
-from backend.bench.rehearsal.trial import rehearse, write_settings
+from backend.bench.rehearsal.trial import Scale, rehearse, write_settings
 from backend.bench.rehearsal.workspace import claim, clear, environment, holds
 
 # Not docs/rehearsals: what is measured by the way is not published with the next commit.
@@ -42,21 +43,23 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     options = _parser().parse_args(argv)
     write = write or stdout_writer()
     size, work = SIZES[options.size], options.work.absolute()
-    resolution = options.resolution or size.resolution
+    steps, inputs = options.steps or size.steps, options.pictures or size.inputs
     try:
+        scale = Scale.of(size, options.resolution, options.clip)
         overrides = _overrides(options.setting)
         claim(work)
         model, written_s = _base_model(options.size, size, options.blocks, work, write)
         clear(work)
-        draw_pictures(work / "pictures", options.pictures, resolution)
-        settings = write_settings(size, work, model, resolution, options.steps, overrides)
-        write(f"training {options.steps} steps, then resuming; the trainer's output is in {work}\n")
-        trial = rehearse(settings, work / "runs", options.steps)
+        _draw_inputs(size, scale, work / "pictures", inputs)
+        settings = write_settings(size, work, model, scale, steps, overrides)
+        write(f"training {steps} steps, then resuming; the trainer's output is in {work}\n")
+        trial = rehearse(settings, work / "runs", steps, size.resumed)
         row = {
             "size": options.size,
             "blocks": options.blocks,
-            "resolution": resolution,
-            "pictures": options.pictures,
+            "resolution": scale.resolution,
+            "clip": scale.words() if scale.clip else None,
+            "pictures": inputs,
             "settings": options.setting,
             "torch": importlib.metadata.version("torch"),
             "commit": options.commit or commit_of(),
@@ -85,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=list(SIZES), required=True, help="the base model; tiny ones are for a CPU")
     add("--blocks", type=int, metavar="N", help="cut the denoiser to N blocks, for a disk or GPU that is too small")
     add("--resolution", type=_positive, metavar="PX", help="side of the square of each picture's area (default: 1024)")
-    add("--steps", type=_positive, default=40, help="steps before the run is stopped and resumed (default: 40)")
-    add("--pictures", type=_positive, default=8, help="random pictures of several aspect ratios (default: 8)")
+    add("--clip", type=_clip, metavar="WxHxF", help="width, height and frames of a video model's clips")
+    add("--steps", type=_positive, help="steps before the run is stopped and resumed (default: 40, of clips 4)")
+    add("--pictures", type=_positive, help="random pictures of several aspect ratios, or clips (default: 8, clips 4)")
     add("--setting", action="append", default=[], metavar="SECTION.NAME=VALUE", help="a setting of the run; repeatable")
     add("--work", type=Path, required=True, help="folder for base model, caches and run, on a disk with room")
     add("--out", type=Path, default=OUT, help=f"folder of {RESULTS} (default: bench/rehearsals)")
@@ -99,6 +103,26 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small; give 1 or more")
     return number
+
+
+def _clip(text: str) -> Clip:
+    try:
+        (clip,) = parse_clips(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of a clip; write it as 832x480x81") from None
+    return clip
+
+
+def _draw_inputs(size: RehearsalSize, scale: Scale, folder: Path, count: int) -> None:
+    """The pictures, or of a video model the clips, that are trained on."""
+    if scale.clip is None:
+        draw_pictures(folder, count, scale.resolution)
+        return
+    # not at the top: its package reads videos, which pictures need not
+    from backend.bench.rehearsal.clips import draw_clips
+
+    rule = size.facts.video
+    draw_clips(folder, count, scale.clip, 16.0 if rule is None else rule.rate)
 
 
 def _overrides(settings: Sequence[str]) -> dict[str, str]:
@@ -146,10 +170,10 @@ def _command(options: argparse.Namespace) -> str:
     """What makes this row again; the folders are left out, since they are another machine's."""
     line = ["python", "launcher.py", "bench", "--rehearse", options.size]
     usual = _parser()
-    for name in ("blocks", "resolution", "steps", "pictures"):
+    for name in ("blocks", "resolution", "clip", "steps", "pictures"):
         value = getattr(options, name)
         if value != usual.get_default(name):
-            line += [f"--{name}", str(value)]
+            line += [f"--{name}", bucket_name(value) if name == "clip" else str(value)]
     for setting in options.setting:
         line += ["--setting", setting]
     return shlex.join([*line, "--work", "WORK"])

@@ -14,6 +14,7 @@ import math
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from backend.base.errors import Refused
 from backend.base.files import write_atomic
 from backend.bench.random_part import RandomPart, RandomTensor
 from backend.bench.rehearsal.sizes import SIZES, TOKENIZERS, RehearsalSize
-from backend.bench.rehearsal.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
+from backend.bench.rehearsal.tokenizers import clip_tokenizer, llama_tokenizer, qwen_tokenizer, t5_tokenizer
 from backend.families.files.parts import Part
 from backend.models.common import meta_model
 
@@ -43,7 +44,7 @@ def write_base_model(size: RehearsalSize, folder: Path, blocks: int | None = Non
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     weights = {
-        part.name: _tensors(_class_of(part), size.config(part, blocks), device)
+        part.name: _tensors(_class_of(part), size.config(part, blocks), device, fp8=part.name in size.fp8)
         for part in size.facts.parts
         if part.weights
     }
@@ -94,13 +95,19 @@ def _class_of(part: Part) -> type[nn.Module]:
     return getattr(diffusers, name) if hasattr(diffusers, name) else getattr(transformers, name)
 
 
-def _tensors(cls: type[nn.Module], config: Mapping[str, Any], device: torch.device) -> dict[str, RandomTensor]:
-    """What a file of the model holds: tied weights once, and no buffers of whole numbers."""
+def _tensors(
+    cls: type[nn.Module], config: Mapping[str, Any], device: torch.device, *, fp8: bool = False
+) -> dict[str, RandomTensor]:
+    """What a file of the model holds: tied weights once, and no buffers of whole numbers. fp8: matrices in 8 bits."""
     part = RandomPart(cls, config, DTYPE, device, _SEED)
     tied = meta_model.ties(part.empty)
     whole = {name for name, value in part.empty.state_dict().items() if not value.dtype.is_floating_point}
     stored = names_in_files(part.empty)
-    return {stored[name]: tensor for name, tensor in part.tensors().items() if name not in tied and name not in whole}
+    kept = {stored[name]: tensor for name, tensor in part.tensors().items() if name not in tied and name not in whole}
+    if not fp8:
+        return kept
+    matrices = {name for name, tensor in kept.items() if len(tensor.shape) == 2 and name.endswith(".weight")}
+    return kept | {name: replace(kept[name], dtype=torch.float8_e4m3fn) for name in matrices}
 
 
 def names_in_files(model: nn.Module) -> dict[str, str]:
@@ -126,6 +133,8 @@ def _write_tokenizer(size: RehearsalSize, part: Part, folder: Path) -> None:
         clip_tokenizer(folder, pad="!" if part.name == "tokenizer_2" else None)
     elif kind == "T5TokenizerFast":
         t5_tokenizer(folder)
+    elif kind == "LlamaTokenizerFast":
+        llama_tokenizer(folder, size.facts.caption_template)
     else:
         qwen_tokenizer(folder, size.facts.caption_template)
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 RATIOS = ((1, 1), (4, 3), (3, 4), (3, 2), (2, 3), (16, 9), (9, 16), (5, 4))
 """Width to height, in the order in which pictures are drawn."""
-_CAPTIONS = ("a photo of a red circle", "the small blue square on a white house", "a cat and a dog", "a green star")
-_COARSE = 12
+CAPTIONS = ("a photo of a red circle", "the small blue square on a white house", "a cat and a dog", "a green star")
+COARSE = 12
 
 
 def draw_pictures(folder: Path, count: int, resolution: int) -> None:
@@ -25,7 +25,7 @@ def draw_pictures(folder: Path, count: int, resolution: int) -> None:
         scale = resolution / (across * down) ** 0.5
         size = round(across * scale), round(down * scale)
         # smooth, so that a PNG of full size is written in little time
-        coarse = Image.frombytes("RGB", (_COARSE, _COARSE), source.randbytes(3 * _COARSE * _COARSE))
+        coarse = Image.frombytes("RGB", (COARSE, COARSE), source.randbytes(3 * COARSE * COARSE))
         coarse.resize(size, Image.Resampling.BICUBIC).save(folder / f"picture_{number:03d}.png", compress_level=1)
-        caption = f"{_CAPTIONS[number % len(_CAPTIONS)]}, number {number}"
+        caption = f"{CAPTIONS[number % len(CAPTIONS)]}, number {number}"
         (folder / f"picture_{number:03d}.txt").write_text(caption, encoding="utf-8")

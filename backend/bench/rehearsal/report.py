@@ -25,15 +25,17 @@ _ABOUT = """# Dress rehearsals
 
 <!-- Made by `python -m backend.bench.rehearsal.report` from docs/rehearsals/results.jsonl; do not edit by hand. -->
 
-A rehearsal is a whole run at the size of a published model: the pictures are scanned, pictures and captions are
-encoded, the model is loaded and compiled, and some steps, a save and a sample picture follow. Then the run is stopped
+A rehearsal is a whole run at the size of a published model: the pictures or clips are scanned, they and their captions
+are encoded, the model is loaded and compiled, and some steps, a save and a sample follow. Then the run is stopped
 and resumed. Only the base model's weights are random, since speed and memory don't depend on them.
 
     python launcher.py bench --rehearse sdxl --work /tmp/rehearsal --out docs/rehearsals
     python launcher.py bench --rehearse flux --work /tmp/rehearsal --out docs/rehearsals --setting network_dim=32
+    python launcher.py bench --rehearse wan21_14b --clip 832x480x81 --work /tmp/rehearsal --out docs/rehearsals
 
 `--work` is a new folder, or that of an earlier rehearsal, on a disk with room for the model: 7 GB for SDXL, 34 GB for
-FLUX.1, 58 GB for Qwen-Image, less with `--blocks`. The model stays there for the next rehearsal.
+FLUX.1, 58 GB for Qwen-Image, 41 GB for Wan 2.1 14B, 42 GB for HunyuanVideo, less with `--blocks`. The model stays
+there for the next rehearsal.
 All options: `python launcher.py bench --rehearse sdxl --help`.
 
 """
@@ -43,6 +45,10 @@ planned. Peak and reserved are the most that PyTorch's allocator held; estimate 
 and holds what recorded passes keep where it expected them; where it did not, it is compared with the peak without
 that. Resume is the time from the start of the second process to the end of its first step. A GB has 2**30 bytes,
 as in the names of GPUs.
+"""
+_PHASES_ABOUT = """
+Seconds that each phase of the first process took:
+
 """
 
 
@@ -77,12 +83,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def table_row(row: Mapping[str, Any]) -> str:
     """One line of the table; a rehearsal that failed says so in place of its time a step."""
-    depth = f", {row['blocks']} blocks" if row.get("blocks") else ""
     settings = ", ".join(row.get("settings") or []) or "defaults"
     percent = row.get("estimate_percent")
     return _line(
         [
-            f"{row['size']}{depth}, {row['resolution']} px",
+            _model(row),
             settings,
             f"failed: {row['error']}" if row.get("error") else _text(row.get("s_per_step")),
             _text(row.get("compile_s")),
@@ -100,13 +105,33 @@ def table_row(row: Mapping[str, Any]) -> str:
     )
 
 
+def phase_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Seconds that each phase of the rows' first processes took, as a Markdown table; empty where none is known."""
+    names = list(dict.fromkeys(name for row in rows for name in row.get("phases_s") or {}))
+    if not names:
+        return ""
+    lines = [_line(["Model", *names]), _line(["---"] * (len(names) + 1))]
+    for row in rows:
+        phases = row.get("phases_s") or {}
+        lines.append(_line([_model(row), *(_text(phases.get(name)) for name in names)]))
+    return "\n".join(lines) + "\n"
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    """Base model, its blocks where it is cut, and the size of what is trained on."""
+    depth = f", {row['blocks']} blocks" if row.get("blocks") else ""
+    return f"{row['size']}{depth}, {row.get('clip') or '{} px'.format(row['resolution'])}"
+
+
 def page(folder: Path) -> str:
     """The whole docs/rehearsals.md for the record in `folder`."""
     rows = read_rows(folder)
     if not rows:
         return f"{_ABOUT}No rehearsal is recorded yet.\n"
     commands = "\n".join(dict.fromkeys(f"    {row['command']}" for row in rows))
-    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}{_notes(rows)}\nThe rows were made by:\n\n{commands}\n"
+    phases = phase_table(rows)
+    phases = phases and f"{_PHASES_ABOUT}{phases}"
+    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}{_notes(rows)}{phases}\nThe rows were made by:\n\n{commands}\n"
 
 
 def _notes(rows: Sequence[Mapping[str, Any]]) -> str:

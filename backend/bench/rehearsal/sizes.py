@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.bench.clips import Clip
 from backend.families.files import headers
 from backend.families.files.base_model import SHIPPED
 from backend.families.files.parts import Part
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
 
-TOKENIZERS = ("CLIPTokenizer", "T5TokenizerFast", "Qwen2Tokenizer")
+TOKENIZERS = ("CLIPTokenizer", "T5TokenizerFast", "Qwen2Tokenizer", "LlamaTokenizerFast")
 """Classes of parts that are tokenizers: these have no config that is shipped."""
 
 
@@ -22,7 +23,9 @@ class RehearsalSize:
 
     depth: entries of the denoiser's config that count the blocks of its stacks; none where the depth can't be cut.
     parts: part name -> entries that replace those of the published config. settings: ``section.name`` -> value, where
-    the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture.
+    the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture. steps: before the run
+    is stopped; resumed: after that; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what
+    is sampled. fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
     """
 
     family: str
@@ -31,6 +34,12 @@ class RehearsalSize:
     settings: Mapping[str, str] = field(default_factory=dict)
     resolution: int = 1024
     true_guidance: float = 1.0
+    steps: int = 40
+    resumed: int = 4
+    inputs: int = 8
+    clip: Clip | None = None
+    sample: Clip | None = None
+    fp8: frozenset[str] = frozenset()
 
     @property
     def facts(self) -> FamilyFacts:
@@ -110,12 +119,60 @@ _TINY_SDXL = {
     "text_encoder_2": _tiny_clip(24, 24),
 }
 
+_TINY_WAN = {
+    "transformer": {
+        "in_channels": 4,
+        "out_channels": 4,
+        "num_layers": 2,
+        "num_attention_heads": 2,
+        "attention_head_dim": 16,
+        "ffn_dim": 48,
+        "freq_dim": 32,
+        "text_dim": 16,
+    },
+    "vae": {"base_dim": 8, "z_dim": 4, "latents_mean": [0.1] * 4, "latents_std": [1.5] * 4},
+    "text_encoder": {"vocab_size": 256, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2},
+}
+_TINY_HUNYUAN = {
+    "transformer": {
+        "in_channels": 4,
+        "out_channels": 4,
+        "num_layers": 2,
+        "num_single_layers": 2,
+        "num_attention_heads": 2,
+        "attention_head_dim": 16,
+        "text_embed_dim": 32,
+        "pooled_projection_dim": 16,
+        "rope_axes_dim": [4, 6, 6],
+    },
+    "vae": {"block_out_channels": [8, 8, 8, 8], "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4},
+    "text_encoder": {
+        "vocab_size": 1024,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    },
+    "text_encoder_2": _tiny_clip(16, 16),
+}
+# A real clip at 480p; samples are small and short, since each of their steps takes a quarter of a training step.
+_CLIP, _SAMPLE = (832, 480, 81), (480, 272, 17)
+_SHORT = {"steps": 4, "resumed": 1, "inputs": 4}
+
 SIZES = {
     "flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH),
     "sdxl": RehearsalSize(family="sdxl", settings=_UNET_SETTINGS, true_guidance=7.0),
     "qwen_image": RehearsalSize(family="qwen_image", depth=("num_layers",)),
+    "wan21_14b": RehearsalSize(family="wan", depth=("num_layers",), clip=_CLIP, sample=_SAMPLE, **_SHORT),
+    "hunyuan_video": RehearsalSize(family="hunyuan_video", depth=_FLUX_DEPTH, clip=_CLIP, sample=_SAMPLE, **_SHORT),
     # For tests on a CPU.
     "tiny-flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH, parts=_TINY_FLUX, resolution=64),
+    "tiny-wan": RehearsalSize(family="wan", depth=("num_layers",), parts=_TINY_WAN, clip=(64, 64, 5), **_SHORT),
+    "tiny-hunyuan": RehearsalSize(
+        family="hunyuan_video", depth=_FLUX_DEPTH, parts=_TINY_HUNYUAN, clip=(64, 64, 5), **_SHORT
+    ),
     "tiny-sdxl": RehearsalSize(
         family="sdxl", parts=_TINY_SDXL, settings=_UNET_SETTINGS, resolution=128, true_guidance=7.0
     ),

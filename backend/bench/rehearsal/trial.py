@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from backend.base.errors import Refused
 from backend.base.paths import PROJECT_ROOT
+from backend.bench.clips import Clip, bucket_name
 from backend.bench.rehearsal.sizes import RehearsalSize
 from backend.bench.rehearsal.workspace import environment
 from backend.config.load import load, parse
@@ -22,7 +24,6 @@ from backend.runs.events.kinds import Event
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 
-RESUMED_STEPS = 4
 _TOTAL_STEPS = 2000
 """Length that the run is set to, so that what depends on it is decided as in a run of usual length."""
 _EVERY_S = 0.1
@@ -30,6 +31,31 @@ _PATIENCE_S = 30.0
 _ALL_ROWS = 10**6
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """What is trained on: resolution in px, and the clip of a video model, of whose area that is."""
+
+    resolution: int
+    clip: Clip | None = None
+
+    @classmethod
+    def of(cls, size: RehearsalSize, resolution: int | None, clip: Clip | None) -> Scale:
+        """`size`'s own where nothing else is given. ValueError for a clip of a model of pictures, and the other way."""
+        if size.clip is None:
+            if clip is not None:
+                raise ValueError(f"--clip is for video models, and {size.facts.title} makes pictures; leave it out")
+            return cls(resolution=resolution or size.resolution)
+        if resolution is not None:
+            raise ValueError(f"--resolution is for models of pictures; give {size.facts.title} a size with --clip")
+        clip = clip or size.clip
+        size.facts.default_geometry.image_tokens(*clip)
+        return cls(resolution=math.ceil(math.sqrt(clip[0] * clip[1])), clip=clip)
+
+    def words(self) -> str:
+        """`1024 px` or `832x480x81`."""
+        return f"{self.resolution} px" if self.clip is None else bucket_name(self.clip)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,13 +85,20 @@ class Trial:
 
 
 def write_settings(
-    size: RehearsalSize, work: Path, base_model: Path, resolution: int, steps: int, overrides: Mapping[str, str]
+    size: RehearsalSize, work: Path, base_model: Path, scale: Scale, steps: int, overrides: Mapping[str, str]
 ) -> Path:
     """Write the run's TOML to `work` and return its path. overrides: ``section.name`` -> value as on a command line.
 
     Refused with every setting that is wrong.
     """
+    resolution = scale.resolution
     prompt = {"prompt": "a photo of a red circle", "steps": 8, "width": resolution, "height": resolution}
+    every = max(1, steps // 2)
+    if scale.clip is not None:
+        width, height, frames = size.sample or scale.clip
+        prompt |= {"width": width, "height": height, "frames": frames, "steps": 4}
+        # Each takes as long as some steps, and must have begun before the run is asked to stop.
+        every = max(1, steps - 1)
     data: dict[str, Any] = {
         "model": {"family": size.family, "base_model": str(base_model)},
         "dataset": {
@@ -78,19 +111,21 @@ def write_settings(
         "compile": {"compile_cache_dir": str(work / "compiled")},
         "sampling": {
             "prompts": [prompt | {"true_cfg_scale": size.true_guidance}],
-            "sample_every_n_steps": max(1, steps // 2),
+            "sample_every_n_steps": every,
             "sample_at_end": False,
         },
         "saving": {
             "output_dir": str(work / "runs"),
             "output_name": "rehearsal",
-            "save_every_n_steps": max(1, steps // 2),
+            "save_every_n_steps": every,
             "save_state": True,
         },
     }
+    if scale.clip is not None:
+        data["video"] = {"target_frames": [scale.clip[2]]}
     for name, value in size.settings.items():
         section, _, setting = name.partition(".")
-        data[section][setting] = value
+        data.setdefault(section, {})[setting] = value
     path = work / "rehearsal.toml"
     parsed = parse(data)
     if parsed.config is None:
@@ -103,8 +138,8 @@ def write_settings(
     return path
 
 
-def rehearse(settings: Path, runs: Path, steps: int) -> Trial:
-    """Train with these settings until `steps` are done, stop, resume, stop again after a few more.
+def rehearse(settings: Path, runs: Path, steps: int, resumed_steps: int) -> Trial:
+    """Train with these settings until `steps` are done, stop, resume, stop again after `resumed_steps` more.
 
     runs: folder in which the run's own folder is made; empty or missing. The trainer's output goes to train.log and
     resume.log beside the settings.
@@ -116,7 +151,7 @@ def rehearse(settings: Path, runs: Path, steps: int) -> Trial:
     if first.exit_code or run is None or not last:
         return Trial(run=run, first=first, resumed=None, error=failure(run, log))
     log = settings.with_name("resume.log")
-    resumed = _train(["--resume", str(run.path)], runs, last + RESUMED_STEPS, log)
+    resumed = _train(["--resume", str(run.path)], runs, last + resumed_steps, log)
     going = resumed.exit_code == 0 and bool(resumed.rows)
     return Trial(run=run, first=first, resumed=resumed, error="" if going else failure(run, log))
 
