@@ -42,7 +42,7 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
             raise _stuck()
         stack.callback(_threads.release)
         _lock_file(stack)
-        other = next((run for run in runs() if run != but and run.is_at_work() and _shares_gpu(run)), None)
+        other = next((run for run in runs() if run != but and run.is_at_work() and shares_gpu(run)), None)
         if other is not None:
             raise RunBusy(
                 f"The run {other.name} is still running, and two at once would share one GPU.",
@@ -68,7 +68,8 @@ def _stuck() -> RunBusy:
     return RunBusy("Another run has been starting for too long.", "Look at the runs, then start again.")
 
 
-def _shares_gpu(run: Run) -> bool:
+def shares_gpu(run: Run) -> bool:
+    """Whether a run may use a GPU that this process sees, too."""
     theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES")
     if not isinstance(theirs, str) or own is None:
         return True

@@ -68,6 +68,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
     "backend.bench.rehearsal.trial": ("backend.train",),
     "backend.doctor.__main__": ("backend.doctor.probe",),
+    "backend.runs.preview.process": ("backend.preview.worker",),
     "backend.runs.supervise": ("backend.train",),
 }
 # Modules that import what a person's setting names: a package, never one of ours.
