@@ -51,6 +51,11 @@ class PreviewFolder:
         self.log_path = self.path / "log.txt"
         self.lock_path = self.path / ".start.lock"
 
+    @classmethod
+    def of_page(cls, place: Path) -> PreviewFolder:
+        """That of the page which keeps its own files at `place`."""
+        return cls(place / "preview")
+
     def submit(self, request: PreviewRequest) -> str:
         """Write a request for the worker; its id. The oldest requests go. WriteFailed where it can't be written."""
         now = time.time()

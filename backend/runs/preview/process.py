@@ -65,6 +65,12 @@ def end(folder: PreviewFolder, patience_s: float = 5.0) -> bool:
     return not folder.is_alive()
 
 
+def give_gpu_back(folder: PreviewFolder) -> None:
+    """End the worker if it may hold memory of a GPU: a training run is about to start."""
+    if folder.is_alive() and folder.worker().get("gpu") is not False:
+        end(folder)
+
+
 def _wait_gone(folder: PreviewFolder, patience_s: float = _STARTING_S) -> None:
     until = time.monotonic() + patience_s
     while folder.is_alive() and time.monotonic() < until:
