@@ -19,11 +19,10 @@ from backend.base.redact import redact
 from backend.config.load import load
 from backend.config.schema import Config, SamplePrompt
 from backend.runs.errors import RunError, RunNotFound
-from backend.runs.events import read_events
-from backend.runs.events.kinds import ValidationEvent
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import ENDS, PreviewFolder
+from backend.runs.preview.losses import losses_of
 from backend.runs.preview.request import (
     LoraUse,
     PreviewRequest,
@@ -180,18 +179,9 @@ def _request(folder: PreviewFolder, identity: str) -> dict[str, Any]:
     except (KeyError, TypeError, OSError, ValueError) as error:
         log.warning("The preview %s can't be read: %s", identity, error)
         return {"id": identity, "rows": [], "prompts": [], **status}
-    losses = {} if request.run is None else _losses(Run(request.run))
+    losses = {} if request.run is None else losses_of(Run(request.run))
     rows = [{"name": row.name, "step": row.step, "loss": losses.get(row.step)} for row in request.rows]
     return {"id": identity, "rows": rows, "prompts": [prompt.model_dump() for prompt in request.prompts], **status}
-
-
-def _losses(run: Run) -> dict[int | None, float]:
-    """The validation loss of each step that was measured, the mean of all sets."""
-    found: dict[int | None, list[float]] = {}
-    for event in read_events(run.events_path)[0]:
-        if isinstance(event, ValidationEvent) and event.loss is not None:
-            found.setdefault(event.step, []).append(event.loss)
-    return {step: sum(each) / len(each) for step, each in found.items()}
 
 
 def _last_words(folder: PreviewFolder) -> str:

@@ -18,7 +18,7 @@ from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
 from backend.runs.errors import RunError
-from backend.runs.folder import find
+from backend.runs.folder import Run, find
 from backend.runs.preview.request import (
     LoraUse,
     PreviewRequest,
@@ -27,6 +27,7 @@ from backend.runs.preview.request import (
     find_checkpoint,
     path_of,
     row_of_checkpoint,
+    rows_of_strengths,
     settings_of_base,
     settings_of_run,
 )
@@ -41,7 +42,8 @@ _OF_PROMPTS = {
     "guidance": "guidance_scale",
     "cfg": "true_cfg_scale",
 }
-_OWN = ("base", "family", "lora", "run", "checkpoint", "prompt", "seed", "out", "help", *_OF_PROMPTS)
+_OWN = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
+_OWN += ("help", *_OF_PROMPTS)
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
@@ -71,27 +73,60 @@ def request_of(options: argparse.Namespace, changes: dict[str, str]) -> PreviewR
     if (options.base is None) == (options.run is None):
         raise Refused("give either a base model or a run", "Write --base FOLDER --family NAME, or --run RUN.")
     extra = tuple(_use(text) for text in options.lora)
+    run = None
     if options.run is not None:
         run = find(resolve(Config().saving.output_dir), options.run, paths=True)
         cfg = settings_of_run(run, changes)
-        row = row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))
-        row = Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step)
-        own, folder = tuple(cfg.sampling.prompts), str(run.path)
+        own = tuple(cfg.sampling.prompts)
     else:
-        cfg = settings_of_base(options.base, options.family or "flux", changes)
-        name = " + ".join(resolve(use.path).stem for use in extra) or "base model"
-        row, own, folder = Row(name=name, loras=extra), (), None
-    prompts = tuple(SamplePrompt(prompt=words) for words in options.prompt) or own
+        cfg, own = settings_of_base(options.base, options.family or "flux", changes), ()
+    prompts = _prompts(options, own)
+    rows = _rows(options, run, extra)
+    return PreviewRequest(config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path))
+
+
+def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ...]) -> tuple[Row, ...]:
+    """The sets of LoRAs to draw with, one a row."""
+    if options.matrix == "checkpoints":
+        if run is None or options.checkpoint is not None:
+            raise Refused("a matrix of checkpoints is of a whole run", "Write --run RUN --matrix checkpoints.")
+        find_checkpoint(run, None)
+        chosen = [row_of_checkpoint(run, each) for each in run.checkpoints()]
+    elif run is not None:
+        chosen = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
+    else:
+        chosen = [Row(name=" + ".join(resolve(use.path).stem for use in extra) or "base model")]
+    rows = tuple(Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in chosen)
+    if options.matrix != "strengths":
+        return rows
+    if not rows[0].loras:
+        raise Refused("a matrix of strengths needs a LoRA", "Give one with --lora, or a run with --run.")
+    try:
+        strengths = [float(each) for each in options.strengths.replace(",", " ").split()]
+    except ValueError as error:
+        raise Refused(f"--strengths is {options.strengths!r}", "Write numbers, such as 0,0.5,1.") from error
+    return rows_of_strengths(rows[0], strengths)
+
+
+def _prompts(options: argparse.Namespace, own: tuple[SamplePrompt, ...]) -> tuple[SamplePrompt, ...]:
+    """The prompts of the command line, else those of the run; with what else the command line says of them."""
+    words = list(options.prompt)
+    if options.prompts is not None:
+        try:
+            lines = Path(options.prompts).expanduser().read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            raise Refused(f"{options.prompts} can't be read: {error}", "Give a text file, a prompt a line.") from error
+        words += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    # size and steps as in the run's own samples
+    like = own[0].model_copy(update={"negative_prompt": ""}) if own else SamplePrompt(prompt="")
+    prompts = tuple(like.model_copy(update={"prompt": each}) for each in words) or own
     if not prompts:
         raise Refused("there is no prompt to draw", "Give one with --prompt.")
-    if options.prompt and own:
-        # size and steps as in the run's own samples
-        prompts = tuple(own[0].model_copy(update={"prompt": words, "negative_prompt": ""}) for words in options.prompt)
     given = {name: getattr(options, option) for option, name in _OF_PROMPTS.items()}
     prompts = changed_prompts(prompts, {name: value for name, value in given.items() if value is not None})
     if options.seed:
         prompts = tuple(each for seed in options.seed for each in changed_prompts(prompts, {"seed": seed}))
-    return PreviewRequest(config=cfg, rows=(row,), prompts=prompts, run=folder)
+    return prompts
 
 
 def _use(text: str) -> LoraUse:
@@ -113,6 +148,7 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     lower_mmap_threshold()
     with imports_without_gc():
         from backend.preview.carry_out import Account, Studio, carry_out
+        from backend.preview.matrix import write_matrix
         from backend.preview.terminal import showing
 
     studio = Studio()
@@ -122,6 +158,9 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
                 request, folder, studio, watch, lambda cell: watch.picture(folder / cell.file, request, cell)
             )
             account = Account.of(pipeline)
+        if len(request.rows) > 1:
+            for path in write_matrix(request, folder):
+                console.print(str(path), markup=False, soft_wrap=True)
         for line in account.lines():
             console.print(line, markup=False, soft_wrap=True)
     finally:
@@ -143,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--checkpoint", metavar="STEP|FILE", help="LoRA file of the run (default: the newest)")
     add("--lora", metavar="FILE[:STRENGTH]", action="append", default=[], help="a LoRA file; repeatable")
     add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
+    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
+    add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
+    add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
     add("--negative", metavar="TEXT", help="negative prompt; it needs a --cfg above 1")
     add("--width", type=int, metavar="PX")
     add("--height", type=int, metavar="PX")

@@ -102,19 +102,39 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     shown = [page.locator("#preview-pictures img").nth(at).get_attribute("src") or "" for at in range(2)]
     served = [page.request.get(address).body() for address in shown]
 
-    arguments = ["--run", str(run.path), "--checkpoint", "40", "--out", str(own_server.folder / "out"), "--seed", "7"]
+    out = own_server.folder / "out"
+    arguments = ["--run", str(run.path), "--matrix", "checkpoints", "--out", str(out), "--seed", "7"]
     arguments += ["--width", "96", "--height", "80", "--steps", "3", "--guidance", "1"]
     for words in PROMPTS:
         arguments += ["--prompt", words]
     assert main(arguments, Console(file=io.StringIO())) == 0
     for number, body in enumerate(served, 1):
-        with (
-            Image.open(io.BytesIO(body)) as ours,
-            Image.open(own_server.folder / "out" / f"01-0{number}.png") as theirs,
-        ):
+        with Image.open(io.BytesIO(body)) as ours, Image.open(out / f"02-0{number}.png") as theirs:
             assert ours.size == (96, 80) and ours.tobytes() == theirs.tobytes() and ours.info == theirs.info
+    see_the_page(held, out / "index.html")
 
     assert folder.is_alive()
     page.click("#preview-end")
     wait_for(lambda: not folder.is_alive(), 60)
     expect(page.locator("#preview-end")).to_be_disabled()
+
+
+def see_the_page(held: Watched, path: Path) -> None:
+    """The page that the command writes works from the disk: its slider, its wipe, its loss column."""
+    page = held.page.context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: held.said.append(str(error)))
+    page.goto(path.as_uri())
+    expect(page.locator("#table tr")).to_have_count(4)
+    expect(page.locator("tr[data-row='2'] td").first).to_have_text(re.compile(r"\d\.\d{5}"))
+    page.locator("#row").fill("1")
+    expect(page.locator("#name")).to_contain_text("step 40")
+    expect(page.locator("#pictures img").first).to_have_attribute("src", "02-01.png")
+    page.locator("#edge").fill("20")
+    expect(page.locator("#right")).to_have_attribute("style", re.compile("20%"))
+    expect(page.locator("#left")).to_have_attribute("src", "01-01.png")
+    expect(page.locator("#right")).to_have_attribute("src", "03-01.png")
+    page.wait_for_function("[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+    assert all(url.startswith("file:") for url in asked)
+    page.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from backend.base.errors import Refused
@@ -97,3 +99,31 @@ def test_a_file_that_was_written_again_is_read_again(tiny_flux: Path, tmp_path: 
     assert shelf.room([LoraChoice(path=path)], text=False).rank == 4
     write_lora(path, tiny_flux, rank=9, form="diffusers")
     assert shelf.room([LoraChoice(path=path)], text=False).rank == 12
+
+
+def test_a_matrix_is_a_grid_and_a_page_of_its_pictures(tiny_flux: Path, tmp_path: Path) -> None:
+    lora, out, prompts = write_lora(tmp_path / "x.safetensors", tiny_flux), tmp_path / "out", tmp_path / "prompts.txt"
+    prompts.write_text("# words\na dot\n\nan </script> ring\n", encoding="utf-8")
+    line = ["--base", str(tiny_flux), "--lora", str(lora), "--out", str(out), "--prompts", str(prompts)]
+    code, said = sample(*line, "--matrix", "strengths", "--strengths", "0,0.5,1")
+    assert code == DONE and "grid.png" in said and "index.html" in said
+    with Image.open(out / "grid.png") as grid:
+        # the cell of strength 1 and the second prompt is that picture
+        with Image.open(out / "03-02.png") as cell:
+            left, top = 170 + 64 + 12, 14 + 24 + 2 * (64 + 12)
+            assert grid.convert("RGB").crop((left, top, left + 64, top + 64)).tobytes() == cell.tobytes()
+        assert grid.size == (170 + 2 * 76 + 12, 38 + 3 * 76 + 12)
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count("</script>") == 1 and "strength 0.5" in page and "http" not in page
+    shown = set(re.findall(r"\d\d-\d\d\.png", page))
+    assert shown == {path.name for path in out.glob("0*.png")} and len(shown) == 6
+    cases = {
+        ("--matrix", "strengths", "--strengths", "x"): "--strengths is 'x'",
+        ("--matrix", "checkpoints"): "of a whole run",
+        ("--prompts", str(tmp_path / "none.txt")): "none.txt can't be read",
+    }
+    for more, words in cases.items():
+        code, said = sample(*line, *more)
+        assert code == WRONG_INPUT and words in said, said
+    code, said = sample("--base", str(tiny_flux), "--prompt", "x", "--matrix", "strengths")
+    assert code == WRONG_INPUT and "needs a LoRA" in said

@@ -1,0 +1,16 @@
+"""Reads the validation losses of a run by step, for the rows of a preview."""
+
+from __future__ import annotations
+
+from backend.runs.events import read_events
+from backend.runs.events.kinds import ValidationEvent
+from backend.runs.folder import Run
+
+
+def losses_of(run: Run) -> dict[int | None, float]:
+    """The validation loss of each step that was measured: the mean of all sets."""
+    found: dict[int | None, list[float]] = {}
+    for event in read_events(run.events_path)[0]:
+        if isinstance(event, ValidationEvent) and event.loss is not None:
+            found.setdefault(event.step, []).append(event.loss)
+    return {step: sum(each) / len(each) for step, each in found.items()}
