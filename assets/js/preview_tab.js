@@ -25,7 +25,9 @@ const NUMBERS = {
 let ui = null;
 /** @type {PreviewSource[]} */
 let sources = [];
+// Whether a person wrote prompts, or chose where base model and settings come from.
 let touched = false;
+let picked = false;
 
 const labelled = (title, node) => el("label", {}, title, node);
 
@@ -40,7 +42,7 @@ const makeNumbers = () =>
 const build = (root) => {
   const numbers = makeNumbers();
   const touch = () => (touched = true);
-  const source = el("select", { id: "preview-source", onchange: () => chooseSource(true) });
+  const source = el("select", { id: "preview-source", onchange: () => ((picked = true), chooseSource(true)) });
   const files = el("select", { id: "preview-files", multiple: true, size: "5" });
   const lora = el("input", { type: "text", id: "preview-lora", spellcheck: "false", placeholder: "none" });
   const strength = el("input", { type: "number", id: "preview-strength", value: "1", step: "0.05" });
@@ -90,7 +92,7 @@ const loadSources = async () => {
     const answer = await getJson("/preview/sources");
     if (JSON.stringify(answer.runs) === JSON.stringify(sources) && ui.source.options.length) return;
     const before = ui.source.value;
-    const first = !ui.source.options.length;
+    const first = !picked && (!ui.source.options.length || before === FORM_BASE);
     sources = answer.runs;
     fill(
       ui.source,
@@ -210,7 +212,13 @@ whenPresent("#preview-root", (node) => {
   loadSources();
   refresh();
 });
-on("runs", loadSources);
+// A run that trains adds files now and then; to look for them reads every run.
+let looked = 0;
+on("runs", () => {
+  if (Date.now() - looked < 10_000) return;
+  looked = Date.now();
+  loadSources();
+});
 onTabOpened("Preview", () => {
   loadSources();
   refresh();

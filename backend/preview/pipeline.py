@@ -103,13 +103,15 @@ class Pipeline:
         _encode_all(base, encoder, prompts, sets, watch)
         text_done = time.monotonic()
         watch.phase("load")
-        stack = ExitStack()
-        denoiser = base.load_denoiser()
-        holder.append(denoiser)
-        slot = _slot(base, denoiser, rooms[False])
-        if base.swapped:
-            _swap(base, denoiser, stack)
-        shapes = base.shapes()
+        with ExitStack() as stack:
+            denoiser = base.load_denoiser()
+            holder.append(denoiser)
+            slot = _slot(base, denoiser, rooms[False])
+            if base.swapped:
+                _swap(base, denoiser, stack)
+            shapes = base.shapes()
+            compiled = compile_denoiser(base, denoiser, shapes, stack)
+            kept = stack.pop_all()
         pipeline = cls(
             base=base,
             shelf=shelf,
@@ -118,9 +120,9 @@ class Pipeline:
             text_room=rooms[True],
             prompts=encoder,
             shapes=shapes,
-            compiled=compile_denoiser(base, denoiser, shapes, stack),
+            compiled=compiled,
             decoder=_decoder(base, denoiser),
-            stack=stack,
+            stack=kept,
             started=started,
         )
         pipeline.seconds.text = text_done - started

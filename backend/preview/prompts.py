@@ -21,7 +21,7 @@ from backend.preview.slot import LoraSlot
 Autocast = Callable[[], Any]
 """Gives the context in which a family's code computes."""
 
-_KEPT = 512
+_KEPT = 64
 """Prompts whose encodings stay in RAM."""
 
 

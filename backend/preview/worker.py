@@ -72,16 +72,14 @@ class StatusWatch:
 
     def phase(self, name: str, total: int | None = None) -> None:
         """As `backend.preview.watch.Watch`."""
+        self._refuse_if_ended()
         self.status |= {"phase": name, "done": 0, "total": total, "eta_s": None}
         self._begun = time.monotonic()
         self.write()
 
     def advance(self) -> None:
         """As `backend.preview.watch.Watch`."""
-        from backend.training.sampling import Interrupted
-
-        if self.folder.is_cancelled(self.identity) or self.ending.reason():
-            raise Interrupted
+        self._refuse_if_ended()
         done, total = self.status["done"], self.status["total"]
         if done == 1:
             # the first step bears what is done once, a compile above all
@@ -91,6 +89,13 @@ class StatusWatch:
         self.status["done"] = done + 1
         if time.monotonic() - self._written > _STATUS_S:
             self.write()
+
+    def _refuse_if_ended(self) -> None:
+        """Raise `Interrupted` when nobody waits for the pictures any more."""
+        from backend.training.sampling import Interrupted
+
+        if self.folder.is_cancelled(self.identity) or self.ending.reason():
+            raise Interrupted
 
     def note(self, text: str) -> None:
         """As `backend.preview.watch.Watch`."""

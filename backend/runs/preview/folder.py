@@ -19,6 +19,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class PreviewFolder:
 
     def request(self, identity: str) -> PreviewRequest:
         """What was asked. Refused, KeyError, TypeError, OSError or ValueError where its file is not whole."""
-        return PreviewRequest.from_json(json.loads((self._of(identity) / "request.json").read_text(encoding="utf-8")))
+        return _read_request(self._of(identity) / "request.json")
 
     def status(self, identity: str) -> dict[str, Any]:
         """How far a request is; empty before the worker has seen it."""
@@ -165,6 +166,12 @@ class PreviewFolder:
         for name in self.ids()[:-_KEPT]:
             if self.status(name).get("state") in ENDS:
                 shutil.rmtree(self._of(name), ignore_errors=True)
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_request(path: Path) -> PreviewRequest:
+    """The request in a file, which never changes once it is there."""
+    return PreviewRequest.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _read(path: Path) -> dict[str, Any]:
