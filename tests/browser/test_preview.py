@@ -49,6 +49,8 @@ def train(server: Server) -> Run:
     """The demo in 60 steps, saved every 20. Its blocks are traced, not compiled: what is counted is the same."""
     changes = {
         "dataset.folders": '[{path = "assets/demo/concept"}]',
+        "dataset.resolution": "128",
+        "validation.validation_folders": '[{path = "assets/demo/held-out-concept", name = "concept"}]',
         "dataset.cache_dir": str(server.folder / "cache"),
         "training.max_train_steps": "60",
         "saving.save_every_n_steps": "20",

@@ -183,3 +183,17 @@ class Notes(Silent):
 
     def note(self, text: str) -> None:
         self.said.append(text)
+
+
+@pytest.mark.parametrize("name", ["sd15", "sd3", "anima", "qwen_image"])
+def test_every_family_that_needs_a_prompt_alone_draws(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    base: Path = request.getfixturevalue(f"tiny_{name}")
+    path = write_lora(tmp_path / "x.safetensors", base, name)
+    pipeline = Pipeline.open(settings(base, name), [(LoraChoice(path=path),), ()], [PROMPT], Silent())
+    prompt = PROMPT.model_copy(update={"width": 128, "true_cfg_scale": 2.0, "negative_prompt": "a dot"})
+    drawn = [pipeline.draw(prompt, choices, Silent()) for choices in ((LoraChoice(path=path),), ())]
+    pipeline.close()
+    assert drawn[0].size == (128, 64) and drawn[0].tobytes() != drawn[1].tobytes()
+    assert all(len(picture.getcolors(128 * 64) or []) > 8 for picture in drawn)
