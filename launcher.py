@@ -33,6 +33,12 @@ COMMANDS = {
         "CONFIG.toml [--SETTING VALUE ...] | --resume RUN",
         "training",
     ),
+    "sample": (
+        "backend.preview",
+        "draw pictures with a base model and LoRA files, or with a checkpoint of a run",
+        "--run RUN | --base PATH [--lora FILE[:STRENGTH]] [--prompt TEXT] ...",
+        "drawing",
+    ),
     "plan": (
         "backend.plan",
         "show what a config needs: steps, epochs, buckets, graphs; trains nothing",

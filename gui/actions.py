@@ -20,6 +20,8 @@ from backend.families.table import FAMILIES
 from backend.runs import supervise
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
+from backend.runs.preview.folder import PreviewFolder
+from backend.runs.preview.process import give_gpu_back
 from backend.runs.start_lock import one_start
 from gui import base_model, fields, form, imports, keep_on_load, messages
 from gui.draft import Draft
@@ -340,6 +342,7 @@ class Actions:
             return Reply(self.state(problems) | {"refused": True})
         try:
             with one_start(self.store.runs):
+                give_gpu_back(PreviewFolder.of_page(self.draft.folder))
                 run = Run.create(loaded.config)
                 supervise.start(None, run)
         except RunBusy as wrong:

@@ -21,7 +21,8 @@ from fastapi import FastAPI
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
 from backend.runs import recovery
-from gui import compile_routes, fields, form, run_routes, theme
+from backend.runs.preview.folder import PreviewFolder
+from gui import compile_routes, fields, form, preview_routes, run_routes, theme
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
@@ -30,7 +31,7 @@ from gui.password import Password, password_fault
 from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
-from gui.tabs import compile, dataset, library, memory, model, run, sampling, training
+from gui.tabs import compile, dataset, library, memory, model, preview, run, sampling, training
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ _TABS: dict[str, ModuleType] = {
     "memory": memory,
     "sampling": sampling,
     "run": run,
+    "preview": preview,
     "library": library,
 }
 # Too short to be felt; the same as Gradio's own on Windows.
@@ -108,6 +110,7 @@ def make_app(
     app.include_router(run_routes.routes(store))
     app.include_router(form_routes.routes())
     app.include_router(compile_routes.routes(store, form_routes.config))
+    app.include_router(preview_routes.routes(store, form_routes.config, PreviewFolder.of_page(draft.folder)))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)

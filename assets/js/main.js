@@ -15,4 +15,5 @@ import "./doctor.js";
 import "./memory_estimate.js";
 import "./run_list.js";
 import "./run_tab.js";
+import "./preview_tab.js";
 import "./library_tab.js";

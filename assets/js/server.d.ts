@@ -1,5 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
+import type { PreviewSource, PreviewState } from "./preview";
+
 export interface Problem {
   path: string;
   id: string | null;
@@ -396,4 +398,9 @@ export interface Answers {
     caption: string;
   };
   "/scan/caption/undo": { caption: string };
+  "/preview/sources": { runs: PreviewSource[]; base: string | null };
+  "/preview/state": PreviewState;
+  "/preview/draw": { request: string };
+  "/preview/cancel": object;
+  "/preview/end": { ended: boolean };
 }

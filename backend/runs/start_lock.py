@@ -44,7 +44,7 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
             raise _stuck()
         stack.callback(_threads.release)
         _lock_file(stack)
-        other = next((run for run in runs() if run != but and run.is_at_work() and _shares_device(run)), None)
+        other = next((run for run in runs() if run != but and run.is_at_work() and shares_device(run)), None)
         if other is not None:
             raise _busy(other)
         yield
@@ -86,7 +86,8 @@ def _uses_gpu(visible: str | None) -> bool:
     return not hidden and (has_gpu() or AMD_DRIVER.exists())
 
 
-def _shares_device(run: Run) -> bool:
+def shares_device(run: Run) -> bool:
+    """Whether a run may compute on a GPU that this process sees too, or both on the CPU."""
     theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES")
     theirs = theirs if isinstance(theirs, str) else None
     if not _uses_gpu(theirs) or not _uses_gpu(own):

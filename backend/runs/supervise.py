@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +22,7 @@ from backend.runs.folder import FINAL, Run
 from backend.runs.liveness import is_here
 from backend.runs.process import MARKER, START, ProcessId, Tree
 from backend.runs.recovery import end_tree, settle
+from backend.runs.spawn import spawn_detached
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -35,7 +35,6 @@ LADDER: tuple[tuple[Literal["INT", "TERM", "KILL"], float], ...] = (("INT", 10.0
 _AFTERLIFE_S = 5.0
 # A trainer that has written its end still takes its libraries down.
 _LEAVING_S = 60.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 How = Literal["not running", "asked", "INT", "TERM", "KILL"]
 
@@ -104,7 +103,7 @@ def start(
     word = run.prepare_start(list(command))
     try:
         with open(run.log_path, "ab") as output:
-            process = _spawn(command, output, _environment(run, word, environment or {}))
+            process = spawn_detached(command, output, _environment(run, word, environment or {}))
     except OSError as error:
         failure = {
             "text": f"The trainer could not be started: {error}.",
@@ -266,24 +265,6 @@ def _environment(run: Run, word: str, extra: Mapping[str, str]) -> dict[str, str
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **extra,
     }
-
-
-def _spawn(command: Sequence[str], output: object, environment: Mapping[str, str]) -> subprocess.Popen:
-    common = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": output,
-        "stderr": subprocess.STDOUT,
-        "cwd": _ROOT,
-        "env": dict(environment),
-    }
-    if sys.platform != "win32":
-        return subprocess.Popen(list(command), start_new_session=True, **common)
-    # A console of its own: closing the launcher's window would end a trainer that shares it.
-    flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-    with suppress(PermissionError):
-        # Leave the job of an editor or terminal that ends all its processes when it closes, where that is allowed.
-        return subprocess.Popen(list(command), creationflags=flags | subprocess.CREATE_BREAKAWAY_FROM_JOB, **common)
-    return subprocess.Popen(list(command), creationflags=flags, **common)
 
 
 def _wait(run: Run, process: subprocess.Popen, identity: ProcessId, word: str) -> None:

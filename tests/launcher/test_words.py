@@ -15,7 +15,8 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "plan", "import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "cache"]
+COMMANDS = ["gui", "train", "sample", "plan", "import", "doctor", "demo", "test", "bench"]
+COMMANDS += ["status", "stop", "logs", "cache"]
 
 
 def pythons() -> list[Path]:
@@ -111,7 +112,7 @@ def test_each_command_has_its_help_in_this_environment(command: str) -> None:
     ("arguments", "words"),
     [
         (["trian"], "There is no command 'trian'. Did you mean 'train'?"),
-        (["zzz"], "Commands: gui, train, plan"),
+        (["zzz"], "Commands: gui, train, sample"),
         (["my.toml"], "python3 launcher.py train my.toml"),
         (["--torch-index"], "--torch-index needs a web address after it."),
         (["gui", "--wheels", "--no-browser"], "--wheels needs a folder after it."),

@@ -26,6 +26,7 @@ from backend.lora.dora import lengths_of
 from backend.lora.file_contents import TITLES, inspect_lora
 from backend.lora.load import LoraFile, read_lora
 from backend.lora.lokr_loha_files import own_rows
+from backend.models.common.clip_encoders import clip_words
 from backend.models.common.tensor_sources import LazyTensor
 
 log = logging.getLogger(__name__)
@@ -50,13 +51,8 @@ class BaseWeights:
         """Those of the settings, of a denoiser with `names`; None where nothing is merged."""
         if not network.base_weights:
             return None
-        encoders = _encoders(facts)
-        layers = {}
-        for part, word in encoders.items():
-            for name, (_, shape) in base.tensors(facts.part(part)).items():
-                if found := _CLIP_LAYER.fullmatch(name):
-                    layers[f"{word}.text_model.{found[1]}"] = shape[1], shape[0]
-        return cls([(resolve(path), times) for path, times in network.merged], names.joined(layers), encoders)
+        merged = [(resolve(path), times) for path, times in network.merged]
+        return cls(merged, names.joined(clip_layers(base, facts)), clip_words(facts))
 
     def check(self) -> list[Problem]:
         """Refused, before anything loads, for a file that is none or of another model; warnings of what is left out."""
@@ -112,13 +108,28 @@ class _Merged:
     def read(self) -> Tensor:
         weight = self.base.read().to(self.device, torch.float32).flatten(1)
         for file, times in self.changes:
-            added = file.scales[self.layer] * difference(file, self.layer, weight)
-            if self.layer in file.lengths:
-                whole = weight + added
-                lengths = lengths_of(whole.square().sum(1, keepdim=True))
-                added = file.lengths[self.layer].to(weight) * whole / lengths - weight
-            weight = weight + times * added
+            weight = changed(weight, file, self.layer, times)
         return weight.reshape(self.shape)
+
+
+def clip_layers(base: BaseModelFiles, facts: FamilyFacts) -> dict[str, tuple[int, int]]:
+    """Layers of a model's CLIP encoders that a LoRA may change, as in `LayerNames`, from headers alone."""
+    layers = {}
+    for part, word in clip_words(facts).items():
+        for name, (_, shape) in base.tensors(facts.part(part)).items():
+            if found := _CLIP_LAYER.fullmatch(name):
+                layers[f"{word}.text_model.{found[1]}"] = shape[1], shape[0]
+    return layers
+
+
+def changed(weight: Tensor, file: LoraFile, layer: str, times: float) -> Tensor:
+    """The weight (out, in features), float32, of `layer` with `times` what a file changes in it."""
+    added = file.scales[layer] * difference(file, layer, weight)
+    if layer in file.lengths:
+        whole = weight + added
+        lengths = lengths_of(whole.square().sum(1, keepdim=True))
+        added = file.lengths[layer].to(weight) * whole / lengths - weight
+    return weight + times * added
 
 
 def difference(file: LoraFile, layer: str, like: Tensor) -> Tensor:
@@ -133,12 +144,3 @@ def difference(file: LoraFile, layer: str, like: Tensor) -> Tensor:
     whole = torch.kron(parts["lokr_w1"], large)
     native = file.joined.get(layer)
     return whole if native is None else own_rows(whole, native, like.shape[0])
-
-
-def _encoders(facts: FamilyFacts) -> dict[str, str]:
-    """CLIP text encoders of a family -> what sd-scripts calls them: ``te`` where there is one, else by number."""
-    texts = [part for part in facts.parts if part.name.startswith("text_encoder")]
-    clips = [part.name for part in texts if part.class_names[0].startswith("CLIPText")]
-    if len(texts) == 1:
-        return dict.fromkeys(clips, "te")
-    return {name: f"te{name.removeprefix('text_encoder').removeprefix('_') or 1}" for name in clips}

@@ -13,8 +13,9 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.models.common import model_parts
+from backend.models.common.clip_encoders import as_in_files
 from backend.models.common.load_options import LoadOptions
-from backend.models.unet.clip_text import as_in_files, joined, layers_of, token_ids
+from backend.models.unet.clip_text import joined, layers_of, token_ids
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Runs CLIP text encoders on captions longer than they read, and has the names that LoRA files use for them.
+"""Runs CLIP text encoders on captions longer than they read.
 
 Longer captions go through the encoder in chunks of 75 tokens, each between a start and an end token of its own, and are
 joined to one: the first start, all tokens, the last end (sd-scripts ``max_token_length``).
@@ -34,19 +34,6 @@ def joined(states: Tensor, captions: int) -> Tensor:
     """(B, 2 + 75 n, D) of the states (B n, 77, D) of all chunks of B captions."""
     each = states.unflatten(0, (captions, -1))
     return torch.cat([each[:, 0, :1], each[:, :, 1:-1].flatten(1, 2), each[:, -1, -1:]], dim=1)
-
-
-def as_in_files(**encoders: nn.Module) -> nn.Module:
-    """`encoders` as one module: ``te1.text_model.encoder.layers.0.self_attn.q_proj`` and so on.
-
-    sd-scripts writes these paths with ``lora_`` in front and points as underscores; ``te`` is the only one of a model,
-    ``te1`` and ``te2`` are the two of SDXL. Some classes and versions of transformers have no ``text_model``.
-    """
-    named = {
-        name: encoder if hasattr(encoder, "text_model") else nn.ModuleDict({"text_model": encoder})
-        for name, encoder in encoders.items()
-    }
-    return nn.ModuleDict(named)
 
 
 def layers_of(encoder: nn.Module) -> nn.ModuleList:

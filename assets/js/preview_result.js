@@ -1,0 +1,113 @@
+// Shows a preview's pictures: those of one row of the matrix large, with a slider over the rows, and all of them small.
+
+import { el, fill, setText } from "./dom.js";
+import { address } from "./http.js";
+/** @import { PreviewPrompt, PreviewRequest } from "./preview" */
+
+const pictureOf = (id, file) => address("/preview/picture", { request: id, file });
+
+/** @param {PreviewRequest["rows"][number]} row */
+const rowTitle = (row) =>
+  row.loss === null || row.loss === undefined ? row.name : `${row.name} · loss ${row.loss.toFixed(4)}`;
+
+/** @param {PreviewPrompt} p */
+const settingsOf = (p) =>
+  [
+    `seed ${p.seed}`,
+    `${p.width} × ${p.height}`,
+    `${p.steps} steps`,
+    `guidance ${p.guidance_scale}`,
+    p.true_cfg_scale > 1 ? `CFG ${p.true_cfg_scale}` : null,
+    p.true_cfg_scale > 1 && p.negative_prompt ? `without: ${p.negative_prompt}` : null,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
+// Draws into `node`; what did not change stays, so that a slider in the hand is not taken away.
+export class PreviewResult {
+  /** @param {HTMLElement} node */
+  constructor(node) {
+    this.slider = el("input", {
+      type: "range",
+      id: "preview-slider",
+      min: "0",
+      step: "1",
+      value: "0",
+      "aria-label": "Checkpoint",
+      oninput: () => this.choose(Number(this.slider.value)),
+    });
+    this.title = el("strong", { id: "preview-row" });
+    this.bar = el("div", { class: "preview-slider", hidden: true }, this.slider, this.title);
+    this.large = el("div", { class: "preview-pictures", id: "preview-pictures" });
+    this.matrix = el("div", { class: "scroll preview-matrix", id: "preview-matrix" });
+    this.row = 0;
+    this.shown = "";
+    /** @type {PreviewRequest | null} */
+    this.request = null;
+    fill(node, this.bar, this.large, this.matrix);
+  }
+
+  /** @param {PreviewRequest} request */
+  show(request) {
+    const isNew = this.request?.id !== request.id;
+    const key = JSON.stringify([request.id, request.pictures, request.rows]);
+    if (key === this.shown) return;
+    this.shown = key;
+    this.request = request;
+    const last = request.rows.length - 1;
+    this.bar.hidden = last < 1;
+    this.slider.max = String(last);
+    if (isNew) this.row = 0;
+    this.drawMatrix();
+    this.choose(Math.min(this.row, last));
+  }
+
+  /** @param {number} row */
+  choose(row) {
+    const request = this.request;
+    if (!request?.rows[row]) return;
+    this.row = row;
+    this.slider.value = String(row);
+    setText(this.title, rowTitle(request.rows[row]));
+    this.slider.setAttribute("aria-valuetext", rowTitle(request.rows[row]));
+    fill(
+      this.large,
+      request.prompts.map((prompt, column) => this.figure(prompt, row, column)),
+    );
+    this.matrix.querySelectorAll("tr[data-row]").forEach((line) => {
+      line.classList.toggle("chosen", line.getAttribute("data-row") === String(row));
+    });
+  }
+
+  figure(prompt, row, column) {
+    const file = this.fileAt(row, column);
+    if (!file) return null;
+    return el(
+      "figure",
+      { "data-cell": `${row}-${column}` },
+      el("img", { src: pictureOf(this.request.id, file), alt: prompt.prompt, width: prompt.width }),
+      el("figcaption", {}, `${prompt.prompt} · ${settingsOf(prompt)}`),
+    );
+  }
+
+  fileAt(row, column) {
+    return this.request.pictures.find((each) => each.row === row && each.column === column)?.file;
+  }
+
+  drawMatrix() {
+    const request = this.request;
+    if (request.rows.length < 2) return fill(this.matrix);
+    const cell = (row, column) => {
+      const file = this.fileAt(row, column);
+      if (!file) return el("td", {}, "…");
+      const picture = el("img", { src: pictureOf(request.id, file), alt: "", loading: "lazy" });
+      const label = `${request.rows[row].name}: ${request.prompts[column].prompt}`;
+      return el("td", {}, el("button", { "aria-label": label, onclick: () => this.choose(row) }, picture));
+    };
+    const head = el("tr", {}, el("th", {}), request.prompts.map((prompt) => el("th", {}, prompt.prompt)));
+    const lines = request.rows.map((row, number) =>
+      el("tr", { "data-row": number }, el("th", {}, rowTitle(row)), request.prompts.map((_, c) => cell(number, c))),
+    );
+    return fill(this.matrix, el("table", { class: "facts" }, el("thead", {}, head), el("tbody", {}, lines)));
+  }
+}

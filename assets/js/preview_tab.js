@@ -1,0 +1,226 @@
+// Draws the Preview tab: asks the worker for pictures of a run's checkpoints or of any LoRA file, and shows them.
+
+import { el, fill, setText, whenPresent } from "./dom.js";
+import { formatBytes } from "./format.js";
+import { getJson, postJson } from "./http.js";
+import { pathInput } from "./path_input.js";
+import { PreviewResult } from "./preview_result.js";
+import { on } from "./state.js";
+import { currentTab, onTabOpened } from "./tabs.js";
+import { showError } from "./toasts.js";
+/** @import { PreviewRequest, PreviewSource, PreviewState } from "./preview" */
+
+const FORM_BASE = "";
+const BUSY = new Set(["waiting", "drawing"]);
+const PHASES = { text: "Encoding the prompts", load: "Loading the model", sample: "Sampling", decode: "Decoding" };
+const NUMBERS = {
+  seed: ["Seed", 42, 1],
+  width: ["Width", 1024, 8],
+  height: ["Height", 1024, 8],
+  steps: ["Steps", 28, 1],
+  guidance_scale: ["Guidance", 3.5, 0.1],
+  true_cfg_scale: ["True CFG", 1, 0.1],
+};
+
+let ui = null;
+/** @type {PreviewSource[]} */
+let sources = [];
+// Whether a person wrote prompts, or chose where base model and settings come from.
+let touched = false;
+let picked = false;
+
+const labelled = (title, node) => el("label", {}, title, node);
+
+const makeNumbers = () =>
+  Object.fromEntries(
+    Object.entries(NUMBERS).map(([name, [, value, step]]) => [
+      name,
+      el("input", { type: "number", id: `preview-${name}`, value: String(value), step: String(step) }),
+    ]),
+  );
+
+const build = (root) => {
+  const numbers = makeNumbers();
+  const touch = () => (touched = true);
+  const source = el("select", { id: "preview-source", onchange: () => ((picked = true), chooseSource(true)) });
+  const files = el("select", { id: "preview-files", multiple: true, size: "5" });
+  const lora = el("input", { type: "text", id: "preview-lora", spellcheck: "false", placeholder: "none" });
+  const strength = el("input", { type: "number", id: "preview-strength", value: "1", step: "0.05" });
+  const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
+  const negative = el("input", { type: "text", id: "preview-negative" });
+  const drawButton = el("button", { class: "primary", id: "preview-draw", onclick: draw }, "Draw");
+  const cancelButton = el("button", { id: "preview-cancel", onclick: () => ask("/preview/cancel") }, "Cancel");
+  const endButton = el("button", { id: "preview-end", onclick: () => ask("/preview/end") }, "End preview");
+  endButton.title = "Give the memory back. It also ends by itself after ten minutes, and when a run needs the GPU.";
+  const status = el("p", { id: "preview-status", role: "status" });
+  const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
+  const result = el("div", { class: "preview-result" });
+  const form = el(
+    "div",
+    { class: "preview-form" },
+    labelled("Base model and settings of", source),
+    labelled("Checkpoints (several make a matrix)", files),
+    labelled("Another LoRA file", lora),
+    labelled("LoRA strength", strength),
+    labelled("Prompts, one a line", prompts),
+    labelled("Negative prompt (needs True CFG above 1)", negative),
+    el(
+      "div",
+      { class: "preview-numbers" },
+      Object.entries(numbers).map(([name, node]) => labelled(NUMBERS[name][0], node)),
+    ),
+    el("div", { class: "buttons" }, drawButton, cancelButton, endButton),
+  );
+  fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
+  pathInput(lora);
+  const parts = { source, files, lora, strength, prompts, negative, numbers, status, notes };
+  ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
+};
+
+const ask = async (route) => {
+  try {
+    await postJson(route);
+  } catch (error) {
+    showError(error);
+  }
+  refresh();
+};
+
+const loadSources = async () => {
+  if (!ui || currentTab() !== "Preview") return;
+  try {
+    const answer = await getJson("/preview/sources");
+    if (JSON.stringify(answer.runs) === JSON.stringify(sources) && ui.source.options.length) return;
+    const before = ui.source.value;
+    const first = !picked && (!ui.source.options.length || before === FORM_BASE);
+    sources = answer.runs;
+    fill(
+      ui.source,
+      sources.map((run) => el("option", { value: run.name }, `run ${run.name}`)),
+      el("option", { value: FORM_BASE }, answer.base ? `the form: ${answer.base}` : "the form (no base model yet)"),
+    );
+    if (!first && [...ui.source.options].some((option) => option.value === before)) ui.source.value = before;
+    chooseSource(first);
+  } catch (error) {
+    showError(error);
+  }
+};
+
+// The files of the chosen run; and its prompts with their settings, unless a person wrote others.
+const chooseSource = (fresh) => {
+  const run = sources.find((each) => each.name === ui.source.value);
+  const chosen = new Set([...ui.files.selectedOptions].map((option) => option.value));
+  const newest = run?.files[run.files.length - 1]?.name;
+  fill(
+    ui.files,
+    (run?.files || []).map((file) => {
+      const option = el("option", { value: file.name }, file.step === null ? file.name : `step ${file.step}`);
+      option.selected = fresh || !chosen.size ? file.name === newest : chosen.has(file.name);
+      return option;
+    }),
+  );
+  ui.files.disabled = !run;
+  if (!fresh || touched || !run?.prompts.length) return;
+  ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
+  ui.negative.value = run.prompts[0].negative_prompt;
+  for (const name of Object.keys(NUMBERS)) ui.numbers[name].value = String(run.prompts[0][name]);
+};
+
+const draw = async () => {
+  ui.drawButton.disabled = true;
+  try {
+    const values = Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)]);
+    await postJson("/preview/draw", {
+      run: ui.source.value === FORM_BASE ? null : ui.source.value,
+      files: [...ui.files.selectedOptions].map((option) => option.value),
+      lora: ui.lora.value,
+      strength: Number(ui.strength.value),
+      prompts: ui.prompts.value.split("\n"),
+      negative_prompt: ui.negative.value,
+      ...Object.fromEntries(values),
+    });
+  } catch (error) {
+    showError(error);
+  }
+  await refresh();
+};
+
+/** @param {PreviewRequest} request */
+const progress = (request) => {
+  if (request.state === "waiting") return "Starting…";
+  const count = request.rows.length * request.prompts.length;
+  const parts = [PHASES[request.phase] || "Drawing"];
+  if (count > 1) parts.push(`picture ${Math.min(request.pictures.length + 1, count)} of ${count}`);
+  if (request.phase === "sample" && request.total) parts.push(`step ${request.done} of ${request.total}`);
+  if (request.phase === "sample" && request.done <= 1) parts.push("the first step compiles, where compile is on");
+  if (request.eta_s) parts.push(`${Math.ceil(request.eta_s)} s left`);
+  return parts.join(" · ");
+};
+
+/** @param {PreviewRequest} request */
+const outcome = (request) => {
+  const parts = [{ done: "Done", cancelled: "Cancelled", failed: "Failed" }[request.state] || ""];
+  if (request.state === "cancelled" && request.why) parts.push(request.why);
+  const took = request.account;
+  if (took) {
+    const compiles = took.compiled === "compiled" || took.compiled === "partly";
+    const start = compiles ? `${took.cold ? "cold" : "warm"} start, ${took.compile_s} s of it compiling` : "start";
+    parts.push(`first picture after ${took.first_s} s (${start})`, `newest in ${took.last_s} s`);
+    if (took.compiled === "off") parts.push("compile is off");
+    else parts.push(`${took.graphs} graphs, ${took.recompiles} recompiles${took.why ? ` (${took.why})` : ""}`);
+    if (took.peak_vram) parts.push(`VRAM ${formatBytes(took.peak_vram)} at most`);
+  }
+  return parts.join(" · ");
+};
+
+/** @param {PreviewState} state */
+const show = ({ worker, request }) => {
+  const busy = Boolean(request && BUSY.has(request.state));
+  ui.drawButton.disabled = busy;
+  ui.cancelButton.disabled = !busy;
+  ui.endButton.disabled = !worker.alive;
+  ui.status.dataset.state = request?.state || "none";
+  ui.status.dataset.recompiles = String(request?.account?.recompiles ?? "");
+  ui.status.classList.toggle("bad", request?.state === "failed");
+  if (!request) return setText(ui.status, "Nothing drawn yet. The model stays loaded while you try prompts.");
+  const where = worker.alive && worker.device ? ` · ${worker.device}` : "";
+  if (request.state === "failed") setText(ui.status, `${request.error?.text} ${request.error?.remedy}`);
+  else setText(ui.status, (busy ? progress(request) : outcome(request)) + where);
+  ui.notes.hidden = !request.notes.length;
+  fill(
+    ui.notes,
+    request.notes.map((note) => el("li", {}, note)),
+  );
+  ui.result.show(request);
+  return undefined;
+};
+
+let asking = false;
+const refresh = async () => {
+  if (!ui || asking || currentTab() !== "Preview" || document.visibilityState !== "visible") return;
+  asking = true;
+  try {
+    show(await getJson("/preview/state"));
+  } catch {
+    // the list of runs says when the server is gone
+  }
+  asking = false;
+};
+
+whenPresent("#preview-root", (node) => {
+  build(node);
+  loadSources();
+  refresh();
+});
+// A run that trains adds files now and then; to look for them reads every run.
+let looked = 0;
+on("runs", () => {
+  if (Date.now() - looked < 10_000) return;
+  looked = Date.now();
+  loadSources();
+});
+onTabOpened("Preview", () => {
+  loadSources();
+  refresh();
+});
+setInterval(refresh, 700);

@@ -1,0 +1,203 @@
+"""Draws pictures with a base model and LoRA files: ``python -m backend.preview --base … | --run RUN``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from backend.base.errors import Refused, WriteFailed
+from backend.base.files import unused_path
+from backend.base.paths import resolve
+from backend.config.arguments import split
+from backend.config.schema import Config, SamplePrompt
+from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.runs.errors import RunError
+from backend.runs.folder import Run, find
+from backend.runs.preview.request import (
+    LoraUse,
+    PreviewRequest,
+    Row,
+    changed_prompts,
+    find_checkpoint,
+    path_of,
+    row_of_checkpoint,
+    rows_of_strengths,
+    settings_of_base,
+    settings_of_run,
+)
+
+DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+_OF_PROMPTS = {
+    "negative": "negative_prompt",
+    "width": "width",
+    "height": "height",
+    "steps": "steps",
+    "guidance": "guidance_scale",
+    "cfg": "true_cfg_scale",
+}
+_OWN = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
+_OWN += ("help", *_OF_PROMPTS)
+
+
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
+    """Draw; returns 0, 1 when it failed, 2 when it can't begin, 130 after Ctrl+C."""
+    console = console or Console(highlight=False)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # it asks for a package that nothing here needs
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    use_expandable_segments(os.environ)
+    try:
+        own, changes = split(sys.argv[1:] if arguments is None else arguments, _OWN)
+        options = _parser().parse_args(own)
+        request = request_of(options, changes)
+        folder = _folder(options, request)
+        return _draw(request, folder, console)
+    except (Refused, RunError, WriteFailed) as error:
+        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        console.print("Cancelled. The pictures that were finished are there.")
+        return INTERRUPTED
+
+
+def request_of(options: argparse.Namespace, changes: dict[str, str]) -> PreviewRequest:
+    """What the command line asks for. changes: settings of [model], [memory] and [compile] by name."""
+    if (options.base is None) == (options.run is None):
+        raise Refused("give either a base model or a run", "Write --base FOLDER --family NAME, or --run RUN.")
+    extra = tuple(_use(text) for text in options.lora)
+    run = None
+    if options.run is not None:
+        run = find(resolve(Config().saving.output_dir), options.run, paths=True)
+        cfg = settings_of_run(run, changes)
+        own = tuple(cfg.sampling.prompts)
+    else:
+        cfg, own = settings_of_base(options.base, options.family or "flux", changes), ()
+    prompts = _prompts(options, own)
+    rows = _rows(options, run, extra)
+    return PreviewRequest(config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path))
+
+
+def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ...]) -> tuple[Row, ...]:
+    """The sets of LoRAs to draw with, one a row."""
+    if options.matrix == "checkpoints":
+        if run is None or options.checkpoint is not None:
+            raise Refused("a matrix of checkpoints is of a whole run", "Write --run RUN --matrix checkpoints.")
+        find_checkpoint(run, None)
+        chosen = [row_of_checkpoint(run, each) for each in run.checkpoints()]
+    elif run is not None:
+        chosen = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
+    else:
+        chosen = [Row(name=" + ".join(resolve(use.path).stem for use in extra) or "base model")]
+    rows = tuple(Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in chosen)
+    if options.matrix != "strengths":
+        return rows
+    if not rows[0].loras:
+        raise Refused("a matrix of strengths needs a LoRA", "Give one with --lora, or a run with --run.")
+    try:
+        strengths = [float(each) for each in options.strengths.replace(",", " ").split()]
+    except ValueError as error:
+        raise Refused(f"--strengths is {options.strengths!r}", "Write numbers, such as 0,0.5,1.") from error
+    return rows_of_strengths(rows[0], strengths)
+
+
+def _prompts(options: argparse.Namespace, own: tuple[SamplePrompt, ...]) -> tuple[SamplePrompt, ...]:
+    """The prompts of the command line, else those of the run; with what else the command line says of them."""
+    words = list(options.prompt)
+    if options.prompts is not None:
+        try:
+            lines = Path(options.prompts).expanduser().read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            raise Refused(f"{options.prompts} can't be read: {error}", "Give a text file, a prompt a line.") from error
+        words += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    # size and steps as in the run's own samples
+    like = own[0].model_copy(update={"negative_prompt": ""}) if own else SamplePrompt(prompt="")
+    prompts = tuple(like.model_copy(update={"prompt": each}) for each in words) or own
+    if not prompts:
+        raise Refused("there is no prompt to draw", "Give one with --prompt.")
+    given = {name: getattr(options, option) for option, name in _OF_PROMPTS.items()}
+    prompts = changed_prompts(prompts, {name: value for name, value in given.items() if value is not None})
+    if options.seed:
+        prompts = tuple(each for seed in options.seed for each in changed_prompts(prompts, {"seed": seed}))
+    return prompts
+
+
+def _use(text: str) -> LoraUse:
+    from backend.preview.loras import LoraChoice
+
+    choice = LoraChoice.read(text)
+    return LoraUse(path=path_of(str(choice.path)), strength=choice.strength)
+
+
+def _folder(options: argparse.Namespace, request: PreviewRequest) -> Path:
+    """A folder that is not there yet, so that no picture of before is lost."""
+    if options.out is not None:
+        return Path(options.out).expanduser().absolute()
+    place = Path(request.run) if request.run else resolve(Config().saving.output_dir)
+    return unused_path(place / "previews" / "preview")
+
+
+def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
+    lower_mmap_threshold()
+    with imports_without_gc():
+        from backend.preview.carry_out import Account, Studio, carry_out
+        from backend.preview.matrix import write_matrix
+        from backend.preview.terminal import showing
+
+    studio = Studio()
+    try:
+        with showing(console) as watch:
+            pipeline = carry_out(
+                request, folder, studio, watch, lambda cell: watch.picture(folder / cell.file, request, cell)
+            )
+            account = Account.of(pipeline)
+        if len(request.rows) > 1:
+            for path in write_matrix(request, folder):
+                console.print(str(path), markup=False, soft_wrap=True)
+        for line in account.lines():
+            console.print(line, markup=False, soft_wrap=True)
+    finally:
+        studio.close()
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launcher.py sample",
+        description="Draw pictures with a base model and LoRA files, or with a checkpoint of a run. Settings of "
+        "[model], [memory] and [compile] can be given by name, such as --base_quantization nf4 --blocks_to_swap 10.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--base", metavar="PATH", help="base model: a folder in diffusers layout, or a single file")
+    add("--family", metavar="NAME", help="its family (default: flux)")
+    add("--run", metavar="RUN", help="a run, by name or folder: base model, settings and prompts are its own")
+    add("--checkpoint", metavar="STEP|FILE", help="LoRA file of the run (default: the newest)")
+    add("--lora", metavar="FILE[:STRENGTH]", action="append", default=[], help="a LoRA file; repeatable")
+    add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
+    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
+    add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
+    add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
+    add("--negative", metavar="TEXT", help="negative prompt; it needs a --cfg above 1")
+    add("--width", type=int, metavar="PX")
+    add("--height", type=int, metavar="PX")
+    add("--steps", type=int, metavar="N", help="sampling steps (default: 28)")
+    add("--guidance", type=float, metavar="X", help="distilled guidance, for models such as FLUX.1-dev (default: 3.5)")
+    add("--cfg", type=float, metavar="X", help="true guidance, for models such as SDXL; 1 is off (default: 1)")
+    add("--seed", type=int, action="append", metavar="N", help="seed of the start noise (default: 42); repeatable")
+    add("--out", metavar="FOLDER", help="folder of the pictures (default: a new one, in the run or in runs/previews)")
+    return parser
+
+
+if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Gathers what a preview draws with besides weights: settings, base model, family, formats, shapes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from backend.base.errors import Refused
+from backend.base.problems import errors
+from backend.config.schema import Config, SamplePrompt
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts, Geometry
+from backend.families.table import family as load_facts
+from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
+from backend.memory import quantization_support
+from backend.memory.block_swap import swapped_paths
+from backend.memory.devices import DTYPES, mixed_precision, pick_device, weight_dtype
+from backend.models.common.base_weights import BaseWeights, clip_layers
+from backend.models.common.clip_encoders import clip_words
+from backend.models.common.load_options import LoadOptions
+from backend.models.family import Family
+from backend.models.family_classes import load_family
+from backend.objectives.base import Objective
+from backend.objectives.choose import objective_of
+from backend.plan import base_model_check
+from backend.plan.memory.swap import too_many
+from backend.plan.memory.weight_bytes import stored_as
+from backend.plan.texts import TextPlan, text_length_of, token_counter
+from backend.shapes import attention_routes
+from backend.shapes.shape_runtime import ShapeRuntime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewBase:
+    """A checked base model and how it is loaded; no weights yet."""
+
+    cfg: Config
+    facts: FamilyFacts
+    code: Family
+    files: BaseModelFiles
+    device: torch.device
+    dtype: torch.dtype
+    """Of the frozen weights."""
+    precision: str
+    """Of autocast: no, fp16 or bf16."""
+    geometry: Geometry
+    text: TextPlan
+    names: LayerNames
+    """Of the layers of denoiser and CLIP encoders in LoRA files."""
+    objective: Objective
+    merged: BaseWeights | None
+    """LoRAs that are merged into the base while it loads."""
+    swapped: tuple[str, ...]
+    """Module paths of the blocks whose weights stay in RAM."""
+
+    @classmethod
+    def of(cls, cfg: Config) -> PreviewBase:
+        """The base model of `cfg`, of which [model], [memory] and [compile] count. Refused with all its problems."""
+        if cfg.model.base_model is None:
+            raise Refused("no base model is given", "Give its folder or file with --base.", "model.base_model")
+        found = errors(base_model_check.problems(cfg))
+        if found:
+            raise Refused.of(found)
+        facts, files, device = load_facts(cfg.model.family), BaseModelFiles.of(cfg.model), pick_device()
+        _refuse_unknown(facts)
+        lacking = quantization_support.problems(cfg.memory, device)
+        if lacking:
+            raise Refused.of(lacking)
+        code = load_family(facts.name)
+        empty = code.empty_denoiser(files)
+        plain = names_of(linear_layers(empty), facts)
+        merged = BaseWeights.of(cfg.network, files, facts, plain)
+        if merged is not None:
+            merged.check()
+        return cls(
+            cfg=cfg,
+            facts=facts,
+            code=code,
+            files=files,
+            device=device,
+            dtype=weight_dtype(cfg.model.weight_dtype, device),
+            precision=mixed_precision(cfg.training.mixed_precision, device),
+            geometry=facts.geometry(files),
+            text=_text_plan(cfg, facts, files),
+            names=plain.joined(clip_layers(files, facts)),
+            objective=objective_of(cfg, facts, code, files),
+            merged=merged,
+            swapped=_swapped(cfg.memory.blocks_to_swap, code, empty),
+        )
+
+    @property
+    def mode(self) -> str:
+        """The shape mode: as set, or with auto one graph for all sizes where the family can have that."""
+        if self.cfg.compile.shape_mode != "auto":
+            return self.cfg.compile.shape_mode
+        return "dynamic" if "dynamic" not in self.facts.lacks_modes else "off"
+
+    @property
+    def computes_in(self) -> torch.dtype:
+        """The number format of attention: autocast's, else that of the weights."""
+        return DTYPES.get(self.precision, self.dtype)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The arithmetic of the run, as training has it."""
+        if self.precision == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, DTYPES[self.precision])
+
+    def shapes(self) -> ShapeRuntime:
+        """The shapes of the preview. Refused where the attention that is set has no kernel here."""
+        compiling = self.cfg.compile
+        try:
+            route = attention_routes.choose_route(compiling.attention, self.device, self.computes_in)
+            shapes = ShapeRuntime(
+                self.mode, compiling.static_token_count, self.text.buckets, self.text.tokens, route, longest=None
+            )
+        except ValueError as error:
+            raise Refused.from_error(error, "compile.attention") from error
+        if compiling.compile:
+            shapes.expect_graphs(compiling.compile_dynamic, self.device, self.computes_in)
+        return shapes
+
+    def is_text(self, path: str) -> bool:
+        """Whether a LoRA's layer is one of a text encoder."""
+        return path.partition(".")[0] in clip_words(self.facts).values()
+
+    def is_swapped(self, path: str) -> bool:
+        """Whether the weights of a module of the denoiser stay in RAM."""
+        return any(path == block or path.startswith(f"{block}.") for block in self.swapped)
+
+    @property
+    def _loading(self) -> LoadOptions:
+        return LoadOptions(self.dtype, self.device, self.cfg.model.variant)
+
+    def load_denoiser(self) -> nn.Module:
+        """The denoiser, quantised as the memory settings say."""
+        memory = self.cfg.memory
+        loading = replace(
+            self._loading,
+            quantize=stored_as(memory.base_quantization, memory.base_compute),
+            compute=memory.base_compute,
+            host=self.is_swapped if self.swapped else None,
+            merge=self.merged and self.merged.merged,
+        )
+        return self.code.load_denoiser(self.files, loading)
+
+    def load_text(self) -> Any:
+        """The text encoders, on the device."""
+        kind = stored_as(self.cfg.memory.text_encoder_quantization)
+        loading = replace(self._loading, quantize=kind, merge=self.merged and self.merged.merged)
+        return self.code.load_text(self.files, loading)
+
+    def load_vae(self) -> Any:
+        """The VAE, on the CPU."""
+        return self.code.load_vae(self.files, replace(self._loading, device=torch.device("cpu")))
+
+
+def refuse_controls(prompt: SamplePrompt) -> None:
+    """Refused for a prompt with control pictures, which the preview would leave out."""
+    if prompt.controls:
+        text = "the preview takes no control image yet, and a prompt of the run has one"
+        raise Refused(text, "Draw it as a sample of the run, or give another prompt.")
+
+
+def _refuse_unknown(facts: FamilyFacts) -> None:
+    """Refused for families whose pictures need more than a prompt."""
+    if facts.video is not None:
+        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
+    if facts.controls is not None and facts.controls.needed:
+        text = f"{facts.title} draws from a control image, which the preview does not take yet"
+        raise Refused(text, "Draw it as a sample of the run.", "model.family")
+
+
+def _text_plan(cfg: Config, facts: FamilyFacts, files: BaseModelFiles) -> TextPlan:
+    """Text lengths as the plan of a run has them."""
+    text = TextPlan(text_length_of(cfg, facts), fixed=facts.fixed_text_length, before=facts.text_before)
+    trimmed = None if facts.fixed_text_length else cfg.compile.caption_buckets
+    counter = token_counter(files, facts) if trimmed else None
+    return text if counter is None else replace(text, buckets=tuple(trimmed or ()), count=counter)
+
+
+def _swapped(count: int, code: Family, empty: nn.Module) -> tuple[str, ...]:
+    """Module paths of the blocks to swap; Refused when there are not so many."""
+    if not count:
+        return ()
+    lists = code.running_order(empty)
+    problem = too_many(count, sum(map(len, lists.values())))
+    if problem is not None:
+        raise Refused.of([problem])
+    return swapped_paths(empty, lists, count)

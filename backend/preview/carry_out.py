@@ -1,0 +1,173 @@
+"""Carries out a request: draws its pictures into a folder, each file whole, and says what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.compile.telemetry import CompileStats
+from backend.config.schema import Config
+from backend.preview.loras import LoraChoice
+from backend.preview.pipeline import Choices, Pipeline
+from backend.preview.watch import Watch
+from backend.runs.folder import Run
+from backend.runs.preview.request import Cell, PreviewRequest, Row
+from backend.training.sampling import write_picture
+
+
+@dataclass(kw_only=True, slots=True)
+class Studio:
+    """Keeps the pipeline of the last request, for requests that it can draw too."""
+
+    pipeline: Pipeline | None = None
+    _made_of: dict[str, Any] = field(default_factory=dict)
+
+    def ready(self, request: PreviewRequest, watch: Watch) -> Pipeline:
+        """A pipeline for the request: the one that is open, or a new one in its place."""
+        sets = [choices_of(row) for row in request.rows]
+        made_of = _settings_that_count(request.config)
+        if self.pipeline is not None and made_of == self._made_of:
+            if self.pipeline.fits(sets):
+                return self.pipeline
+            watch.note("These LoRAs are larger, or change more layers, than the ones before: the blocks compile again.")
+        self.close()
+        self.pipeline = Pipeline.open(request.config, sets, request.prompts, watch, _newest_of_run(request))
+        self._made_of = made_of
+        return self.pipeline
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self.pipeline is not None:
+            self.pipeline.close()
+        self.pipeline, self._made_of = None, {}
+
+
+@dataclass(kw_only=True, slots=True)
+class Account:
+    """What a preview took."""
+
+    load: float
+    text: float
+    first: float
+    last: float
+    stats: CompileStats
+    compiled: str
+    """off, compiled, partly or fallback."""
+    why: str | None
+    """Why less is compiled than was asked for."""
+    peak_vram: int
+    """Bytes; 0 without a GPU."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Account:
+        """That of a pipeline, so far."""
+        seconds, report = pipeline.seconds, pipeline.compiled.report
+        peak = torch.cuda.max_memory_allocated(pipeline.base.device) if pipeline.base.device.type == "cuda" else 0
+        return cls(
+            load=seconds.load,
+            text=seconds.text,
+            first=seconds.first,
+            last=seconds.last,
+            stats=pipeline.stats(),
+            compiled=report.state,
+            why=report.why,
+            peak_vram=peak,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return {
+            "load_s": round(self.load, 2),
+            "text_s": round(self.text, 2),
+            "first_s": round(self.first, 2),
+            "last_s": round(self.last, 2),
+            "compile_s": round(self.stats.seconds, 2),
+            "cold": self.is_cold,
+            "graphs": self.stats.graphs,
+            "recompiles": self.stats.recompiles,
+            "compiled": self.compiled,
+            "why": self.why,
+            "peak_vram": self.peak_vram,
+        }
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether something was compiled that was not in the compile cache."""
+        return self.stats.cache_misses > 0
+
+    def lines(self) -> list[str]:
+        """What a terminal shows at the end."""
+        start = f"start {self.first:.1f} s to the first picture (text {self.text:.1f}, model {self.load:.1f}"
+        if self.compiled in ("compiled", "partly"):
+            kind = "cold" if self.is_cold else "warm"
+            start += f", compile {self.stats.seconds:.1f}: {kind}"
+        lines = [f"{start}); newest picture {self.last:.1f} s"]
+        if self.compiled == "off":
+            lines.append("compile: off")
+        else:
+            why = f" ({self.why})" if self.why else ""
+            graphs = f"{self.stats.graphs} graphs, {self.stats.recompiles} recompiles"
+            lines.append(f"compile: {self.compiled}{why}, {graphs}")
+        if self.peak_vram:
+            lines.append(f"VRAM: {self.peak_vram / 1e9:.2f} GB at most")
+        return lines
+
+
+def carry_out(
+    request: PreviewRequest,
+    folder: Path,
+    studio: Studio,
+    watch: Watch,
+    drawn: Callable[[Cell], None] = lambda cell: None,
+) -> Pipeline:
+    """Draw the pictures of `request` into `folder`, under their cells' names. drawn: called after each.
+
+    Refused for what can't be drawn, `Interrupted` when it is cancelled: what is there by then is whole.
+    """
+    pipeline = studio.ready(request, watch)
+    folder.mkdir(parents=True, exist_ok=True)
+    for cell in request.cells():
+        row, prompt = request.rows[cell.row], request.prompts[cell.column]
+        try:
+            picture = pipeline.draw(prompt, choices_of(row), watch)
+        except ValueError as error:
+            if isinstance(error, Refused):
+                raise
+            raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
+        write_picture(folder / cell.file, picture, prompt, _facts(request, row))
+        drawn(cell)
+    return pipeline
+
+
+_NAN_REMEDY = "Lower the strength, or set weight_dtype to bf16 or fp32."
+
+
+def choices_of(row: Row) -> Choices:
+    """The LoRAs of a row."""
+    return tuple(LoraChoice(path=resolve(use.path), strength=use.strength) for use in row.loras)
+
+
+def _facts(request: PreviewRequest, row: Row) -> dict[str, Any]:
+    """What a picture says of its making besides the prompt: names of files, no places."""
+    base = request.config.model.base_model
+    loras = [{"file": resolve(use.path).name, "strength": use.strength} for use in row.loras]
+    named = {"family": request.config.model.family, "base": resolve(base).name if base else None, "loras": loras}
+    return {**named, **row.facts}
+
+
+def _settings_that_count(cfg: Config) -> dict[str, Any]:
+    """What a pipeline is made of: other settings may differ."""
+    sections = {name: getattr(cfg, name).model_dump() for name in ("model", "memory", "compile")}
+    return {**sections, "merged": cfg.network.merged, "precision": cfg.training.mixed_precision}
+
+
+def _newest_of_run(request: PreviewRequest) -> list[Choices]:
+    """The newest LoRA file of the request's run, so that there is room for it and for those before it."""
+    files = [] if request.run is None else Run(request.run).checkpoints()
+    return [(LoraChoice(path=each.path),) for each in files[-1:]]

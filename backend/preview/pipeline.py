@@ -1,0 +1,292 @@
+"""Draws pictures with a base model and LoRA files, through the code of the families that training uses."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from backend.compile.telemetry import CompileStats
+from backend.config.schema import Config, SamplePrompt
+from backend.memory.block_swap import BlockSwap
+from backend.memory.sample_decoder import SampleDecoder
+from backend.models.common.conditioning import ConditioningEncoder
+from backend.plan.graphs import Shape
+from backend.plan.mode_plan import fitting_size
+from backend.preview.base import PreviewBase, refuse_controls
+from backend.preview.compiling import Compiled, compile_denoiser
+from backend.preview.loras import LoraChoice, LoraShelf, Room
+from backend.preview.prompts import PromptEncoder, choice_key, used_of
+from backend.preview.slot import LoraSlot
+from backend.preview.watch import Watch
+from backend.shapes.shape_runtime import ShapeRuntime
+from backend.training.expected_memory import limit
+from backend.training.sampling import PromptText, draw_latent, to_picture, uses_negative
+
+log = logging.getLogger(__name__)
+
+Choices = tuple[LoraChoice, ...]
+
+
+@dataclass(kw_only=True, slots=True)
+class Seconds:
+    """Where the time of a preview went."""
+
+    load: float = 0.0
+    text: float = 0.0
+    first: float = 0.0
+    """From the start to the first finished picture."""
+    last: float = 0.0
+    """Of the newest picture."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Pipeline:
+    """A base model that is ready to draw, with room for LoRAs."""
+
+    base: PreviewBase
+    shelf: LoraShelf
+    denoiser: nn.Module
+    slot: LoraSlot
+    text_room: Room
+    prompts: PromptEncoder
+    shapes: ShapeRuntime
+    compiled: Compiled
+    decoder: SampleDecoder
+    stack: ExitStack
+    started: float
+    """As `time.monotonic`."""
+    seconds: Seconds = field(default_factory=Seconds)
+    _held: tuple[Any, ...] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        cfg: Config,
+        sets: Sequence[Choices],
+        prompts: Sequence[SamplePrompt],
+        watch: Watch,
+        others: Sequence[Choices] = (),
+    ) -> Pipeline:
+        """Load everything. sets: LoRAs that are asked for, each set at its time. prompts: encoded first, with these.
+        others: LoRAs that need room, too, for later.
+
+        The text encoders come before the denoiser and leave the GPU to it. Refused, with problem and remedy, where a
+        file or a setting does not fit.
+        """
+        started = time.monotonic()
+        base = PreviewBase.of(cfg)
+        without_effect = limit(cfg.memory.vram_limit_gb, base.device)
+        if without_effect:
+            watch.note(without_effect)
+        shelf = LoraShelf(names=base.names, is_text=base.is_text)
+        rooms = {text: shelf.room_of_all([*sets, *others], text) for text in (False, True)}
+        _say(shelf, sets, watch)
+        holder: list[nn.Module] = []
+        encoder = PromptEncoder(
+            load=base.load_text,
+            facts=base.facts,
+            shelf=shelf,
+            room=rooms[True],
+            device=base.device,
+            autocast=base.autocast,
+            denoiser=lambda: holder[0] if holder else None,
+        )
+        _encode_all(base, encoder, prompts, sets, watch)
+        text_done = time.monotonic()
+        watch.phase("load")
+        with ExitStack() as stack:
+            denoiser = base.load_denoiser()
+            holder.append(denoiser)
+            slot = _slot(base, denoiser, rooms[False])
+            if base.swapped:
+                _swap(base, denoiser, stack)
+            shapes = base.shapes()
+            compiled = compile_denoiser(base, denoiser, shapes, stack)
+            kept = stack.pop_all()
+        pipeline = cls(
+            base=base,
+            shelf=shelf,
+            denoiser=denoiser,
+            slot=slot,
+            text_room=rooms[True],
+            prompts=encoder,
+            shapes=shapes,
+            compiled=compiled,
+            decoder=_decoder(base, denoiser),
+            stack=kept,
+            started=started,
+        )
+        pipeline.seconds.text = text_done - started
+        pipeline.seconds.load = time.monotonic() - text_done
+        return pipeline
+
+    def fits(self, sets: Sequence[Choices]) -> bool:
+        """Whether all of these LoRAs have room, so that nothing is loaded or compiled again for them."""
+        needed = self.shelf.room_of_all(sets, False), self.shelf.room_of_all(sets, True)
+        return self.slot.room.holds(needed[0]) and self.text_room.holds(needed[1])
+
+    def draw(self, prompt: SamplePrompt, choices: Choices, watch: Watch) -> Image.Image:
+        """The picture of `prompt` with these LoRAs, whose strengths are multiplied with the prompt's own.
+
+        Raises `Interrupted` where the watch does, and ValueError when the picture holds NaN.
+        """
+        begun = time.monotonic()
+        refuse_controls(prompt)
+        choices = scaled(choices, prompt.lora_scale)
+        watch.phase("text")
+        text = self._on_device(_encode(self.base, self.prompts, prompt, choices))
+        self.hold(choices)
+        self._expect(prompt)
+        watch.phase("sample", prompt.steps)
+        latent = draw_latent(
+            prompt,
+            text,
+            self._predict,
+            self.base.objective.sampler,
+            self.base.geometry,
+            self.base.device,
+            watch.advance,
+            self.base.code.guided,
+        )
+        watch.phase("decode")
+        with self.decoder.on_device():
+            picture = to_picture(self.decoder.decode(latent))
+        self.seconds.last = time.monotonic() - begun
+        self.seconds.first = self.seconds.first or time.monotonic() - self.started
+        return picture
+
+    def hold(self, choices: Choices) -> None:
+        """Put these LoRAs in place of those before, without a graph more."""
+        wanted = tuple(map(choice_key, choices))
+        if wanted != self._held:
+            self._held = None
+            self.slot.hold(used_of(self.shelf, choices))
+            self._held = wanted
+
+    def stats(self) -> CompileStats:
+        """Graphs, recompiles and seconds of compiling so far."""
+        return self.compiled.stats()
+
+    def close(self) -> None:
+        """Give all memory back. The pipeline can't be used afterwards."""
+        self.stack.close()
+        self.denoiser.to("meta")
+        self.slot.lora = None
+        self.decoder._vae = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _predict(
+        self, noisy: list[Tensor], level: Tensor, text: list[dict[str, Tensor]], guidance: float
+    ) -> list[Tensor]:
+        with self.base.autocast():
+            return self.base.code.predict(self.denoiser, noisy, level, text, guidance, self.shapes)
+
+    def _on_device(self, text: PromptText) -> PromptText:
+        move = ConditioningEncoder(device=self.base.device)
+        (positive,) = move([text.positive])
+        return PromptText(positive, None if text.negative is None else move([text.negative])[0])
+
+    def _expect(self, prompt: SamplePrompt) -> None:
+        """Tell what is counted of the shapes that the picture needs."""
+        geometry = self.base.geometry
+        tokens = geometry.image_tokens(*fitting_size(prompt.width, prompt.height, geometry))
+        words = [prompt.prompt, *([prompt.negative_prompt] if uses_negative(prompt) else [])]
+        for text in words:
+            length = self.base.text.fit(text, prompt.text_length)
+            self.compiled.expect(Shape(self.shapes.image_size([tokens]), self.shapes.text_size([length]), 1))
+
+
+def scaled(choices: Choices, strength: float) -> Choices:
+    """The choices at `strength` times their own."""
+    return tuple(LoraChoice(path=choice.path, strength=choice.strength * strength) for choice in choices)
+
+
+def _encode(base: PreviewBase, encoder: PromptEncoder, prompt: SamplePrompt, choices: Choices) -> PromptText:
+    """Prompt and negative prompt with the picture's size, as a run's samples have them, on the CPU."""
+    size = fitting_size(prompt.width, prompt.height, base.geometry)
+    sizes = {} if base.code.conditions is None else base.code.conditions(size, (0.0, 0.0), size)
+
+    def one(words: str) -> dict[str, Tensor]:
+        encoded = encoder.encode(words, base.text.asked(prompt.text_length), choices)
+        kept = {name: tensor for name, tensor in encoded.items() if name != "length"}
+        if base.text.buckets is not None:
+            kept["length"] = torch.tensor(base.text.fit(words, prompt.text_length))
+        return {**kept, **sizes}
+
+    return PromptText(one(prompt.prompt), one(prompt.negative_prompt) if uses_negative(prompt) else None)
+
+
+def _encode_all(
+    base: PreviewBase,
+    encoder: PromptEncoder,
+    prompts: Sequence[SamplePrompt],
+    sets: Sequence[Choices],
+    watch: Watch,
+) -> None:
+    """Encode every prompt with every set, while there is no denoiser on the GPU yet."""
+    watch.phase("text")
+    for prompt in prompts:
+        refuse_controls(prompt)
+        for choices in sets or [()]:
+            watch.advance()
+            _encode(base, encoder, prompt, scaled(choices, prompt.lora_scale))
+
+
+def _slot(base: PreviewBase, denoiser: nn.Module, room: Room) -> LoraSlot:
+    return LoraSlot(
+        denoiser,
+        room,
+        cast=base.precision == "no",
+        device=base.device,
+        is_mine=lambda path: not base.is_text(path),
+        is_fixed=base.is_swapped,
+    )
+
+
+def _say(shelf: LoraShelf, sets: Sequence[Choices], watch: Watch) -> None:
+    """Tell what of the files is left out, and which are merged."""
+    for path in dict.fromkeys(choice.path for choices in sets for choice in choices):
+        needs = shelf.needs(path)
+        for what in needs.left_out:
+            watch.note(f"Of {path.name} is left out: {what}.")
+        if needs.merged:
+            watch.note(f"{path.name} is {needs.merged}: it is merged into the layers that it changes.")
+
+
+def _swap(base: PreviewBase, denoiser: nn.Module, stack: ExitStack) -> None:
+    memory = base.cfg.memory
+    swap = BlockSwap(
+        denoiser,
+        base.code.running_order(denoiser),
+        memory.blocks_to_swap,
+        base.device,
+        ring=memory.swap_ring,
+        pinned_limit_gb=memory.swap_pinned_limit_gb,
+    )
+    stack.callback(swap.close)
+    for line in swap.facts.lines():
+        log.info(line)
+
+
+def _decoder(base: PreviewBase, denoiser: nn.Module) -> SampleDecoder:
+    memory = base.cfg.memory
+    return SampleDecoder(
+        load_vae=base.load_vae,
+        denoiser=denoiser,
+        device=base.device,
+        exclusive=memory.offload_by_turns == "on",
+        tiled=memory.vae_tiling == "on",
+        may_leave=memory.offload_by_turns != "off",
+        may_tile=memory.vae_tiling != "off",
+    )

@@ -1,0 +1,198 @@
+"""Draws the requests that come into a folder, one after the other: ``python -m backend.preview.worker FOLDER``.
+
+The base model stays loaded between requests. The process ends when it is asked to, after a while without requests, and
+when a training run starts that may need the same GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.base.errors import Refused, WriteFailed
+from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.runs.diagnose import explain
+from backend.runs.folder import Run, list_runs
+from backend.runs.preview.folder import PreviewFolder
+from backend.runs.preview.request import Cell, PreviewRequest
+from backend.runs.process import ProcessId
+from backend.runs.start_lock import shares_device
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 0.2
+_STATUS_S = 0.25
+_RUNS_S = 2.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Ending:
+    """Knows why the worker has to end; looks at the disk now and then."""
+
+    folder: PreviewFolder
+    roots: Sequence[Path]
+    has_gpu: bool
+    clock: Callable[[], float] = time.monotonic
+    _looked: float = float("-inf")
+    _run: str | None = None
+
+    def reason(self) -> str | None:
+        """In words for a person; None while it may stay."""
+        if self.folder.is_asked_to_end():
+            return "It was asked to end."
+        if ProcessId.of(os.getpid()) != self.folder.process():
+            return "Another preview took its place."
+        if self.has_gpu and self.clock() - self._looked > _RUNS_S:
+            self._looked = self.clock()
+            self._run = next((run.name for run in self._runs() if run.is_at_work() and shares_device(run)), None)
+        return None if self._run is None else f"The run {self._run} needs the GPU."
+
+    def _runs(self) -> list[Run]:
+        return [run for root in self.roots for run in list_runs(root)]
+
+
+@dataclass(kw_only=True, slots=True)
+class StatusWatch:
+    """Writes how far a request is into its folder, and raises `Interrupted` when it is to end."""
+
+    folder: PreviewFolder
+    identity: str
+    ending: Ending
+    status: dict[str, Any] = field(default_factory=lambda: {"state": "drawing", "pictures": [], "notes": []})
+    _begun: float = 0.0
+    _written: float = float("-inf")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """As `backend.preview.watch.Watch`."""
+        self._refuse_if_ended()
+        self.status |= {"phase": name, "done": 0, "total": total, "eta_s": None}
+        self._begun = time.monotonic()
+        self.write()
+
+    def advance(self) -> None:
+        """As `backend.preview.watch.Watch`."""
+        self._refuse_if_ended()
+        done, total = self.status["done"], self.status["total"]
+        if done == 1:
+            # the first step bears what is done once, a compile above all
+            self._begun = time.monotonic()
+        if total and done > 1:
+            self.status["eta_s"] = round((time.monotonic() - self._begun) / (done - 1) * (total - done), 1)
+        self.status["done"] = done + 1
+        if time.monotonic() - self._written > _STATUS_S:
+            self.write()
+
+    def _refuse_if_ended(self) -> None:
+        """Raise `Interrupted` when nobody waits for the pictures any more."""
+        from backend.training.sampling import Interrupted
+
+        if self.folder.is_cancelled(self.identity) or self.ending.reason():
+            raise Interrupted
+
+    def note(self, text: str) -> None:
+        """As `backend.preview.watch.Watch`."""
+        self.status["notes"].append(text)
+
+    def picture(self, cell: Cell, account: dict[str, Any]) -> None:
+        """A picture is there."""
+        self.status["pictures"].append({"row": cell.row, "column": cell.column, "file": cell.file})
+        self.status["account"] = account
+        self.write()
+
+    def end(self, state: str, **more: object) -> None:
+        """The request has ended."""
+        self.status |= {"state": state, "phase": None, "eta_s": None, **more}
+        self.write()
+
+    def write(self) -> None:
+        """Write it now."""
+        self._written = time.monotonic()
+        self.folder.write_status(self.identity, self.status)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Work until there is a reason to end; 0."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    folder = PreviewFolder(options.folder)
+    lower_mmap_threshold()
+    use_expandable_segments(os.environ)
+    folder.write_worker(state="starting")
+    with imports_without_gc():
+        import torch
+
+        from backend.preview.carry_out import Studio
+
+    gpu = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if gpu else "CPU"
+    folder.write_worker(state="ready", device=device, gpu=gpu)
+    ending, studio = Ending(folder=folder, roots=options.runs, has_gpu=gpu), Studio()
+    last = time.monotonic()
+    while (why := ending.reason()) is None and time.monotonic() - last < options.idle:
+        identity = folder.next_id()
+        if identity is None:
+            time.sleep(_EVERY_S)
+            continue
+        work_on(folder, identity, studio, ending)
+        last = time.monotonic()
+    why = why or f"Nothing was asked of it for {options.idle:g} s."
+    log.info("The preview ends: %s", why)
+    studio.close()
+    if ProcessId.of(os.getpid()) == folder.process():
+        folder.write_worker(state="ended", why=why, device=device, gpu=gpu)
+    return 0
+
+
+def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -> None:
+    """Draw one request and write down how that ended, whatever happens."""
+    from backend.preview.carry_out import Account, carry_out
+    from backend.training.sampling import Interrupted
+
+    watch = StatusWatch(folder=folder, identity=identity, ending=ending)
+    try:
+        request = _read(folder, identity)
+        watch.write()
+        if folder.is_cancelled(identity):
+            raise Interrupted
+
+        def drawn(cell: Cell) -> None:
+            watch.picture(cell, Account.of(studio.pipeline).to_json())
+
+        carry_out(request, folder.pictures_dir(identity), studio, watch, drawn)
+        watch.end("done")
+    except Interrupted:
+        watch.end("cancelled", why=ending.reason())
+    except (Refused, WriteFailed) as error:
+        watch.end("failed", error={"text": error.text, "remedy": error.remedy})
+    except Exception as error:  # noqa: BLE001 - the next request may be fine
+        log.error("%s", "".join(traceback.format_exception(error)).rstrip())
+        diagnosis = explain(error, None)
+        watch.end("failed", error={"text": diagnosis.text, "remedy": diagnosis.remedy})
+        studio.close()
+
+
+def _read(folder: PreviewFolder, identity: str) -> PreviewRequest:
+    try:
+        return folder.request(identity)
+    except (KeyError, TypeError, OSError) as error:
+        raise Refused(f"the request can't be read: {error}", "Draw again.") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="preview worker", allow_abbrev=False)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--idle", type=float, default=600.0, metavar="S", help="seconds without requests to end after")
+    parser.add_argument("--runs", type=Path, action="append", default=[], metavar="DIR", help="a folder of runs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

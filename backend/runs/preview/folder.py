@@ -1,0 +1,183 @@
+"""Keeps what the preview's worker and those who ask it share: a folder with requests, their pictures, and its state.
+
+    worker.json             the worker's process and device; `pid` and the other words of an identity as in run.json
+    stop                    a wish that the worker ends
+    log.txt                 what the worker says
+    requests/ID/request.json, status.json, cancel, and the pictures
+
+Every file is written whole or not at all. A request is there as soon as request.json is, and its last state is in
+status.json, whoever looks and whenever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from backend.base.errors import WriteFailed
+from backend.base.files import open_file, write_atomic
+from backend.base.jsonable import dumps, jsonable
+from backend.base.redact import redact_value
+from backend.runs.preview.request import PreviewRequest
+from backend.runs.process import ProcessId
+
+log = logging.getLogger(__name__)
+
+ENDS = frozenset({"done", "cancelled", "failed"})
+"""States of a request that it stays in."""
+
+_ID = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
+_PICTURE = re.compile(r"\d{2,}-\d{2,}\.png")
+_KEPT = 30
+"""Requests whose pictures stay."""
+
+
+class PreviewFolder:
+    """The folder of one worker. Cheap to make; holds nothing open."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.requests_dir = self.path / "requests"
+        self.worker_path = self.path / "worker.json"
+        self.stop_path = self.path / "stop"
+        self.log_path = self.path / "log.txt"
+        self.lock_path = self.path / ".start.lock"
+
+    @classmethod
+    def of_page(cls, place: Path) -> PreviewFolder:
+        """That of the page which keeps its own files at `place`."""
+        return cls(place / "preview")
+
+    def submit(self, request: PreviewRequest) -> str:
+        """Write a request for the worker; its id. The oldest requests go. WriteFailed where it can't be written."""
+        now = time.time()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now * 1000) % 1000:03d}"
+        identity = f"{name}-{secrets.token_hex(3)}"
+        folder = self.requests_dir / identity
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            text = f"{folder} can't be made: {error.strerror or error}."
+            raise WriteFailed(text, "Free some space there.", error.errno) from error
+        write_atomic(folder / "request.json", dumps(request.to_json()))
+        self._forget_old()
+        return identity
+
+    def ids(self) -> list[str]:
+        """All requests, oldest first."""
+        try:
+            names = sorted(name for name in os.listdir(self.requests_dir) if _ID.fullmatch(name))
+        except OSError:
+            return []
+        return [name for name in names if (self.requests_dir / name / "request.json").is_file()]
+
+    def next_id(self) -> str | None:
+        """The oldest request that is not done."""
+        return next((name for name in self.ids() if self.status(name).get("state") not in ENDS), None)
+
+    def request(self, identity: str) -> PreviewRequest:
+        """What was asked. Refused, KeyError, TypeError, OSError or ValueError where its file is not whole."""
+        return _read_request(self._of(identity) / "request.json")
+
+    def status(self, identity: str) -> dict[str, Any]:
+        """How far a request is; empty before the worker has seen it."""
+        return _read(self._of(identity) / "status.json")
+
+    def write_status(self, identity: str, status: Mapping[str, Any]) -> None:
+        """Say how far a request is; a disk that is full ends no drawing."""
+        try:
+            write_atomic(self._of(identity) / "status.json", dumps(redact_value(jsonable(dict(status)))))
+        except WriteFailed as error:
+            log.warning("The state of a preview can't be written: %s", error)
+
+    def cancel(self, identity: str) -> None:
+        """Ask that a request ends; one that nobody works on has ended with it."""
+        write_atomic(self._of(identity) / "cancel", "")
+        if not self.is_alive() and self.status(identity).get("state") not in ENDS:
+            self.write_status(identity, {**self.status(identity), "state": "cancelled"})
+
+    def cancel_all_but_newest(self) -> None:
+        """For the start of a worker: what one before it left undone may be why it ended."""
+        for name in self.ids()[:-1]:
+            if self.status(name).get("state") not in ENDS:
+                self.write_status(name, {**self.status(name), "state": "cancelled"})
+
+    def is_cancelled(self, identity: str) -> bool:
+        """Whether somebody asked that."""
+        return (self._of(identity) / "cancel").exists()
+
+    def pictures_dir(self, identity: str) -> Path:
+        """Where a request's pictures go."""
+        return self._of(identity)
+
+    def picture(self, identity: str, name: str) -> Path | None:
+        """A picture by names that a browser sent; None where there is no such file."""
+        if not _ID.fullmatch(identity) or not _PICTURE.fullmatch(name):
+            return None
+        path = self._of(identity) / name
+        return path if path.is_file() and not path.is_symlink() else None
+
+    def worker(self) -> dict[str, Any]:
+        """What the worker says of itself; empty where there never was one."""
+        return _read(self.worker_path)
+
+    def process(self) -> ProcessId | None:
+        """The process of the newest worker, alive or not."""
+        return ProcessId.from_record(self.worker())
+
+    def is_alive(self) -> bool:
+        """Whether a worker is there."""
+        process = self.process()
+        return process is not None and process.is_alive()
+
+    def write_worker(self, **facts: object) -> None:
+        """Write down this process as the worker. Raises WriteFailed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.worker_path, dumps({**ProcessId.of(os.getpid()).to_record(), **facts}))
+
+    def ask_to_end(self) -> None:
+        """Ask the worker to end; it cancels what it draws."""
+        if self.path.is_dir():
+            write_atomic(self.stop_path, "")
+
+    def is_asked_to_end(self) -> bool:
+        """Whether the worker is asked to end."""
+        return self.stop_path.exists()
+
+    def clear_stop(self) -> None:
+        """Forget a wish to the worker before."""
+        self.stop_path.unlink(missing_ok=True)
+
+    def _of(self, identity: str) -> Path:
+        if not _ID.fullmatch(identity):
+            raise ValueError(f"{identity!r} is no request")
+        return self.requests_dir / identity
+
+    def _forget_old(self) -> None:
+        for name in self.ids()[:-_KEPT]:
+            if self.status(name).get("state") in ENDS:
+                shutil.rmtree(self._of(name), ignore_errors=True)
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_request(path: Path) -> PreviewRequest:
+    """The request in a file, which never changes once it is there."""
+    return PreviewRequest.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with open_file(path) as stream:
+            data = json.loads(stream.read().decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

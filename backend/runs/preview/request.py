@@ -1,0 +1,174 @@
+"""Describes what a preview is to draw, as data that page, terminal and worker share: settings, LoRA files, prompts.
+
+A request is a list of pictures in rows and columns: a row is one set of LoRAs (a checkpoint, a strength), a column one
+prompt. A single picture is a request of one row and one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from backend.base.errors import Refused
+from backend.base.problems import errors
+from backend.config.load import Loaded, load, loads
+from backend.config.schema import Config, SamplePrompt
+from backend.config.toml_io import dumps
+from backend.runs.folder import Checkpoint, Run
+
+_UNLIKE_TRAINING = {"compile.shape_mode": "auto", "compile.static_token_count": "none"}
+"""Settings of a run's shapes that a preview, which draws any size, does not share unless they are given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraUse:
+    """A LoRA file and how strongly it acts."""
+
+    path: str
+    strength: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One set of LoRAs. facts: what pictures say of it besides, such as a run's name and step; no paths."""
+
+    name: str
+    loras: tuple[LoraUse, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    """Of the checkpoint, where it is one of a run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One picture to draw, by its row and column."""
+
+    row: int
+    column: int
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewRequest:
+    """What is to be drawn, all of it. run: folder of the run whose checkpoints the rows are, where there is one."""
+
+    config: Config
+    rows: tuple[Row, ...]
+    prompts: tuple[SamplePrompt, ...]
+    run: str | None = None
+
+    def cells(self) -> list[Cell]:
+        """The pictures in the order in which they are drawn: a row's prompts one after the other."""
+        return [
+            Cell(row=row, column=column, file=f"{row + 1:02d}-{column + 1:02d}.png")
+            for row in range(len(self.rows))
+            for column in range(len(self.prompts))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return {
+            "config": dumps(self.config, whole=True),
+            "rows": [
+                {
+                    "name": row.name,
+                    "loras": [{"path": use.path, "strength": use.strength} for use in row.loras],
+                    "facts": dict(row.facts),
+                    "step": row.step,
+                }
+                for row in self.rows
+            ],
+            "prompts": [prompt.model_dump() for prompt in self.prompts],
+            "run": self.run,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PreviewRequest:
+        """What `to_json` gave. Refused, or ValueError, KeyError or TypeError, for anything else."""
+        rows = tuple(
+            Row(
+                name=row["name"],
+                loras=tuple(LoraUse(**use) for use in row["loras"]),
+                facts=row["facts"],
+                step=row["step"],
+            )
+            for row in data["rows"]
+        )
+        prompts = tuple(SamplePrompt(**prompt) for prompt in data["prompts"])
+        return cls(config=_usable(loads(data["config"])), rows=rows, prompts=prompts, run=data["run"])
+
+
+def settings_of_base(base: str, family: str, changes: Mapping[str, str]) -> Config:
+    """Settings of a preview of a base model. changes: further settings by name. Refused with all problems."""
+    return _usable(loads("", {"model.base_model": base, "model.family": family, **changes}))
+
+
+def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
+    """Settings of a preview of a run: those it trains with, but one graph for all sizes where that can be."""
+    if not run.config_path.is_file():
+        raise Refused(f"{run.path} holds no config.toml", "Give the name or the folder of a run.")
+    return _usable(load(run.config_path, {**_UNLIKE_TRAINING, **changes}))
+
+
+def settings_of_form(cfg: Config) -> Config:
+    """Settings of a preview of the base model that other settings name."""
+    return _usable(loads(dumps(cfg, whole=True), _UNLIKE_TRAINING))
+
+
+def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
+    """The row of one LoRA file of a run."""
+    name = checkpoint.path.stem if checkpoint.step is None else f"step {checkpoint.step}"
+    facts = {"run": run.name, "step": checkpoint.step}
+    use = LoraUse(path=str(checkpoint.path), strength=strength)
+    return Row(name=name, loras=(use,), facts=facts, step=checkpoint.step)
+
+
+def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
+    """A run's LoRA file by step or file name; the newest for None. Refused, with those that are there, for another."""
+    files = run.checkpoints()
+    if not files:
+        raise Refused(f"the run {run.name} has no LoRA file yet", "Wait until it saves one, or ask it to save now.")
+    if wanted is None:
+        return files[-1]
+    for each in reversed(files):
+        if wanted in (str(each.step), each.path.name, each.path.stem):
+            return each
+    steps = ", ".join(str(each.step) if each.step is not None else each.path.name for each in files)
+    raise Refused(f"the run {run.name} has no checkpoint {wanted}", f"There are: {steps}.")
+
+
+def rows_of_strengths(row: Row, strengths: Iterable[float]) -> tuple[Row, ...]:
+    """The row once for each strength, by which that of each LoRA is multiplied."""
+    return tuple(
+        replace(
+            row,
+            name=f"strength {strength:g}",
+            loras=tuple(replace(use, strength=use.strength * strength) for use in row.loras),
+        )
+        for strength in strengths
+    )
+
+
+def changed_prompts(prompts: Sequence[SamplePrompt], changes: Mapping[str, Any]) -> tuple[SamplePrompt, ...]:
+    """The prompts with some values replaced. Refused for a value that is out of bounds, with its name."""
+    try:
+        return tuple(SamplePrompt(**{**prompt.model_dump(), **changes}) for prompt in prompts)
+    except ValueError as error:
+        details = getattr(error, "errors", list)()
+        name = ".".join(map(str, details[0]["loc"])) if details else "a value"
+        text = f"{name} can't be used: {details[0]['msg'] if details else error}"
+        raise Refused(text, "Give another value.") from error
+
+
+def _usable(loaded: Loaded) -> Config:
+    """The settings that were read. Refused with all errors where there are some."""
+    if loaded.config is None or errors(loaded.problems):
+        raise Refused.of(errors(loaded.problems))
+    return loaded.config
+
+
+def path_of(text: str) -> str:
+    """A path as a request holds it: whole, so that it means the same to another process."""
+    return str(Path(text).expanduser().absolute())

@@ -1,0 +1,142 @@
+"""The Preview tab: a matrix of a run's checkpoints, drawn by its worker, equal to what the command draws."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, expect
+from rich.console import Console
+
+from backend.config.load import load
+from backend.runs.folder import Run
+from backend.runs.preview import process
+from backend.runs.preview.folder import PreviewFolder
+from backend.runs.supervise import start as start_run
+from backend.runs.supervise import stop
+from tests.browser.conftest import Server, Watched, tab, type_in, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPTS = ["a big zorbl in a green meadow", "a blue house in the desert"]
+DRAWING_MS = 240_000
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose worker ends with these tests."""
+    server = Server(tmp_path_factory.mktemp("preview")).start()
+    yield server
+    server.end()
+    process.end(PreviewFolder.of_page(server.folder / "page"))
+
+
+@pytest.fixture
+def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
+    """An open page of that server."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    watched = Watched(context.new_page(), own_server)
+    watched.open()
+    yield watched
+    assert watched.foreign() == [] and watched.said == []
+    context.close()
+
+
+def train(server: Server) -> Run:
+    """The demo in 60 steps, saved every 20. Its blocks are traced, not compiled: what is counted is the same."""
+    changes = {
+        "dataset.folders": '[{path = "assets/demo/concept"}]',
+        "dataset.resolution": "128",
+        "validation.validation_folders": '[{path = "assets/demo/held-out-concept", name = "concept"}]',
+        "dataset.cache_dir": str(server.folder / "cache"),
+        "training.max_train_steps": "60",
+        "saving.save_every_n_steps": "20",
+        "saving.output_dir": str(server.runs),
+        "compile.compile_backend": "eager",
+        "sampling.prompts": "[]",
+        "validation.validation_sigmas": "[0.2]",
+        "validation.validation_repeats": "1",
+        "validation.validate_at_start": "false",
+        "network.targets_include": '["attn.to_q"]',
+    }
+    loaded = load(ROOT / "presets" / "demo.toml", changes)
+    assert loaded.config is not None, [problem.sentence() for problem in loaded.problems]
+    run = start_run(loaded.config)
+    try:
+        wait_for(lambda: run.status().state in ("done", "failed"), 240)
+    finally:
+        stop(run, grace_s=0)
+    assert run.status().state == "done", run.log_path.read_text()
+    return run
+
+
+@pytest.mark.slow
+def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, own_server: Server) -> None:
+    from backend.preview.__main__ import main
+
+    run, page = train(own_server), held.page
+    assert [each.step for each in run.checkpoints()] == [20, 40, 60]
+    type_in(page, "saving.output_dir", str(own_server.runs))
+    tab(page, "Preview")
+    expect(page.locator("#preview-source")).to_have_value(run.name)
+    page.locator("#preview-files").select_option([each.path.name for each in run.checkpoints()])
+    page.fill("#preview-prompts", "\n".join(PROMPTS))
+    for name, value in {"width": 96, "height": 80, "steps": 3, "guidance_scale": 1, "seed": 7}.items():
+        page.fill(f"#preview-{name}", str(value))
+    page.click("#preview-draw")
+    expect(page.locator("#preview-status")).to_have_attribute("data-state", "done", timeout=DRAWING_MS)
+    expect(page.locator("#preview-status")).to_contain_text("0 recompiles")
+    expect(page.locator("#preview-status")).to_contain_text("first picture after")
+    expect(page.locator("#preview-matrix tbody tr")).to_have_count(3)
+    expect(page.locator("#preview-matrix tbody img")).to_have_count(6)
+    expect(page.locator("#preview-row")).to_contain_text("step 20")
+
+    # the last checkpoint was measured; the slider goes over all of them
+    page.locator("#preview-slider").fill("2")
+    expect(page.locator("#preview-row")).to_have_text(re.compile(r"step 60 · loss \d\.\d{4}"))
+    page.locator("#preview-slider").fill("1")
+    expect(page.locator("#preview-row")).to_contain_text("step 40")
+    page.wait_for_function("[...document.querySelectorAll('#preview-pictures img')].every((i) => i.naturalWidth > 0)")
+    folder = PreviewFolder.of_page(own_server.folder / "page")
+    shown = [page.locator("#preview-pictures img").nth(at).get_attribute("src") or "" for at in range(2)]
+    served = [page.request.get(address).body() for address in shown]
+
+    out = own_server.folder / "out"
+    arguments = ["--run", str(run.path), "--matrix", "checkpoints", "--out", str(out), "--seed", "7"]
+    arguments += ["--width", "96", "--height", "80", "--steps", "3", "--guidance", "1"]
+    for words in PROMPTS:
+        arguments += ["--prompt", words]
+    assert main(arguments, Console(file=io.StringIO())) == 0
+    for number, body in enumerate(served, 1):
+        with Image.open(io.BytesIO(body)) as ours, Image.open(out / f"02-0{number}.png") as theirs:
+            assert ours.size == (96, 80) and ours.tobytes() == theirs.tobytes() and ours.info == theirs.info
+    see_the_page(held, out / "index.html")
+
+    assert folder.is_alive()
+    page.click("#preview-end")
+    wait_for(lambda: not folder.is_alive(), 60)
+    expect(page.locator("#preview-end")).to_be_disabled()
+
+
+def see_the_page(held: Watched, path: Path) -> None:
+    """The page that the command writes works from the disk: its slider, its wipe, its loss column."""
+    page = held.page.context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: held.said.append(str(error)))
+    page.goto(path.as_uri())
+    expect(page.locator("#table tr")).to_have_count(4)
+    expect(page.locator("tr[data-row='2'] td").first).to_have_text(re.compile(r"\d\.\d{5}"))
+    page.locator("#row").fill("1")
+    expect(page.locator("#name")).to_contain_text("step 40")
+    expect(page.locator("#pictures img").first).to_have_attribute("src", "02-01.png")
+    page.locator("#edge").fill("20")
+    expect(page.locator("#right")).to_have_attribute("style", re.compile("20%"))
+    expect(page.locator("#left")).to_have_attribute("src", "01-01.png")
+    expect(page.locator("#right")).to_have_attribute("src", "03-01.png")
+    page.wait_for_function("[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+    assert all(url.startswith("file:") for url in asked)
+    page.close()

@@ -1,0 +1,98 @@
+"""What the Preview tab asks, and what it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.base.paths import PROJECT_ROOT
+from backend.runs.preview import process
+from backend.runs.preview.folder import PreviewFolder
+from gui.draft import Draft
+from tests.gui.conftest import Page, make_run
+
+BASE = {"width": 64, "height": 64, "steps": 2}
+
+
+@pytest.fixture
+def folder(page: Page, application: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreviewFolder:
+    """The page's worker folder, emptied; no worker is started here."""
+    draft: Draft = application.state.draft  # type: ignore[attr-defined]
+    made = PreviewFolder.of_page(draft.folder)
+    for identity in made.ids():
+        made.write_status(identity, {"state": "done"})
+    monkeypatch.setattr(process, "start", lambda *_: made.write_worker(state="ready", device="CPU", gpu=False))
+    return made
+
+
+def draw(page: Page, **asked: object) -> tuple[int, dict]:
+    answer = page.client.post("/preview/draw", json={"prompts": ["a dot"], **BASE, **asked})
+    return answer.status_code, answer.json()
+
+
+def test_checkpoints_of_a_run_become_the_rows_of_a_request(page: Page, folder: PreviewFolder) -> None:
+    run = make_run(page.runs)
+    (run.checkpoints_dir / "early.safetensors").write_bytes(b"")
+    listed = {each["name"]: each for each in page.client.get("/preview/sources").json()["runs"]}
+    assert {file["name"] for file in listed[run.name]["files"]} == {"fox.safetensors", "early.safetensors"}
+    files = ["fox.safetensors", "early.safetensors"]
+    code, reply = draw(page, run=run.name, files=files, prompts=["a dot", "", "a ring"], strength=0.5, seed=7)
+    assert code == 200, reply
+    request = folder.request(reply["request"])
+    assert [row.name for row in request.rows] == ["step 30", "early"] and request.rows[0].facts["run"] == run.name
+    assert {use.strength for row in request.rows for use in row.loras} == {0.5}
+    assert [(each.prompt, each.seed, each.width) for each in request.prompts] == [("a dot", 7, 64), ("a ring", 7, 64)]
+    shown = page.client.get("/preview/state").json()
+    assert shown["worker"]["alive"] and shown["request"]["state"] == "waiting"
+    assert [row["loss"] for row in shown["request"]["rows"]] == [pytest.approx(0.2), None]
+
+
+def test_pictures_are_served_by_their_names_alone(page: Page, folder: PreviewFolder) -> None:
+    run = make_run(page.runs)
+    identity = draw(page, run=run.name)[1]["request"]
+    (folder.pictures_dir(identity) / "01-01.png").write_bytes(b"\x89PNG")
+    found = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
+    assert found.status_code == 200 and found.headers["content-type"] == "image/png"
+    for request, file in ((identity, "request.json"), (identity, "../../worker.json"), ("..", "01-01.png")):
+        assert page.client.get("/preview/picture", params={"request": request, "file": file}).status_code == 404
+
+
+def test_what_can_not_be_drawn_is_said(page: Page, folder: PreviewFolder) -> None:
+    run = make_run(page.runs)
+    cases = [
+        ({"run": "nobody"}, 404, "no run"),
+        ({"run": run.name, "files": ["x.safetensors"]}, 422, "no checkpoint x.safetensors"),
+        ({"run": run.name, "prompts": [" "]}, 422, "no prompt"),
+        ({"run": run.name, "width": 1}, 422, "width"),
+        ({"run": None}, 422, "no base model"),
+        ({"run": run.name, "files": ["fox.safetensors"], "prompts": ["x"] * 401}, 422, "401 pictures"),
+    ]
+    for asked, code, words in cases:
+        status, reply = draw(page, **asked)
+        assert status == code and words in reply["detail"].lower(), (asked, reply)
+
+
+def test_a_request_ends_by_cancel_and_with_its_worker(page: Page, folder: PreviewFolder) -> None:
+    run = make_run(page.runs)
+    first = draw(page, run=run.name)[1]["request"]
+    assert page.client.post("/preview/cancel").status_code == 200 and folder.is_cancelled(first)
+    second = draw(page, run=run.name)[1]["request"]
+    folder.worker_path.unlink()
+    folder.log_path.write_text("a line\nKilled\n")
+    shown = page.client.get("/preview/state", params={"request": second}).json()
+    assert shown["request"]["state"] == "failed" and "Killed" in shown["request"]["error"]["text"]
+    assert not shown["worker"]["alive"] and page.client.post("/preview/end").json() == {"ended": True}
+
+
+def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolder, application: object) -> None:
+    from gui import form
+
+    base = str(PROJECT_ROOT / "assets" / "demo" / "base")
+    application.state.draft.keep(form.defaults() | {"model.base_model": base})  # type: ignore[attr-defined]
+    assert page.client.get("/preview/sources").json()["base"] == base
+    code, reply = draw(page, lora="/somewhere/x.safetensors", strength=0.3)
+    assert code == 200, reply
+    request = folder.request(reply["request"])
+    assert request.config.model.base_model == base and request.rows[0].loras[0].strength == 0.3
+    assert Path(request.rows[0].loras[0].path).name == "x.safetensors" and request.run is None

@@ -1,0 +1,129 @@
+"""The command `sample`: what it refuses, and what it leaves on the disk."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from backend.base.errors import Refused
+from backend.lora.comfyui_keys import LayerNames
+from backend.preview.__main__ import DONE, INTERRUPTED, WRONG_INPUT, main
+from backend.preview.loras import LoraChoice, LoraShelf
+from backend.preview.pipeline import Pipeline
+from backend.runs.folder import Run
+from backend.runs.preview.request import PreviewRequest, Row, find_checkpoint, rows_of_strengths
+from tests.tiny.previews import PROMPT, settings, write_lora
+
+FAST = ["--text_length", "16", "--width", "64", "--height", "64", "--steps", "2", "--compile", "false"]
+
+
+def sample(*arguments: str) -> tuple[int, str]:
+    """The exit code, and what is said without line ends."""
+    console = Console(file=io.StringIO(), width=500)
+    code = main([*arguments, *FAST], console)
+    return code, " ".join(console.file.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "strength"),
+    [("a.safetensors", "a.safetensors", 1.0), ("a.safetensors:0.5", "a.safetensors", 0.5), ("a:b", "a:b", 1.0)],
+)
+def test_a_lora_is_a_file_and_its_strength(text: str, name: str, strength: float) -> None:
+    choice = LoraChoice.read(text)
+    assert (choice.path.name, choice.strength) == (name, strength)
+
+
+def test_what_can_not_be_drawn_is_said_before_anything_loads(tiny_flux: Path, tmp_path: Path) -> None:
+    base = ["--base", str(tiny_flux), "--prompt", "a dot"]
+    cases = {
+        (): "either a base model or a run",
+        ("--base", str(tiny_flux)): "no prompt",
+        (*base, "--family", "flx"): "flx",
+        (*base, "--family", "sdxl"): "chosen family is SDXL",
+        (*base, "--lora", str(tmp_path / "x.safetensors")): "x.safetensors can't be read",
+        (*base, "--blocks_to_swap", "50"): "50",
+        (*base, "--seed", "-1"): "seed",
+        ("--run", str(tmp_path)): "no run",
+    }
+    for arguments, words in cases.items():
+        code, said = sample(*arguments)
+        assert code == WRONG_INPUT and words.lower() in said.lower(), (arguments, said)
+
+
+def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
+    tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora, out = write_lora(tmp_path / "x.safetensors", tiny_flux), tmp_path / "out"
+    line = ["--base", str(tiny_flux), "--lora", f"{lora}:0.5", "--out", str(out)]
+    line += ["--prompt", "a dot", "--prompt", "a ring", "--seed", "1", "--seed", "2"]
+    code, said = sample(*line)
+    assert code == DONE and "first picture" in said
+    assert sorted(path.name for path in out.iterdir()) == [f"01-0{number}.png" for number in (1, 2, 3, 4)]
+    assert len({path.read_bytes() for path in out.iterdir()}) == 4
+
+    def cancel(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pipeline, "_predict", cancel)
+    assert sample(*line[:-8], "--out", str(tmp_path / "none"), "--prompt", "a dot")[0] == INTERRUPTED
+    assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_checkpoint_is_found_by_step_and_by_name(tmp_path: Path) -> None:
+    run = Run.create_empty(tmp_path, "x")
+    with pytest.raises(Refused, match="no LoRA file yet"):
+        find_checkpoint(run, None)
+    (run.checkpoints_dir / "x-step10.safetensors").write_bytes(b"")
+    assert find_checkpoint(run, None).path.name == find_checkpoint(run, "x-step10").path.name == "x-step10.safetensors"
+    with pytest.raises(Refused, match="There are"):
+        find_checkpoint(run, "11")
+
+
+def test_a_request_comes_back_from_its_file_and_strengths_are_rows(tiny_flux: Path) -> None:
+    row = Row(name="x", loras=(), facts={"run": "r"}, step=3)
+    request = PreviewRequest(config=settings(tiny_flux), rows=(row,), prompts=(PROMPT,), run=None)
+    assert PreviewRequest.from_json(request.to_json()) == request
+    assert [each.name for each in rows_of_strengths(row, [0, 0.5])] == ["strength 0", "strength 0.5"]
+
+
+def test_a_file_that_was_written_again_is_read_again(tiny_flux: Path, tmp_path: Path) -> None:
+    from tests.tiny.lora import names
+
+    shelf = LoraShelf(names=LayerNames(names().layers), is_text=lambda path: False)
+    path = write_lora(tmp_path / "x.safetensors", tiny_flux, rank=4, form="diffusers")
+    assert shelf.room([LoraChoice(path=path)], text=False).rank == 4
+    write_lora(path, tiny_flux, rank=9, form="diffusers")
+    assert shelf.room([LoraChoice(path=path)], text=False).rank == 12
+
+
+def test_a_matrix_is_a_grid_and_a_page_of_its_pictures(tiny_flux: Path, tmp_path: Path) -> None:
+    lora, out, prompts = write_lora(tmp_path / "x.safetensors", tiny_flux), tmp_path / "out", tmp_path / "prompts.txt"
+    prompts.write_text("# words\na dot\n\nan </script> ring\n", encoding="utf-8")
+    line = ["--base", str(tiny_flux), "--lora", str(lora), "--out", str(out), "--prompts", str(prompts)]
+    code, said = sample(*line, "--matrix", "strengths", "--strengths", "0,0.5,1")
+    assert code == DONE and "grid.png" in said and "index.html" in said
+    with Image.open(out / "grid.png") as grid:
+        # the cell of strength 1 and the second prompt is that picture
+        with Image.open(out / "03-02.png") as cell:
+            left, top = 170 + 64 + 12, 14 + 24 + 2 * (64 + 12)
+            assert grid.convert("RGB").crop((left, top, left + 64, top + 64)).tobytes() == cell.tobytes()
+        assert grid.size == (170 + 2 * 76 + 12, 38 + 3 * 76 + 12)
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count("</script>") == 1 and "strength 0.5" in page and "http" not in page
+    shown = set(re.findall(r"\d\d-\d\d\.png", page))
+    assert shown == {path.name for path in out.glob("0*.png")} and len(shown) == 6
+    cases = {
+        ("--matrix", "strengths", "--strengths", "x"): "--strengths is 'x'",
+        ("--matrix", "checkpoints"): "of a whole run",
+        ("--prompts", str(tmp_path / "none.txt")): "none.txt can't be read",
+    }
+    for more, words in cases.items():
+        code, said = sample(*line, *more)
+        assert code == WRONG_INPUT and words in said, said
+    code, said = sample("--base", str(tiny_flux), "--prompt", "x", "--matrix", "strengths")
+    assert code == WRONG_INPUT and "needs a LoRA" in said

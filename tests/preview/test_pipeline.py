@@ -1,0 +1,199 @@
+"""Pictures of the preview: those of training's own sampler, and with swapped LoRAs those of a model loaded for each."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+from PIL import Image
+from rich.console import Console
+
+from backend.base.errors import Refused
+from backend.config.layer_patterns import Kind
+from backend.config.schema import Config
+from backend.preview.__main__ import main
+from backend.preview.loras import LoraChoice
+from backend.preview.pipeline import Choices, Pipeline
+from backend.preview.watch import Silent
+from tests.tiny.previews import PROMPT, settings, write_lora
+from tests.tiny.training import config, train_here
+
+
+@pytest.fixture(scope="session")
+def files(once: Callable[[str, Callable[[Path], object]], Path], tiny_flux: Path) -> dict[str, Choices]:
+    """Sets of LoRAs that differ in rank, alpha, targets and layout, by name."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        write_lora(folder / "whole.safetensors", tiny_flux, rank=4, alpha=2)
+        write_lora(folder / "wide.safetensors", tiny_flux, rank=8, alpha=8, targets=["attn.to_q"], seed=2)
+        write_lora(folder / "odd.safetensors", tiny_flux, rank=3, alpha=1, targets=["proj_mlp", "ff.net.2"], seed=3)
+        write_lora(folder / "one.safetensors", tiny_flux, rank=1, alpha=4, form="diffusers", seed=4)
+
+    folder = once("preview_loras", make)
+
+    def chosen(*names: str, strength: float = 1.0) -> Choices:
+        return tuple(LoraChoice(path=folder / f"{name}.safetensors", strength=strength) for name in names)
+
+    return {
+        "whole": chosen("whole"),
+        "wide": chosen("wide"),
+        "half": chosen("wide", strength=0.5),
+        "odd": chosen("odd"),
+        "one": chosen("one"),
+        "two": chosen("wide", "odd"),
+        "none": (),
+    }
+
+
+def fresh(cfg: Config, choices: Choices, size: tuple[int, int] = (64, 64)) -> Image.Image:
+    """The picture of a model that is loaded for these LoRAs alone."""
+    pipeline = Pipeline.open(cfg, [choices], [], Silent())
+    try:
+        return draw(pipeline, choices, size)
+    finally:
+        pipeline.close()
+
+
+def draw(pipeline: Pipeline, choices: Choices, size: tuple[int, int] = (64, 64)) -> Image.Image:
+    prompt = PROMPT.model_copy(update={"width": size[0], "height": size[1]})
+    return pipeline.draw(prompt, choices, Silent())
+
+
+def test_swapped_loras_draw_the_pictures_of_a_model_loaded_for_each(tiny_flux: Path, files: dict[str, Choices]) -> None:
+    cfg = settings(tiny_flux)
+    pipeline = Pipeline.open(cfg, list(files.values()), [PROMPT], Silent())
+    assert pipeline.slot.room.rank == 8 and pipeline.fits([files["two"]])
+    drawn = {name: draw(pipeline, choices) for name, choices in files.items()}
+    again = {name: draw(pipeline, files[name]) for name in reversed(files)}
+    pipeline.close()
+    for name, choices in files.items():
+        assert drawn[name].tobytes() == again[name].tobytes() == fresh(cfg, choices).tobytes(), name
+    assert len({picture.tobytes() for picture in drawn.values()}) == len(files)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_blocks_serve_all_loras_and_sizes_with_the_graphs_of_the_first_picture(
+    tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, backend: str
+) -> None:
+    cfg = settings(
+        tiny_flux, compile={"compile": True, "compile_backend": backend, "compile_cache_dir": str(tmp_path / "cache")}
+    )
+    some = ["wide", "half", "odd"]
+    pipeline = Pipeline.open(cfg, [files[name] for name in some], [PROMPT], Silent())
+    first = draw(pipeline, files["wide"])
+    graphs = pipeline.stats().graphs
+    assert graphs == 2 and pipeline.compiled.report.state == "compiled"
+    drawn = {(name, size): draw(pipeline, files[name], size) for name in some for size in ((64, 64), (96, 64))}
+    stats = pipeline.stats()
+    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (graphs, 0, 0, 0)
+    assert drawn["wide", (64, 64)].tobytes() == first.tobytes()
+    pipeline.close()
+    if backend == "eager":
+        assert drawn["odd", (96, 64)].tobytes() == fresh(cfg, files["odd"], (96, 64)).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["lokr", "loha", "dora"])
+def test_other_kinds_are_merged_said_and_taken_back(
+    tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, kind: Kind
+) -> None:
+    path = write_lora(tmp_path / f"{kind}.safetensors", tiny_flux, targets=["attn.to_q", "ff.net.2"], kind=kind)
+    cfg, notes = settings(tiny_flux), Notes()
+    merged = (LoraChoice(path=path),)
+    pipeline = Pipeline.open(cfg, [merged, files["one"]], [PROMPT], notes)
+    before = draw(pipeline, files["one"]).tobytes()
+    changed = draw(pipeline, merged).tobytes()
+    assert draw(pipeline, files["one"]).tobytes() == before != changed
+    pipeline.close()
+    assert [note for note in notes.said if f"{kind}.safetensors" in note and "merged" in note]
+    # as training merges such a file into its base
+    base = settings(tiny_flux, network={"base_weights": [str(path)]})
+    assert fresh(base, ()).tobytes() == changed
+
+
+def test_a_merged_kind_is_refused_where_weights_are_quantized(tiny_flux: Path, tmp_path: Path) -> None:
+    path = write_lora(tmp_path / "x.safetensors", tiny_flux, targets=["attn.to_q"], kind="loha")
+    cfg = settings(tiny_flux, memory={"base_quantization": "int8"})
+    with pytest.raises(Refused, match="quantized"):
+        fresh(cfg, (LoraChoice(path=path),))
+
+
+@pytest.mark.parametrize("memory", [{"base_quantization": "int8"}, {"base_quantization": "fp8"}, {"blocks_to_swap": 2}])
+def test_loras_swap_on_quantized_and_streamed_weights(
+    tiny_flux: Path, files: dict[str, Choices], memory: dict[str, object]
+) -> None:
+    cfg = settings(tiny_flux, memory=memory)
+    pipeline = Pipeline.open(cfg, [files["whole"], files["one"]], [PROMPT], Silent())
+    drawn = {name: draw(pipeline, files[name]).tobytes() for name in ("whole", "one")}
+    pipeline.close()
+    assert fresh(cfg, files["one"]).tobytes() == drawn["one"] != drawn["whole"]
+    plain = fresh(settings(tiny_flux), files["one"]).tobytes()
+    assert (plain == drawn["one"]) == ("blocks_to_swap" in memory)
+
+
+def test_loras_of_text_encoders_change_the_prompt(tiny_sdxl: Path, tmp_path: Path) -> None:
+    both, text = (tmp_path / f"{name}.safetensors" for name in ("both", "text"))
+    write_lora(both, tiny_sdxl, "sdxl", rank=2, alpha=2, text=True)
+    keys = {key: value for key, value in safetensors.torch.load_file(both).items() if key.startswith("lora_te")}
+    safetensors.torch.save_file(keys, text)
+    sets = [(LoraChoice(path=path),) for path in (both, text)]
+    cfg = settings(tiny_sdxl, "sdxl")
+    pipeline = Pipeline.open(cfg, [*sets, ()], [PROMPT], Silent())
+    assert pipeline.text_room.rank == 4
+    drawn = [draw(pipeline, choices).tobytes() for choices in (*sets, (), sets[0])]
+    pipeline.close()
+    assert drawn[0] == drawn[3] and len(set(drawn)) == 3
+    assert fresh(cfg, sets[0]).tobytes() == drawn[0] and fresh(cfg, sets[1]).tobytes() == drawn[1]
+
+
+def test_a_preview_of_a_run_draws_the_samples_that_the_run_drew(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    prompt = {"prompt": "a red circle", "width": 96, "height": 64, "steps": 3, "true_cfg_scale": 2.0}
+    sampling = {"prompts": [prompt, {**prompt, "seed": 8, "lora_scale": 0.5}], "sample_at_end": True}
+    cfg = config(
+        tiny_flux, image_folder, tmp_path, sampling=sampling,
+        training={"max_train_steps": 2}, compile={"compile": False, "shape_mode": "off"},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0
+    out = tmp_path / "out"
+    arguments = ["--run", str(run.path), "--out", str(out), "--shape_mode", "off"]
+    assert main(arguments, Console(file=io.StringIO())) == 0
+    drawn = [sample.path for sample in run.samples() if sample.step == 2]
+    for number, sample in enumerate(drawn, 1):
+        with Image.open(sample) as theirs, Image.open(out / f"01-{number:02d}.png") as ours:
+            assert ours.tobytes() == theirs.tobytes()
+            assert ours.info["parameters"] == theirs.info["parameters"]
+            facts = json.loads(ours.info["monotile"])
+            assert (facts["run"], facts["step"], facts["loras"][0]["strength"]) == (run.name, 2, 1.0)
+            assert str(tmp_path) not in ours.info["monotile"]
+    assert len(drawn) == 2
+
+
+class Notes(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize("name", ["sd15", "sd3", "anima", "qwen_image"])
+def test_every_family_that_needs_a_prompt_alone_draws(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    base: Path = request.getfixturevalue(f"tiny_{name}")
+    path = write_lora(tmp_path / "x.safetensors", base, name)
+    pipeline = Pipeline.open(settings(base, name), [(LoraChoice(path=path),), ()], [PROMPT], Silent())
+    prompt = PROMPT.model_copy(update={"width": 128, "true_cfg_scale": 2.0, "negative_prompt": "a dot"})
+    drawn = [pipeline.draw(prompt, choices, Silent()) for choices in ((LoraChoice(path=path),), ())]
+    pipeline.close()
+    assert drawn[0].size == (128, 64) and drawn[0].tobytes() != drawn[1].tobytes()
+    assert all(len(picture.getcolors(128 * 64) or []) > 8 for picture in drawn)
