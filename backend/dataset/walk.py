@@ -39,7 +39,7 @@ class Walk:
 
 def walk(root: Path) -> Walk:
     """All files below `root`; links to folders are followed, loops of links are not."""
-    found = Walk()
+    result = Walk()
     seen: set[str] = set()
     folders = [root]
     while folders:
@@ -53,15 +53,15 @@ def walk(root: Path) -> Walk:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             log.debug("can't list %s: %s", folder, error)
-            found.closed.append(folder)
+            result.closed.append(folder)
             continue
         # A stack: pushed in reverse, so that folders come out by name.
-        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, found)]
+        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, result)]
         folders += [Path(entry.path) for entry in reversed(inner)]
         for entry in entries:
             if not _is_folder(entry):
-                _sort(entry, folder, found)
-    return found
+                _sort(entry, folder, result)
+    return result
 
 
 def named_repeats(folder: Path) -> int | None:
@@ -85,27 +85,27 @@ def _is_special(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _skip(name: str, found: Walk) -> bool:
+def _skip(name: str, result: Walk) -> bool:
     if name.startswith(".") or name.casefold() in _SYSTEM_FOLDERS:
-        found.ignored["hidden or system folders"] += 1
+        result.ignored["hidden or system folders"] += 1
         return True
     return False
 
 
-def _sort(entry: os.DirEntry[str], folder: Path, found: Walk) -> None:
+def _sort(entry: os.DirEntry[str], folder: Path, result: Walk) -> None:
     name = entry.name
     if name.startswith("._"):
-        found.ignored["macOS shadow files (._*)"] += 1
+        result.ignored["macOS shadow files (._*)"] += 1
     elif name.startswith(".") or name.casefold() in _SYSTEM_FILES:
-        found.ignored["hidden or system files"] += 1
+        result.ignored["hidden or system files"] += 1
     elif _is_special(entry):
-        found.special.append(Path(entry.path))
+        result.special.append(Path(entry.path))
     else:
         ending = os.path.splitext(name)[1].lower()
         if ending in EXTENSIONS:
-            found.pictures.setdefault(folder, []).append(Path(entry.path))
+            result.pictures.setdefault(folder, []).append(Path(entry.path))
         elif ending in UNREAD_EXTENSIONS:
-            found.unread.append(Path(entry.path))
+            result.unread.append(Path(entry.path))
         else:
-            found.texts.add(entry.path)
-            found.other[ending or "without ending"] += 1
+            result.texts.add(entry.path)
+            result.other[ending or "without ending"] += 1
