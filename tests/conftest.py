@@ -19,8 +19,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AOT_INDUCTOR_ENABLE_LINE_TABLES", "0")
 # Each process with an empty cache would compile three programs to see that the compiler knows this CPU's instructions.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# Ten seconds for a header of 140 MB that makes no kernel's compile shorter; CI starts without one each time.
-os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 # A pool of compile processes, each of which imports torch, costs more than it gives where all cores are busy.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
