@@ -8,6 +8,9 @@ import { showError } from "./toasts.js";
 
 let page = 0;
 let onCaption = () => {};
+// Answers may come in another order than they were asked for: only the newest is drawn.
+let requests = 0;
+let drawn = 0;
 
 // A new scan starts at its first page.
 export const showFirstPage = () => {
@@ -23,17 +26,23 @@ const captionLine = (index, caption) =>
   el("span", { class: caption ? "" : "missing", "data-caption": index }, caption || "no caption");
 const showCaption = (index, caption) => {
   document.querySelector(`#thumbs [data-caption="${index}"]`)?.replaceWith(captionLine(index, caption));
+  // What is on its way may still hold the caption of before.
+  if (drawn !== requests) loadPage();
   onCaption();
 };
 const loadPage = async () => {
   const node = document.getElementById("thumbs");
   if (!node) return;
+  const number = ++requests;
   let answer;
   try {
     answer = await getJson("/scan/items", { page });
   } catch (error) {
+    if (number === requests) drawn = number;
     return showError(error);
   }
+  if (number !== requests) return;
+  drawn = number;
   fill(
     node,
     answer.items.map((item) =>

@@ -18,11 +18,11 @@ class Refused(ValueError):
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> Refused:
         """One refusal that tells every problem at once. AssertionError when there is none."""
-        found = list(problems)
-        assert found, "a refusal needs a problem"
-        refused = cls(found[0].text, found[0].remedy, found[0].path)
-        refused.problems = found
-        refused.args = ("\n".join(problem.sentence() for problem in found),)
+        listed = list(problems)
+        assert listed, "a refusal needs a problem"
+        refused = cls(listed[0].text, listed[0].remedy, listed[0].path)
+        refused.problems = listed
+        refused.args = ("\n".join(problem.sentence() for problem in listed),)
         return refused
 
     @classmethod

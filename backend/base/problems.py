@@ -34,14 +34,14 @@ class Problem:
     def sentence(self) -> str:
         """Place, text and remedy as one line for a terminal or a summary."""
         place = ", ".join(p for p in (f"line {self.line}" if self.line else "", self.path or "") if p)
-        said = sentences(self.text, self.remedy)
-        return f"{place}: {said}" if place else said
+        words = sentences(self.text, self.remedy)
+        return f"{place}: {words}" if place else words
 
 
 def sentences(*parts: str | None) -> str:
     """The parts in one line, each as a sentence of its own; empty ones are left out."""
-    said = [part.strip() for part in parts if part and part.strip()]
-    return " ".join(part if part[-1] in ".!?" else part + "." for part in said)
+    filled = [part.strip() for part in parts if part and part.strip()]
+    return " ".join(part if part[-1] in ".!?" else part + "." for part in filled)
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

@@ -121,9 +121,9 @@ def _hide_basic(match: re.Match) -> str:
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    found = {
+    secrets = {
         value
         for name, value in environment.items()
         if _SECRET_NAME.search(name) and len(value) >= _SHORTEST_VALUE and not os.path.exists(value)
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)

@@ -303,9 +303,8 @@ def _family(spec: Spec) -> Any:
     return load_family(SIZES[spec.size].family)
 
 
-def main(argv: list[str]) -> int:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
-    spec = Spec.from_dict(json.loads(argv[0]))
+def answer_of(spec: Spec) -> dict[str, Any]:
+    """The spec's row, or why there is none, with the seconds that it took."""
     began = time.perf_counter()
     try:
         if spec.extra.get("what") == "exactness":
@@ -314,12 +313,17 @@ def main(argv: list[str]) -> int:
             row = measure_exactness(spec)
         else:
             row = measure(spec)
-        answer = {"ok": True, "row": row, "process_s": time.perf_counter() - began}
+        return {"ok": True, "row": row, "process_s": time.perf_counter() - began}
     except Exception as error:
         # A variant that cannot run here is a result: named in its row.
         log.exception("the measurement failed")
         text = next(iter(str(error).splitlines()), "")
-        answer = {"ok": False, "error": f"{type(error).__name__}: {text}", "process_s": time.perf_counter() - began}
+        return {"ok": False, "error": f"{type(error).__name__}: {text}", "process_s": time.perf_counter() - began}
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+    answer = answer_of(Spec.from_dict(json.loads(argv[0])))
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
     return 0
 

@@ -28,14 +28,14 @@ class BlockDecision:
 
 def block_numbers(text: str, count: int) -> list[int]:
     """Block numbers of "0,2,5-8"; ValueError when one is not below `count`."""
-    found: list[int] = []
+    numbers: list[int] = []
     for piece in text.split(","):
         low, _, high = piece.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    beyond = [number for number in found if number >= count]
+        numbers += range(int(low), int(high or low) + 1)
+    beyond = [number for number in numbers if number >= count]
     if beyond:
         raise ValueError(f"there is no block {beyond[0]}: the blocks are 0 to {count - 1}")
-    return found
+    return numbers
 
 
 def decide_blocks(
@@ -54,9 +54,9 @@ def decide_blocks(
         if kind not in sizes:
             raise ValueError(f"compile_blocks: no block class {kind!r}; this model has {', '.join(sizes)}")
         try:
-            chosen = block_numbers(match["numbers"], sizes[kind]) if match["numbers"] else range(sizes[kind])
+            numbers = block_numbers(match["numbers"], sizes[kind]) if match["numbers"] else range(sizes[kind])
         except ValueError as error:
             raise ValueError(f"compile_blocks: {choice.blocks!r}: {error}") from None
-        for number in chosen:
+        for number in numbers:
             decisions[kind][number] = BlockDecision((choice.backend or backend) if choice.compile else None)
     return decisions

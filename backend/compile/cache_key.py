@@ -72,11 +72,11 @@ def use_cache_folder(chosen: str | os.PathLike[str] | None = None, device: Any =
 
     chosen: the setting compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
     """
-    found = machine_facts(device)
-    folder = cache_root(chosen) / _hash(found, 8)
+    facts = machine_facts(device)
+    folder = cache_root(chosen) / _hash(facts, 8)
     for name, variable in (("inductor", "TORCHINDUCTOR_CACHE_DIR"), ("triton", "TRITON_CACHE_DIR")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         os.environ[variable] = str(folder / name)
     if not (folder / KEY_FILE).is_file():
-        write_atomic(folder / KEY_FILE, json.dumps(found, indent=1))
+        write_atomic(folder / KEY_FILE, json.dumps(facts, indent=1))
     return folder

@@ -60,7 +60,7 @@ class CompileReport:
         """Why less is compiled than was asked for, in words; None where nothing is known to be in the way."""
         if self.reason is not None:
             return self.reason
-        causes = [f"{_names(names)} failed to compile: {said}" for said, names in self._failures().items()]
+        causes = [f"{_names(names)} failed to compile: {reason}" for reason, names in self._failures().items()]
         causes += [
             f"{kind} blocks have as many graphs as the recompile limit of {self.limit or 'torch'} allows: further "
             "shapes run eagerly"
@@ -71,8 +71,8 @@ class CompileReport:
     @property
     def remedy(self) -> str:
         """What to do about `why`, a sentence; empty where nothing more can be said than `why` does."""
-        known = {toolchain.remedy_of(said) for said in self.failed.values()} - {None}
-        if self.limited or any("compile_cache_size_limit" in said for said in self.failed.values()):
+        known = {toolchain.remedy_of(reason) for reason in self.failed.values()} - {None}
+        if self.limited or any("compile_cache_size_limit" in reason for reason in self.failed.values()):
             known.add(self._more_graphs())
         return " ".join(sorted(map(str, known)))
 
@@ -84,11 +84,11 @@ class CompileReport:
         return f"{', or '.join(ways)}."
 
     def _failures(self) -> dict[str, list[str]]:
-        """Names of the blocks that failed, by reason: a cause that all blocks share is told once."""
-        found: dict[str, list[str]] = {}
-        for name, said in self.failed.items():
-            found.setdefault(said, []).append(name)
-        return found
+        """Names of the blocks that failed, by reason: a cause that all blocks share stands once."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.failed.items():
+            names.setdefault(reason, []).append(name)
+        return names
 
     def verdict(self, graphs: int) -> str | None:
         """What is wrong after the first steps, in words; None when all is well.

@@ -24,5 +24,5 @@ def counts() -> dict[str, int]:
 def limit_hits() -> int:
     """How often torch met a shape for which a code object may have no more graphs; it counts each code object once."""
     # A copy: another thread may be compiling, and count.
-    said = tuple(dynamo_utils.counters["unimplemented"].items())
-    return sum(count for what, count in said if any(word in what.lower() for word in _LIMIT_WORDS))
+    counts = tuple(dynamo_utils.counters["unimplemented"].items())
+    return sum(count for what, count in counts if any(word in what.lower() for word in _LIMIT_WORDS))

@@ -116,10 +116,10 @@ class BlockForward:
                 return result
         return self.eager(*args, **kwargs)
 
-    def _fail(self, said: str, error: BaseException) -> None:
+    def _fail(self, reason: str, error: BaseException) -> None:
         self.compiled = None
-        self.report.failed[self.name] = said
-        log.warning("%s failed to compile and runs eagerly from now on: %s", self.name, said)
+        self.report.failed[self.name] = reason
+        log.warning("%s failed to compile and runs eagerly from now on: %s", self.name, reason)
         log.debug("the whole reason", exc_info=error)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -253,15 +253,15 @@ class Telemetry:
 
     def _new_guards(self, kind: str) -> dict[str, str]:
         """What kept the existing graphs of a class from serving this call: graph id -> guard text."""
-        found: dict[str, str] = {}
+        guards: dict[str, str] = {}
         for name, code in _registered.values():
             if name == kind:
                 texts = dynamo_utils.guard_failures.get(code, [])
                 for text in texts[self._guards_done.get(code, 0) :]:
                     graph, _, reason = str(text).partition(": ")
-                    found[graph] = reason
+                    guards[graph] = reason
                 self._guards_done[code] = len(texts)
-        return found
+        return guards
 
     def _compiling(self) -> str | None:
         record = self._current
@@ -368,10 +368,10 @@ class Telemetry:
         self._breaks_done = len(reasons)
         for reason in fresh:
             frame = _place(reason.user_stack or ())
-            said = next((line.strip() for line in str(reason.reason).splitlines() if line.strip()), "unknown")
+            sentence = next((line.strip() for line in str(reason.reason).splitlines() if line.strip()), "unknown")
             self._events.append(
                 GraphBreakEvent(
-                    reason=said,
+                    reason=sentence,
                     file=frame.filename if frame else None,
                     line=frame.lineno if frame else None,
                 )

@@ -18,11 +18,11 @@ def split(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], di
     left = list(arguments)
     while left:
         word = left.pop(0)
-        name, given, value = word.removeprefix("--").partition("=")
+        name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or name in own:
             words.append(word)
             continue
-        if not given:
+        if not equals:
             if not left or left[0].startswith("--"):
                 raise Refused(f"--{name} has no value", f"Write --{name} VALUE.")
             value = left.pop(0)

@@ -99,14 +99,14 @@ def is_of_another(document: Document) -> bool:
         return kind not in (None, "monotile")
     if document.form == "command":
         return True
-    found = _flat_names(document.data)
+    names = _flat_names(document.data)
     sections = [(key, value) for key, value in document.data.items() if isinstance(value, Mapping)]
-    theirs = (found.keys() & (ONLY_MUSUBI | ONLY_SCRIPTS | _BOTH)) - by_name().keys()
+    theirs = (names.keys() & (ONLY_MUSUBI | ONLY_SCRIPTS | _BOTH)) - by_name().keys()
     in_place = sum(f"{key}.{name}" in by_path() for key, value in sections for name in value)
     if any(key in SECTIONS for key, _ in sections):
         # they ignore names of sections, so that one may be called as ours
         return len(theirs) > in_place + 1
-    return bool(theirs) or len(found.keys() & _BOTH) > 1
+    return bool(theirs) or len(names.keys() & _BOTH) > 1
 
 
 def argument_kind(values: Mapping[str, Any]) -> Kind:

@@ -69,8 +69,8 @@ def fits(pattern: str, path: str) -> bool:
 
 def included(network: NetworkSection, facts: FamilyFacts) -> list[str]:
     """Patterns of the layers to train: the person's or the family's own, and what `conv_dim` adds to them."""
-    chosen = network.targets_include or list(facts.default_targets)
-    return [*chosen, *(facts.conv_targets if network.conv_dim is not None else ())]
+    patterns = network.targets_include or list(facts.default_targets)
+    return [*patterns, *(facts.conv_targets if network.conv_dim is not None else ())]
 
 
 def of_convolutions(network: NetworkSection) -> Size:
@@ -87,14 +87,14 @@ def sizes(targets: Sequence[str], network: NetworkSection, large: Collection[str
     the nearest names.
     """
     usual, convolution = Size(network.network_dim, network.network_alpha), of_convolutions(network)
-    given = {path: convolution if path in large else usual for path in targets}
+    by_path = {path: convolution if path in large else usual for path in targets}
     for row in network.layer_settings or ():
         named = [path for path in targets if fits(row.layers, path)]
         if not named:
             raise _nothing(row.layers, targets)
         for path in named:
-            given[path] = _changed(given[path], row)
-    return given
+            by_path[path] = _changed(by_path[path], row)
+    return by_path
 
 
 def _changed(size: Size, row: LayerRow) -> Size:
@@ -103,21 +103,21 @@ def _changed(size: Size, row: LayerRow) -> Size:
     return Size(rank, alpha, row.learning_rate if row.learning_rate is not None else size.learning_rate)
 
 
-def by_rate(given: Mapping[str, Size]) -> dict[float | None, list[str]]:
+def by_rate(sizes: Mapping[str, Size]) -> dict[float | None, list[str]]:
     """Learning rate -> the layers that have it; that of the run (None) first, if any layer has it."""
-    found: dict[float | None, list[str]] = {}
-    for path, size in given.items():
-        found.setdefault(size.learning_rate, []).append(path)
-    return dict(sorted(found.items(), key=lambda one: one[0] is not None))
+    rates: dict[float | None, list[str]] = {}
+    for path, size in sizes.items():
+        rates.setdefault(size.learning_rate, []).append(path)
+    return dict(sorted(rates.items(), key=lambda one: one[0] is not None))
 
 
-def layers_digest(given: Mapping[str, Size], network: NetworkSection) -> str:
+def layers_digest(sizes: Mapping[str, Size], network: NetworkSection) -> str:
     """Digest of the kind, sizes and rates of all layers; "" where nothing is of its own, as in states of before."""
     if not network.layer_settings and network.network_type == "lora" and network.conv_dim is None:
         return ""
-    said = f"{network.network_type} {network.lokr_factor}\n" if network.network_type != "lora" else ""
-    said += "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in given.items())
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    text = f"{network.network_type} {network.lokr_factor}\n" if network.network_type != "lora" else ""
+    text += "\n".join(f"{path} {size.rank} {size.alpha} {size.learning_rate}" for path, size in sizes.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _nothing(pattern: str, targets: Sequence[str]) -> Refused:

@@ -21,19 +21,19 @@ def key_lines(text: str) -> dict[str, int]:
 
     The text is cut into statements, each of which is parsed once, so that the time grows with the text and no more.
     """
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     rows: dict[str, int] = {}
     prefix = ""
     for number, statement in _statements(text):
         header = _header_path(statement, rows) if _HEADER.match(statement) else None
         if header is not None:
             prefix = header
-            found.setdefault(re.sub(r"\[\d+\]$", "", prefix), number)
-            found.setdefault(prefix, number)
+            lines.setdefault(re.sub(r"\[\d+\]$", "", prefix), number)
+            lines.setdefault(prefix, number)
             continue
         for path in _paths(_parse(statement) or {}, prefix):
-            found.setdefault(path, number)
-    return found
+            lines.setdefault(path, number)
+    return lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:

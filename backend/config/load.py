@@ -94,12 +94,12 @@ def _parse_read(read: Read, overrides: Mapping[str, str] | None) -> Loaded:
         return Loaded(None, read.problems)
     data, problems, overridden = _override(read.data, overrides or {})
     parsed = _Parse(data, read.text, overridden).run()
-    found = parsed.problems
+    ordered = parsed.problems
     if read.holes:
         # A line that could not be read may be the very one that is missed.
-        found = [p for p in found if not p.text.endswith("is missing")]
-    found = _in_order([*read.problems, *problems, *found])
-    return Loaded(None if errors(found) else parsed.config, found, parsed.partial)
+        ordered = [p for p in ordered if not p.text.endswith("is missing")]
+    ordered = _in_order([*read.problems, *problems, *ordered])
+    return Loaded(None if errors(ordered) else parsed.config, ordered, parsed.partial)
 
 
 def _override(data: dict[str, Any], overrides: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem], set[str]]:
@@ -107,15 +107,15 @@ def _override(data: dict[str, Any], overrides: Mapping[str, str]) -> tuple[dict[
     data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     problems: list[Problem] = []
     done: set[str] = set()
-    for given, text in overrides.items():
-        name = canonical(given)
+    for option, text in overrides.items():
+        name = canonical(option)
         setting = by_path().get(name) or by_name().get(name)
         if name in LEGACY and isinstance(data.setdefault("compile", {}), dict):
             data["compile"][name] = _toml_or_text(text)
             continue
         if setting is None:
-            _, remedy = unknown_name(given.split(".")[-1])
-            problems.append(Problem(None, None, f"there is no setting --{given.lstrip('-')}", remedy))
+            _, remedy = unknown_name(option.split(".")[-1])
+            problems.append(Problem(None, None, f"there is no setting --{option.lstrip('-')}", remedy))
             continue
         section = data.setdefault(setting.section, {})
         if isinstance(section, dict):
@@ -164,16 +164,16 @@ class _Parse:
         problems = _in_order(self._with_lines())
         return Loaded(None if errors(problems) else partial, problems, partial)
 
-    def _section(self, section: str, given: Any) -> dict[str, Any]:
+    def _section(self, section: str, table: Any) -> dict[str, Any]:
         """The known settings of one section, coerced; what is unknown becomes a problem."""
-        if given is None:
+        if table is None:
             return {}
-        if not isinstance(given, Mapping):
-            text = f"[{section}] is a section of settings, not {shown(given)}"
+        if not isinstance(table, Mapping):
+            text = f"[{section}] is a section of settings, not {shown(table)}"
             self.problems.append(Problem(section, None, text, f"Write its settings below a line [{section}]"))
             return {}
         values: dict[str, Any] = {}
-        for key, value in given.items():
+        for key, value in table.items():
             setting = by_path().get(f"{section}.{key}")
             if setting is None:
                 self.problems.append(Problem(f"{section}.{key}", None, *unknown_name(key, section)))
@@ -199,16 +199,16 @@ class _Parse:
         return rows
 
     def _unknown(self, key: str, value: Any) -> None:
-        said = unknown_section(key) if isinstance(value, dict) else unknown_name(key)
-        self.problems.append(Problem(key, None, *said))
+        words = unknown_section(key) if isinstance(value, dict) else unknown_name(key)
+        self.problems.append(Problem(key, None, *words))
 
     def _validate(self, values: dict[str, dict[str, Any]]) -> Config:
         """The config with defaults where a value is refused; each refusal becomes a problem."""
         try:
             return Config.model_validate(values)
         except ValidationError as error:
-            for found in error.errors(include_url=False):
-                self._refused(found)
+            for fault in error.errors(include_url=False):
+                self._refused(fault)
         for path in self.failed:
             section, name = path.split(".")
             values[section].pop(name, None)
@@ -216,13 +216,13 @@ class _Parse:
 
     def _chosen(self, values: dict[str, Any]) -> set[str]:
         """Names that somebody chose: in a form, which always gives every value, those that are not the default."""
-        said = {name for name in values if f"compile.{name}" not in self.failed}
+        names = {name for name in values if f"compile.{name}" not in self.failed}
         if self.text is not None:
-            return said
-        return {name for name in said if values[name] != by_path()[f"compile.{name}"].default}
+            return names
+        return {name for name in names if values[name] != by_path()[f"compile.{name}"].default}
 
-    def _refused(self, found: Any) -> None:
-        section, name, *inner = found["loc"]
+    def _refused(self, fault: Any) -> None:
+        section, name, *inner = fault["loc"]
         setting = by_path()[f"{section}.{name}"]
         self.failed.add(setting.path)
         path, declared = setting.path, setting
@@ -232,7 +232,7 @@ class _Parse:
             elif setting.columns:
                 path += f".{part}"
                 declared = next(column for column in setting.columns if column.name == part)
-        self.problems.append(Problem(path, None, *explain(declared, found)))
+        self.problems.append(Problem(path, None, *explain(declared, fault)))
 
     def _with_lines(self) -> list[Problem]:
         """The problems with the lines of their keys; the file is searched only when there are any."""

@@ -145,9 +145,9 @@ class _LegacyCompile:
         for name, value in taken.items():
             self.section[name] = value
             self.moved[f"compile.{name}"] = path
-        said = ", ".join(f"{name} = {dumps_value(value)}" for name, value in taken.items() if value is not None)
-        if said:
-            text, remedy = f"{old} is an older name and was read as {said}", "Use the new name from now on"
+        values = ", ".join(f"{name} = {dumps_value(value)}" for name, value in taken.items() if value is not None)
+        if values:
+            text, remedy = f"{old} is an older name and was read as {values}", "Use the new name from now on"
         elif taken:
             text, remedy = f"{old} is an older name; it leaves {', '.join(taken)} empty", "Remove the line"
         else:

@@ -39,8 +39,8 @@ def load_problem(module: str) -> str | None:
     try:
         importlib.import_module(module)
     except Exception as error:  # noqa: BLE001 - a binary package that does not fit this torch fails in its own way
-        said = next(iter(str(error).splitlines()), "")
-        return f"is installed but does not load ({type(error).__name__}: {said})"
+        line = next(iter(str(error).splitlines()), "")
+        return f"is installed but does not load ({type(error).__name__}: {line})"
     return None
 
 

@@ -75,10 +75,10 @@ SHELF = Shelf()
 
 def list_presets(shelf: Shelf = SHELF) -> list[Preset]:
     """The built-in presets, then the person's own, each by name. Unreadable files are listed; loading says why."""
-    found = [
+    presets = [
         _preset(path, folder == shelf.builtin) for folder in (shelf.builtin, shelf.user) for path in _files(folder)
     ]
-    return sorted(found, key=lambda preset: (not preset.builtin, preset.name.casefold()))
+    return sorted(presets, key=lambda preset: (not preset.builtin, preset.name.casefold()))
 
 
 def find(name: str, shelf: Shelf = SHELF) -> Preset:

@@ -22,27 +22,27 @@ from backend.dataset.scan_state import FolderSpec
 
 def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     """Scan and write the result; 0 when there is something to train on, 1 when not, 2 for wrong arguments."""
-    given = _parser().parse_args(argv)
+    options = _parser().parse_args(argv)
     out = write or stdout_writer()
-    memory = None if given.no_cache else resolve(given.cache_dir) if given.cache_dir else PROJECT_ROOT / "cache"
-    progress = progress_of(out, given.json, given.progress)
-    if given.config is None:
-        specs = [FolderSpec(resolve(folder), given.num_repeats) for folder in given.folders]
-        trigger = given.trigger_word
-        found = scan(specs, given.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
-        document: dict[str, Any] = {"kind": "result", "scan": found.to_dict()} if given.json else {}
-        lines, usable = found.summary(), bool(found.items)
+    memory = None if options.no_cache else resolve(options.cache_dir) if options.cache_dir else PROJECT_ROOT / "cache"
+    progress = progress_of(out, options.json, options.progress)
+    if options.config is None:
+        specs = [FolderSpec(resolve(folder), options.num_repeats) for folder in options.folders]
+        trigger = options.trigger_word
+        result = scan(specs, options.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
+        document: dict[str, Any] = {"kind": "result", "scan": result.to_dict()} if options.json else {}
+        lines, usable = result.summary(), bool(result.items)
     else:
-        loaded = load.load(resolve(given.config))
+        loaded = load.load(resolve(options.config))
         if loaded.config is None:
             lines = [problem.sentence() for problem in loaded.problems]
             document = {"kind": "problems", "problems": [vars(problem).copy() for problem in loaded.problems]}
             usable = False
         else:
             whole = scan_dataset(loaded.config, progress, cache_dir=memory)
-            document = {"kind": "result", "dataset": whole.to_dict()} if given.json else {}
+            document = {"kind": "result", "dataset": whole.to_dict()} if options.json else {}
             lines, usable = whole.train.summary(), bool(whole.train.items)
-    if given.json:
+    if options.json:
         write_json(out, document)
     else:
         out("\n".join(lines) + "\n")

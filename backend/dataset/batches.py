@@ -97,8 +97,8 @@ def epoch_batches(
         order = _shuffled(range(size), seed, f"group {number}")
         start = epoch * use % size
         window = [order[(start + step) % size] for step in range(use)]
-        chosen = [members[place] for place in _shuffled(sorted(window), seed, f"group {number} epoch {epoch}")]
-        batches += [chosen[at : at + batch_size] for at in range(0, use, batch_size)]
+        used = [members[place] for place in _shuffled(sorted(window), seed, f"group {number} epoch {epoch}")]
+        batches += [used[at : at + batch_size] for at in range(0, use, batch_size)]
     return _shuffled(batches, seed, f"batches of epoch {epoch}")
 
 

@@ -36,29 +36,29 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         "-o", "--output", type=Path, help="where to write the settings; without it they are only printed"
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     out = write or stdout_writer()
-    source = read(given.file)
-    dataset = read(given.dataset) if given.dataset else _named_dataset(source)
-    converted = convert(source, dataset, given.family)
+    source = read(options.file)
+    dataset = read(options.dataset) if options.dataset else _named_dataset(source)
+    converted = convert(source, dataset, options.family)
     config = converted.loaded.config
     if config is None:
-        title = f"{given.file.name} contains {converted.title}." if converted.title else f"{given.file.name}:"
+        title = f"{options.file.name} contains {converted.title}." if converted.title else f"{options.file.name}:"
         out("\n".join([title, *(f"  {problem.sentence()}" for problem in converted.loaded.problems)]) + "\n")
         return 2
     out("\n".join(render(converted, Config())) + "\n")
-    if given.output is None:
+    if options.output is None:
         out("Nothing is written yet. Add -o OUT.toml to write the settings.\n")
         return 0
-    if given.output.exists() and not given.force:
-        out(f"{given.output} exists already. Choose another name, or add --force.\n")
+    if options.output.exists() and not options.force:
+        out(f"{options.output} exists already. Choose another name, or add --force.\n")
         return 2
     try:
-        toml_io.dump(config, given.output, comment=f"Imported from {given.file.name}, {converted.title}")
+        toml_io.dump(config, options.output, comment=f"Imported from {options.file.name}, {converted.title}")
     except WriteFailed as failed:
         out(f"{failed}\n")
         return 1
-    out(f"Written to {given.output}.\n")
+    out(f"Written to {options.output}.\n")
     return 0
 
 

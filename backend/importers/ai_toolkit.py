@@ -228,9 +228,9 @@ def _weights(fields: Fields) -> None:
             fields.note(switch, "off")
             fields.note(kind, "off", f"it is used only if {switch} is on")
             continue
-        said = str(fields.get(kind) or "qfloat8").split("|")[0]
+        form = str(fields.get(kind) or "qfloat8").split("|")[0]
         try:
-            taken = PROGRAM_READERS[reader](kind, said, {})
+            taken = PROGRAM_READERS[reader](kind, form, {})
         except Left as left:
             fields.note(switch, "not offered", str(left))
             continue
@@ -252,13 +252,13 @@ def _noise(fields: Fields) -> None:
     if fields.work.family in ("sdxl", "sd15"):
         fields.note(name, "not needed", "for this family all levels are drawn equally")
         return
-    said = str(fields.get(name) or "sigmoid").lower()
-    if said in _TIMESTEPS:
-        ours, near = _TIMESTEPS[said]
+    sampling = str(fields.get(name) or "sigmoid").lower()
+    if sampling in _TIMESTEPS:
+        ours, near = _TIMESTEPS[sampling]
         fields.take(name, goal, ours, near)
     else:
         fields.work.take(goal, "sigmoid", name)
-        fields.note(name, "near", f"{said} is not supported; a sigmoid is used", goal)
+        fields.note(name, "near", f"{sampling} is not supported; a sigmoid is used", goal)
     if not fields.has(name):
         fields.work.notes.append(
             Note("timestep_type", "default", "not in the file: ai-toolkit uses sigmoid", None, goal)
@@ -318,24 +318,26 @@ def _shared(fields: Fields, shared: dict[str, list[tuple[str, Any]]], count: int
 
 
 def _share(value: Any) -> float:
-    found = number(value)
-    return float(found) if isinstance(found, int | float) else 0.0
+    share = number(value)
+    return float(share) if isinstance(share, int | float) else 0.0
 
 
 def _size(fields: Fields, sizes: list[tuple[Any, str]]) -> None:
-    found: list[int] = []
-    for given, place in sizes:
+    resolutions: list[int] = []
+    for size, place in sizes:
         try:
-            values = given if isinstance(given, list) else [given]
-            found += [PROGRAM_READERS["resolutions"]("resolution", [value], {}).value for value in values]
+            values = size if isinstance(size, list) else [size]
+            resolutions += [PROGRAM_READERS["resolutions"]("resolution", [value], {}).value for value in values]
         except Left as left:
             fields.work.notes.append(Note(f"{place}.resolution", "not offered", str(left)))
-    several = ", ".join(map(str, sorted(set(found))))
+    several = ", ".join(map(str, sorted(set(resolutions))))
     near = (
-        f"Monotile has one resolution for all images; the largest of {several} is used" if len(set(found)) > 1 else ""
+        f"Monotile has one resolution for all images; the largest of {several} is used"
+        if len(set(resolutions)) > 1
+        else ""
     )
-    if found:
-        fields.take("datasets[].resolution", "dataset.resolution", max(found), near)
+    if resolutions:
+        fields.take("datasets[].resolution", "dataset.resolution", max(resolutions), near)
     fields.note("datasets[].resolution", "off")
 
 
@@ -354,8 +356,8 @@ def _samples(fields: Fields) -> None:
     own = {**columns, "ctrl_img": "control_image"}
     for _, row in fields.rows("sample.samples"):
         if row.get("prompt"):
-            said = {own[name]: value for name, value in row.items() if name in own and value not in (None, "")}
-            rows.append(usual | said | {"prompt": str(row["prompt"])})
+            own_values = {own[name]: value for name, value in row.items() if name in own and value not in (None, "")}
+            rows.append(usual | own_values | {"prompt": str(row["prompt"])})
     for place, row in enumerate(rows):
         row["prompt"] = row["prompt"].replace("[trigger]", trigger).strip()
         if fields.on("sample.walk_seed") and isinstance(row.get("seed"), int):

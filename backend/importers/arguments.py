@@ -27,13 +27,13 @@ def arguments(value: Any) -> dict[str, Any]:
         words = [word for each in value or [] for word in _one(each)]
     else:
         raise Left("arguments are written as name=value")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
             raise Left(f"{word!r} is not an argument; arguments are written as name=value")
-        found[name.strip(" \"'")] = _value(text)
-    return found
+        values[name.strip(" \"'")] = _value(text)
+    return values
 
 
 def _one(each: Any) -> list[str]:

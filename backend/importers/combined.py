@@ -54,22 +54,22 @@ def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> 
 
 def read_family(work: Work) -> None:
     """The model family and the kind of network, and a word for each name that tells of them."""
-    found: Found = family_of(work.kind, work.values)
+    model: Found = family_of(work.kind, work.values)
     key = next((k for k in _FAMILY_NAMES if work.values.get(k)), "model family")
-    if work.wanted and (found.family is None or found.guessed):
+    if work.wanted and (model.family is None or model.guessed):
         take_family(work, work.wanted, "--family")
     else:
-        take_family(work, found.family, key, found.guessed)
+        take_family(work, model.family, key, model.guessed)
     if work.values.get("model_version") == "edit-2511":
         work.take("model.zero_cond_t", "on", "model_version")
         work.note("model_version", "taken", "", "model.zero_cond_t")
     if work.kind == "kohya_ss" and "LoRA_type" not in work.values:
         other = "an embedding" if "token_string" in work.values else "the whole model"
         work.note("kind of training", "not offered", f"this preset trains {other}; Monotile trains a LoRA")
-    if found.network:
-        work.note("network kind", "not offered", f"{found.network} are not supported; a LoRA is trained")
-    elif found.kind != "lora":
-        work.take("network.network_type", found.kind, "network kind")
+    if model.network:
+        work.note("network kind", "not offered", f"{model.network} are not supported; a LoRA is trained")
+    elif model.kind != "lora":
+        work.take("network.network_type", model.kind, "network kind")
         work.note("network kind", "taken", "", "network.network_type")
     for key in _TELLING:
         called = work.source.names.get(key, key)
@@ -86,9 +86,9 @@ def read_length(work: Work) -> None:
             work.drop(_EPOCHS, "not needed", "with dataset_config, kohya_ss does not pass it to the trainer")
             epochs = None
         if steps is None and epochs is None:
-            given = tables.DEFAULTS["sd-scripts"]["max_train_steps"]
-            why = f"not in the file: {given} is what sd-scripts uses with dataset_config"
-            work.change(_STEPS, given, "max_train_steps", why)
+            default = tables.DEFAULTS["sd-scripts"]["max_train_steps"]
+            why = f"not in the file: {default} is what sd-scripts uses with dataset_config"
+            work.change(_STEPS, default, "max_train_steps", why)
         return
     if steps is None or epochs is None:
         return
@@ -107,13 +107,13 @@ def _trained(work: Work) -> tuple[bool, bool]:
     """(whether the denoiser is trained, whether text encoders are), by all names that have a say in it."""
     values = work.values
     rates = [number(_largest(values.get(name))) for name in ("unet_lr", "text_encoder_lr")]
-    given = [name in values and values[name] is not None for name in ("unet_lr", "text_encoder_lr")]
+    written = [name in values and values[name] is not None for name in ("unet_lr", "text_encoder_lr")]
     zero = [is_off(rate) for rate in rates]
     if work.kind == "kohya_ss":
         # a rate of 0 is that of a part that is not trained, and two of them are those of two that have the common one
         denoiser, encoders = (True, True) if all(zero) else (not zero[0], not zero[1])
     else:
-        denoiser, encoders = (not (said and none) for said, none in zip(given, zero, strict=True))
+        denoiser, encoders = (not (rate and none) for rate, none in zip(written, zero, strict=True))
     if not is_off(values.get("network_train_unet_only")):
         denoiser, encoders = True, False
     elif not is_off(values.get("network_train_text_encoder_only")):
@@ -136,19 +136,19 @@ def _largest(rate: Any) -> Any:
 
 
 def _as_number(value: Any) -> float:
-    found = number(value)
-    return float(found) if isinstance(found, int | float) else 0.0
+    parsed = number(value)
+    return float(parsed) if isinstance(parsed, int | float) else 0.0
 
 
 def read_text_encoders(work: Work) -> None:
     """Whether text encoders are trained, or they alone, as in sd-scripts; and how fast."""
     denoiser, trained = _trained(work)
     key, rate = "network_train_unet_only", "optimizer.text_encoder_lr"
-    said = key in work.values
+    written = key in work.values
     alone = "network_train_text_encoder_only"
     if "train_text_encoder" in lacking(work.family_here):
         why = "text encoders of this family are not trained; in the other program they are"
-        if trained or said:
+        if trained or written:
             work.note(key, "not offered" if trained else "taken", why if trained else "")
         if alone in work.values:
             off = is_off(work.values[alone])
@@ -168,9 +168,9 @@ def read_text_encoders(work: Work) -> None:
         work.change(
             _RATE, 0.0, "unet_lr", "the other program does not train the denoiser: with a rate of 0 it does not change"
         )
-    if said or trained:
-        why = "" if said else "not in the file: the other program trains the text encoders too"
-        work.note(key, "taken" if said else "default", why, _ENCODERS)
+    if written or trained:
+        why = "" if written else "not in the file: the other program trains the text encoders too"
+        work.note(key, "taken" if written else "default", why, _ENCODERS)
 
 
 def read_lora(work: Work) -> None:

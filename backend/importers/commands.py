@@ -46,16 +46,16 @@ def read_commands(text: str) -> list[Command]:
     variables: dict[str, str] = {}
     commands = []
     for number, line in _joined(text, batch):
-        said = _SET.match(line)
-        if said and not re.search(r"\.pyw?\b", said["value"]):
-            variables[said["name"].lower() if batch else said["name"]] = said["value"].strip("\"'")
+        assignment = _SET.match(line)
+        if assignment and not re.search(r"\.pyw?\b", assignment["value"]):
+            variables[assignment["name"].lower() if batch else assignment["name"]] = assignment["value"].strip("\"'")
             continue
         try:
             words = list(_words(line, batch, variables))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        found = [_command(group, number) for group in _groups(words)]
-        commands += [command for command in found if command.values or command.script]
+        read = [_command(group, number) for group in _groups(words)]
+        commands += [command for command in read if command.values or command.script]
     return commands
 
 
@@ -109,18 +109,18 @@ def _command(words: list[_Word], number: int) -> Command:
     if scripts:
         command.script = words[scripts[0]][0]
         command.launcher = [word for word, _, _ in words[:first] if word.startswith("-")]
-    name, given = "", []
+    name, words_of_value = "", []
     for word, place, unset in [*words[first:], ("", 0, set())]:
         option = _OPTION.match(word) if word.startswith("--") else None
         if option is None and place:
             if name:
-                given.append(word)
+                words_of_value.append(word)
                 _open(command, name, unset)
             continue
         if name:
-            command.values[name] = _value(name, given)
+            command.values[name] = _value(name, words_of_value)
         if option is not None:
-            name, given = option["name"], [option["value"]] if option["value"] is not None else []
+            name, words_of_value = option["name"], [option["value"]] if option["value"] is not None else []
             command.lines[name] = number + place - 1
             _open(command, name, unset)
     return command
@@ -131,10 +131,10 @@ def _open(command: Command, name: str, unset: set[str]) -> None:
         command.unset.setdefault(name, set()).update(unset)
 
 
-def _value(name: str, given: list[str]) -> Any:
+def _value(name: str, words: list[str]) -> Any:
     if name in LISTS:
-        return given
-    return " ".join(given) if given else True
+        return words
+    return " ".join(words) if words else True
 
 
 def _words(line: str, batch: bool, variables: Mapping[str, str]) -> Iterator[_Word]:
@@ -171,11 +171,11 @@ def _pieces(line: str) -> Iterator[tuple[int, str]]:
 def _set_in(word: str, batch: bool, variables: Mapping[str, str], unset: set[str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = next(group for group in match.groups() if group)
-        said = variables.get(name.lower() if batch else name)
-        if said is None:
+        text = variables.get(name.lower() if batch else name)
+        if text is None:
             unset.add(name)
             return match.group()
-        return said
+        return text
 
     for _ in range(5):  # a variable may be made of others
         replaced = (_BATCH_NAME if batch else _SHELL_NAME).sub(value, word)

@@ -160,7 +160,7 @@ def _family(fields: Fields) -> None:
     family = named_family(fields.get("model.type")) if fields.on("model.type") else fields.work.wanted
     # editing models share the type of the plain ones
     paths = [fields.get(f"model.{name}") for name in ("transformer_path", "diffusers_path", "checkpoint_path")]
-    edits = next((found for path in paths if (found := family_of_path(path)).startswith(f"{family}_")), "")
+    edits = next((edit for path in paths if (edit := family_of_path(path)).startswith(f"{family}_")), "")
     take_family(fields.work, edits or family, "model.type")
     fields.read.add("model.type")
 
@@ -281,9 +281,9 @@ def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, in
 
 
 def _size(work: Work, sizes: list[tuple[Any, str]], lines: Mapping[str, int]) -> None:
-    for given, path in sizes:
+    for size, path in sizes:
         try:
-            taken = PROGRAM_READERS["resolutions"]("resolutions", given, {})
+            taken = PROGRAM_READERS["resolutions"]("resolutions", size, {})
         except Left as left:
             work.notes.append(Note(path, "not offered", str(left), lines.get(path)))
             continue

@@ -54,8 +54,8 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
     if named:
         return Found(named)
     if kind == "musubi-tuner":
-        told = "hunyuan_video" if module == "networks.lora" else family_of_path(values.get("dit"))
-        return Found(told or ("wan" if values.get("task") else None))
+        family = "hunyuan_video" if module == "networks.lora" else family_of_path(values.get("dit"))
+        return Found(family or ("wan" if values.get("task") else None))
     return _by_hints(values)
 
 
@@ -88,10 +88,10 @@ def _decomposed(kind: str, values: Mapping[str, Any]) -> str:
     if kind != "lora" or not is_lycoris(values):
         return kind
     try:
-        said = arguments(values.get("network_args")).get("dora_wd")
+        switch = arguments(values.get("network_args")).get("dora_wd")
     except Left:
-        said = None
-    return kind if is_off(said) and is_off(values.get("dora_wd")) else "dora"
+        switch = None
+    return kind if is_off(switch) and is_off(values.get("dora_wd")) else "dora"
 
 
 def algo_of(values: Mapping[str, Any]) -> str:

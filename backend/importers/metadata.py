@@ -63,9 +63,9 @@ def _read(name: str, text: Any) -> Any:
 
 def _optimizer(values: dict[str, Any], called: dict[str, str]) -> None:
     """``bitsandbytes.optim.adamw.AdamW8bit(weight_decay=0.1)`` as a name and its arguments."""
-    said = _CLASS.fullmatch(str(values.get("optimizer_type") or "").strip())
-    if not said:
+    match = _CLASS.fullmatch(str(values.get("optimizer_type") or "").strip())
+    if not match:
         return
-    values["optimizer_type"] = said[1]
-    if said[2]:
-        values["optimizer_args"], called["optimizer_args"] = said[2], called["optimizer_type"]
+    values["optimizer_type"] = match[1]
+    if match[2]:
+        values["optimizer_args"], called["optimizer_args"] = match[2], called["optimizer_type"]

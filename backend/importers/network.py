@@ -41,28 +41,28 @@ _NO_SETTING = NO_LORA_SETTING
 def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
     """Take over into `ours` what has a counterpart, with the name that it comes from in `origin`; a note for each."""
     values, notes = source.values, []
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if "network_args" in values:
-        line, said = source.lines.get("network_args"), shown("network_args", values["network_args"])
+        line, text = source.lines.get("network_args"), shown("network_args", values["network_args"])
         try:
-            given = arguments(values["network_args"])
-            why = "see each of its settings" if given else "empty"
-            notes.append(Note("network_args", "taken", why, line, None, said))
+            options = arguments(values["network_args"])
+            why = "see each of its settings" if options else "empty"
+            notes.append(Note("network_args", "taken", why, line, None, text))
         except Left as left:
-            notes.append(Note("network_args", "not offered", str(left), line, None, said))
+            notes.append(Note("network_args", "not offered", str(left), line, None, text))
     for key in _OF_PRESETS:
         if key in values:
-            given.setdefault(key, values[key])
+            options.setdefault(key, values[key])
     unused = {"conv_dim", "conv_alpha"} if values.get("LoRA_type") in tables.NO_CONVOLUTIONS else set()
-    if number(given.get("conv_alpha")) == 0 and not is_off(given.get("conv_dim")):
-        given["conv_alpha"] = given["conv_dim"]  # as large as the rank there
-    if is_off(given.get("conv_dim")) and not is_lycoris(values):
+    if number(options.get("conv_alpha")) == 0 and not is_off(options.get("conv_dim")):
+        options["conv_alpha"] = options["conv_dim"]  # as large as the rank there
+    if is_off(options.get("conv_dim")) and not is_lycoris(values):
         unused.add("conv_alpha")
-    ratios = _ratio_goals(given, bool(ours.get("network.train_text_encoder")))
+    ratios = _ratio_goals(options, bool(ours.get("network.train_text_encoder")))
     unused |= {name for name, goal in ratios.items() if not goal}
     if not is_lycoris(values):
         unused |= {"dora_wd", "full_matrix", "dropout", *_LENGTHS_OF}
-    for key, value in given.items():
+    for key, value in options.items():
         line = source.lines.get(key, source.lines.get("network_args"))
         if key in (*_PATTERNS, "train_blocks") or _leaves_out(source, key, value):
             continue
@@ -74,7 +74,7 @@ def read_network(source: Source, ours: dict[str, Any], origin: dict[str, str]) -
             goal = (ratios[key], "number") if key in ratios else _GOALS.get(key)
             notes.append(_note(f"network_args {key}", key, value, values, line, goal, ours, origin))
     notes += _text_ratio(ours, origin)
-    return notes + _layers(source, given, ours, origin) + _convolutions(source, ours, origin)
+    return notes + _layers(source, options, ours, origin) + _convolutions(source, ours, origin)
 
 
 def _note(
@@ -88,47 +88,47 @@ def _note(
     origin: dict[str, str],
 ) -> Note:
     """What became of the argument `key`. goal: the setting here and how its value is read; None where there is none."""
-    said = shown(key, value)
-    told = "LyCORIS_preset" if key == "preset" else key
+    text = shown(key, value)
+    neutral = "LyCORIS_preset" if key == "preset" else key
     if key in _LENGTHS_OF:
         near = is_off(value) and ours.get("network.network_type") == "dora"
         why = "lengths are an output's here, as in peft; an input's in the other program"
-        return Note(name, "near" if near else "off", why if near else "", line, None, said)
-    if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(told, ()):
-        return Note(name, "off", "", line, None, said)
+        return Note(name, "near" if near else "off", why if near else "", line, None, text)
+    if is_off(value) or str(value).strip() in reasons.NEUTRAL.get(neutral, ()):
+        return Note(name, "off", "", line, None, text)
     if key == "algo":
-        return Note(name, "taken", "see the network type", line, None, said)
+        return Note(name, "taken", "see the network type", line, None, text)
     kind = ours.get("network.network_type", "lora")
     if key == "full_matrix" and kind == "lokr":
         ours["network.network_dim"], origin["network.network_dim"] = WHOLE, name
-        return Note(name, "near", "the largest rank: the large factor is not split", line, "network.network_dim", said)
+        return Note(name, "near", "the largest rank: the large factor is not split", line, "network.network_dim", text)
     if key == "dora_wd":
         if kind == "dora":
-            return Note(name, "taken", "", line, "network.network_type", said)
+            return Note(name, "taken", "", line, "network.network_type", text)
         return Note(
-            name, "not offered", f"Monotile trains lengths with a LoRA only (dora), not with {kind}", line, None, said
+            name, "not offered", f"Monotile trains lengths with a LoRA only (dora), not with {kind}", line, None, text
         )
     if key in ("conv_dim", "conv_alpha") and kind in FACTORED:
         why = f"{kind} does not train convolutions larger than one pixel in Monotile"
-        return Note(name, "not offered", why, line, None, said)
+        return Note(name, "not offered", why, line, None, text)
     if goal is None:
-        return Note(name, "not offered", reasons.NOT_OFFERED.get(told, _NO_SETTING), line, None, said)
+        return Note(name, "not offered", reasons.NOT_OFFERED.get(neutral, _NO_SETTING), line, None, text)
     path, reader = goal
     try:
         taken = READERS[reader](key, value, values)
     except Left as left:
-        return Note(name, "off", str(left), line, None, said)
+        return Note(name, "off", str(left), line, None, text)
     ours[path], origin[path] = taken.value, name
     near = _LYCORIS_RANKS if key == "rank_dropout" and is_lycoris(values) else taken.near
-    return Note(name, "near" if near else "taken", near, line, path, said)
+    return Note(name, "near" if near else "taken", near, line, path, text)
 
 
-def _ratio_goals(given: Mapping[str, Any], text: bool) -> dict[str, str]:
+def _ratio_goals(options: Mapping[str, Any], text: bool) -> dict[str, str]:
     """Where each ratio of LoRA+ goes; "" where another one rules, or its encoders are not trained (`text`)."""
     general, denoiser, encoders = _RATIOS
     goals = {general: _RATIO, denoiser: _RATIO, encoders: _TEXT_RATIO if text else ""}
-    if not is_off(given.get(denoiser)):
-        goals[general] = _TEXT_RATIO if text and is_off(given.get(encoders)) else ""
+    if not is_off(options.get(denoiser)):
+        goals[general] = _TEXT_RATIO if text and is_off(options.get(encoders)) else ""
     return goals
 
 
@@ -142,7 +142,7 @@ def _text_ratio(ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
     return [Note(f"network_args {_RATIOS[2]}", "default", why, None, _TEXT_RATIO)]
 
 
-def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
+def _layers(source: Source, options: Mapping[str, Any], ours: dict[str, Any], origin: dict[str, str]) -> list[Note]:
     """Which layers are trained, where these are others there than here, or the file chooses them.
 
     musubi-tuner leaves out what a pattern excludes, unless one of include_patterns fits it.
@@ -151,17 +151,17 @@ def _layers(source: Source, given: Mapping[str, Any], ours: dict[str, Any], orig
     program = "musubi-tuner" if source.kind == "musubi-tuner" else "sd-scripts"
     layers = () if is_lycoris(source.values) else tables.LAYERS.get(program, {}).get(family, ())
     notes, fate, why = [], "default", f"not in the file: {program} trains the modulation of the blocks too"
-    blocks = "single" if not is_off(source.values.get("split_mode")) else str(given.get("train_blocks", "all"))
-    if "train_blocks" in given or blocks != "all":
-        chosen = [layer for layer in layers if blocks == "all" or layer.startswith(_BLOCKS.get(blocks, "?"))]
-        fate, why, layers = "taken", "", chosen or layers
-    for key in (key for key in given if _leaves_out(source, key, given[key])):
+    blocks = "single" if not is_off(source.values.get("split_mode")) else str(options.get("train_blocks", "all"))
+    if "train_blocks" in options or blocks != "all":
+        matching = [layer for layer in layers if blocks == "all" or layer.startswith(_BLOCKS.get(blocks, "?"))]
+        fate, why, layers = "taken", "", matching or layers
+    for key in (key for key in options if _leaves_out(source, key, options[key])):
         ours[_EXCLUDE], origin[_EXCLUDE] = [*ours.get(_EXCLUDE, []), tables.TYPE_DIMS[key]], "network_args"
         notes.append(Note(f"network_args {key}", "taken", "0 leaves them out", line, _EXCLUDE))
-    left, kept = (_list(given.get(name)) for name in ("exclude_patterns", "include_patterns"))
+    left, kept = (_list(options.get(name)) for name in ("exclude_patterns", "include_patterns"))
     if (left or kept) and family not in tables.SAME_NAMES:
         why_not = "the other program's layer names differ; choose layers with diffusers' names as targets_include"
-        notes += [Note(f"network_args {key}", "not offered", why_not, line) for key in _PATTERNS if key in given]
+        notes += [Note(f"network_args {key}", "not offered", why_not, line) for key in _PATTERNS if key in options]
     elif left or kept:
         everything = ".*" in left
         if everything and kept:

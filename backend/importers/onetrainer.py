@@ -238,12 +238,14 @@ def _trained(fields: Fields) -> None:
             fields.take(f"{part}.learning_rate", "optimizer.learning_rate", number(fields.get(f"{part}.learning_rate")))
             fields.note("learning_rate", "not needed", f"{part}.learning_rate rules")
     encoders = [name for name in ("text_encoder", "text_encoder_2", "text_encoder_3") if fields.on(f"{name}.train")]
-    told = [name for name in ("text_encoder", "text_encoder_2", "text_encoder_3") if fields.has(f"{name}.train")]
-    if not told:
+    encoder_names = [
+        name for name in ("text_encoder", "text_encoder_2", "text_encoder_3") if fields.has(f"{name}.train")
+    ]
+    if not encoder_names:
         return
-    take_known(work, "network.train_text_encoder", bool(encoders), f"{told[0]}.train")
+    take_known(work, "network.train_text_encoder", bool(encoders), f"{encoder_names[0]}.train")
     taken = "network.train_text_encoder" in work.ours
-    for name in told:
+    for name in encoder_names:
         fate = "taken" if taken or name not in encoders else "not offered"
         why = "text encoders of this family are not trained" if fate == "not offered" else ""
         fields.note(f"{name}.train", fate, why, "network.train_text_encoder" if taken else None)
@@ -254,7 +256,7 @@ def _trained(fields: Fields) -> None:
     rated = next((name for name in encoders if fields.on(f"{name}.learning_rate")), "") if taken else ""
     if rated:
         fields.take(f"{rated}.learning_rate", "optimizer.text_encoder_lr", number(fields.get(f"{rated}.learning_rate")))
-    for name in told:
+    for name in encoder_names:
         fields.note(
             f"{name}.learning_rate", "not needed", "Monotile has one rate for all text encoders, or does not train them"
         )

@@ -37,27 +37,27 @@ _HUGGING = "transformers.optimization.Adafactor"
 def read_optimizer(work: Work) -> None:
     """Take over the arguments, and bring name, rate and schedule to what they amount to there."""
     name = _known(str(work.ours.get(_NAME, by_path()[_NAME].default)))
-    given, line = _given(work), work.source.lines.get("optimizer_args")
+    options, line = _given(work), work.source.lines.get("optimizer_args")
     if name == "adafactor":
-        given = _adafactor(work, given)
+        options = _adafactor(work, options)
     for key, ours in _RENAMED.get(name, {}).items():
-        if key in given:
-            value = given.pop(key)
+        if key in options:
+            value = options.pop(key)
             if ours is not None:
-                given[ours] = value
+                options[ours] = value
             elif not is_off(value):
                 why = f"the {name} that Monotile uses has no such argument"
                 work.notes.append(Note(f"optimizer_args {key}", "not offered", why, line))
-    said = str(work.values.get(work.origin.get(_NAME, ""), "")).strip().lower()
-    if said.startswith("sgdnesterov"):
-        given = {"momentum": 0.9, "nesterov": True} | given
+    optimizer = str(work.values.get(work.origin.get(_NAME, ""), "")).strip().lower()
+    if optimizer.startswith("sgdnesterov"):
+        options = {"momentum": 0.9, "nesterov": True} | options
     for key, path in _OWN.items():
-        if key in given:
-            work.take(path, given.pop(key), "optimizer_args")
+        if key in options:
+            work.take(path, options.pop(key), "optimizer_args")
     _unsaid(work, name)
-    if given:
-        work.take(_ARGS, given, "optimizer_args")
-    _schedule(work, free=said.endswith("schedulefree"))
+    if options:
+        work.take(_ARGS, options, "optimizer_args")
+    _schedule(work, free=optimizer.endswith("schedulefree"))
 
 
 def _known(name: str) -> str:
@@ -70,18 +70,18 @@ def _given(work: Work) -> dict[str, Any]:
     if "optimizer_args" not in work.values:
         return {}
     try:
-        given = _of_type(work, arguments(work.values["optimizer_args"]))
+        options = _of_type(work, arguments(work.values["optimizer_args"]))
     except Left as left:
         work.note("optimizer_args", "not offered", str(left))
         return {}
-    work.note("optimizer_args", "taken" if given else "off", "", _ARGS if given else None)
-    return given
+    work.note("optimizer_args", "taken" if options else "off", "", _ARGS if options else None)
+    return options
 
 
-def _of_type(work: Work, given: dict[str, Any]) -> dict[str, Any]:
+def _of_type(work: Work, options: dict[str, Any]) -> dict[str, Any]:
     """The arguments whose values have the type that every class takes there; a word for each other one."""
     kept = {}
-    for key, value in given.items():
+    for key, value in options.items():
         words, fits = next((row[1:] for row in _TYPES if key in row[0]), ("", None))
         if fits is None or value is None or fits(value):
             kept[key] = value
@@ -122,17 +122,17 @@ def _unsaid(work: Work, name: str) -> None:
     if _NAME not in work.ours or name in _ADAMW or ("." in name and name != _HUGGING):
         return
     unsaid = {"optimizer.weight_decay": 0.0} | ({"optimizer.betas": [0.9, 0.99]} if name in _LIONS else {})
-    said = work.values.get(work.origin[_NAME], name)
+    optimizer = work.values.get(work.origin[_NAME], name)
     for path, value in unsaid.items():
         if path not in work.ours:
-            work.change(path, value, path.rpartition(".")[2], f"not in the file: {value} is what {said} uses")
+            work.change(path, value, path.rpartition(".")[2], f"not in the file: {value} is what {optimizer} uses")
 
 
-def _adafactor(work: Work, given: dict[str, Any]) -> dict[str, Any]:
+def _adafactor(work: Work, options: dict[str, Any]) -> dict[str, Any]:
     """Hugging Face's class where it has a rate; torch's does as it where the rate follows the step alone."""
-    if given.get("relative_step") is False and not given.get("warmup_init"):
+    if options.get("relative_step") is False and not options.get("warmup_init"):
         work.change(_NAME, _HUGGING, "optimizer_type", "the class that the other program uses", "taken")
-        return given
+        return options
     why = (
         "relative_step: the rate is 0.01, later 1 / sqrt(step), of the size of the weights, whatever rate the file "
         "gives; torch's Adafactor does so at 0.01"
@@ -144,7 +144,7 @@ def _adafactor(work: Work, given: dict[str, Any]) -> dict[str, Any]:
     work.take(_RATE, 0.01, "optimizer_type")
     work.take(_SCHEDULE, "constant", "optimizer_type")
     work.take(_WARMUP, 0.0, "optimizer_type")
-    return {key: value for key, value in given.items() if key in _OWN}
+    return {key: value for key, value in options.items() if key in _OWN}
 
 
 def _schedule(work: Work, free: bool) -> None:
@@ -153,12 +153,12 @@ def _schedule(work: Work, free: bool) -> None:
             if path in work.ours and work.ours[path] != value:
                 work.drop(path, "not needed", "it has no effect in the other program: the optimizer has no schedule")
             work.take(path, value, "optimizer_type")
-    said = str(work.values.get("lr_scheduler") or "").strip().lower()
-    if not is_off(work.ours.get(_FLOOR)) and said not in ("cosine_with_min_lr", "warmup_stable_decay", "rex"):
-        work.drop(_FLOOR, "not needed", f"it has no effect in the other program on {said or 'this schedule'}")
-    if said == "rex" and _FLOOR not in work.ours:
+    scheduler = str(work.values.get("lr_scheduler") or "").strip().lower()
+    if not is_off(work.ours.get(_FLOOR)) and scheduler not in ("cosine_with_min_lr", "warmup_stable_decay", "rex"):
+        work.drop(_FLOOR, "not needed", f"it has no effect in the other program on {scheduler or 'this schedule'}")
+    if scheduler == "rex" and _FLOOR not in work.ours:
         work.change(_FLOOR, 0.01, "lr_scheduler_min_lr_ratio", "not in the file: 0.01 is what rex takes")
-    restarts = work.kind == "kohya_ss" and said == "cosine_with_restarts"
+    restarts = work.kind == "kohya_ss" and scheduler == "cosine_with_restarts"
     if restarts and _CYCLES not in work.ours and not is_off(work.values.get("epoch")):
         # its window takes the epochs where the field is empty
         work.take(_CYCLES, number(work.values["epoch"]), "lr_scheduler_num_cycles")

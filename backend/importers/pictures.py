@@ -36,16 +36,16 @@ def read_data_set(work: Work) -> None:
     """Everything that the data set file says, where there is one: name by name, then its folders."""
     if work.dataset is None or work.data is None:
         return
-    found, lines, names = work.data, work.dataset.lines, work.dataset.names
+    data, lines, names = work.data, work.dataset.lines, work.dataset.names
 
     def called(path: str) -> str:
         return names.get(path, path)
 
     def say(key: str, fate: Fate, why: str = "", path: str | None = None) -> None:
-        where = found.paths.get(key, key)
-        work.notes.append(Note(called(where), fate, why, lines.get(where), path, shown(key, found.values.get(key))))
+        where = data.paths.get(key, key)
+        work.notes.append(Note(called(where), fate, why, lines.get(where), path, shown(key, data.values.get(key))))
 
-    for key, value in found.values.items():
+    for key, value in data.values.items():
         if key == "enable_bucket":
             say(key, "near" if is_off(value) else "not needed", "images always keep their shape")
         elif key == "class_tokens":
@@ -53,11 +53,9 @@ def read_data_set(work: Work) -> None:
             say(key, "near", "added to every caption, not only where there is none", "dataset.trigger_word")
         else:
             read_name(work, key, value, say)
-    work.notes += [Note(called(row.path), row.fate, row.why, lines.get(row.path)) for row in found.rows]
-    if found.folders:
-        folders = [
-            _controlled(work, dict(row), called(at)) for row, at in zip(found.folders, found.places, strict=True)
-        ]
+    work.notes += [Note(called(row.path), row.fate, row.why, lines.get(row.path)) for row in data.rows]
+    if data.folders:
+        folders = [_controlled(work, dict(row), called(at)) for row, at in zip(data.folders, data.places, strict=True)]
         work.take("dataset.folders", folders, "datasets")
         work.notes.append(Note("datasets", "taken", "", lines.get("datasets"), "dataset.folders"))
 

@@ -166,14 +166,14 @@ def take_optimizer(fields: Fields, path: str, names: Mapping[str, tuple[str, str
 
     names: their name, in small letters -> ours, and a word where it is not the same.
     """
-    said = str(fields.get(path) or "").strip()
-    if not said:
+    optimizer = str(fields.get(path) or "").strip()
+    if not optimizer:
         return ""
-    plain = re.sub(r"[\s_-]", "", said).lower()
-    ours, near = names.get(said.lower(), ("", ""))
+    plain = re.sub(r"[\s_-]", "", optimizer).lower()
+    ours, near = names.get(optimizer.lower(), ("", ""))
     ours = ours or next((name for name in OPTIMIZERS if name.replace("_", "") == plain), "")
     if not ours:
-        fields.note(path, "not offered", f"Monotile has no optimizer {said}; adamw is used")
+        fields.note(path, "not offered", f"Monotile has no optimizer {optimizer}; adamw is used")
         return ""
     fields.take(path, _OPTIMIZER, ours, near)
     if below:
@@ -189,7 +189,7 @@ def _arguments(fields: Fields, name: str, below: str) -> None:
         work.take(_OWN["betas"], betas, f"{below}beta1")
         for beta in ("beta1", "beta2"):
             fields.note(f"{below}{beta}", "taken", "", _OWN["betas"])
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for theirs, goal in _OWN.items():
         value = fields.get(f"{below}{theirs}")
         if value is not None and not (hugging and theirs != "weight_decay"):
@@ -197,23 +197,23 @@ def _arguments(fields: Fields, name: str, below: str) -> None:
     for theirs, here in _ARGUMENTS.get(name, {}).items():
         value = fields.get(f"{below}{theirs}")
         if value is not None:
-            given[here] = number(value)
+            arguments[here] = number(value)
             fields.note(f"{below}{theirs}", "taken", "", _ARGS)
-    if given:
-        work.take(_ARGS, given, below)
+    if arguments:
+        work.take(_ARGS, arguments, below)
 
 
 def take_every(fields: Fields, count: str, unit: str, steps: str, epochs: str, switch: str = "") -> None:
     """How often something is done: a number, and in what it counts."""
     off = switch and not fields.on(switch)
-    said = str(fields.get(unit) or "").upper()
-    goal = {"STEP": steps, "EPOCH": epochs}.get(said)
+    interval = str(fields.get(unit) or "").upper()
+    goal = {"STEP": steps, "EPOCH": epochs}.get(interval)
     value = number(fields.get(count))
-    if off or said in ("", "NEVER") or is_off(value):
+    if off or interval in ("", "NEVER") or is_off(value):
         fields.note(count, "off", "the other program never does it")
         fields.note(unit, "off", "the other program never does it")
     elif goal is None:
-        fields.note(count, "not offered", f"the interval is in {said.lower()}s; Monotile has steps or epochs")
+        fields.note(count, "not offered", f"the interval is in {interval.lower()}s; Monotile has steps or epochs")
         fields.note(unit, "not offered", "Monotile has steps and epochs")
     else:
         fields.take(count, goal, value)

@@ -29,12 +29,12 @@ _TEXTS = ("negative_prompt", "control_image")
 
 def bring_prompts(work: Work) -> None:
     """The prompts of the arguments, as they are or in a file that these name."""
-    given = work.values.get("sample_prompts")
-    if "sample_prompts" not in work.values or is_off(given):
+    prompts = work.values.get("sample_prompts")
+    if "sample_prompts" not in work.values or is_off(prompts):
         if "sample_prompts" in work.values:
             work.note("sample_prompts", "off", "empty")
         return
-    text = str(given)
+    text = str(prompts)
     if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
         path = _beside(work.source.folder, text.strip())
         if path is None or path.suffix != ".txt":
@@ -65,7 +65,7 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
         prompt, *flags = _pieces(words)
         row: dict[str, Any] = {"prompt": prompt.strip(), **usual}
         for flag in flags:
-            name, _, given = flag.partition(" ")
+            name, _, argument = flag.partition(" ")
             name = name.lower()
             column = COLUMNS.get(name)
             if column is None:
@@ -73,11 +73,11 @@ def read_prompts(text: str, usual: dict[str, Any]) -> tuple[list[dict[str, Any]]
             elif column in CONTROL_IMAGES:
                 left_over = [each for each in CONTROL_IMAGES if each not in row]
                 if left_over:
-                    row[left_over[0]] = _value(column, given.strip())
+                    row[left_over[0]] = _value(column, argument.strip())
                 else:
                     left.append((line, f"--{name}", f"a sample has {len(CONTROL_IMAGES)} control images at most"))
             else:
-                row[column] = _value(column, given.strip())
+                row[column] = _value(column, argument.strip())
         scale = row.get("true_cfg_scale")
         if isinstance(scale, int | float) and scale < 1:
             row["true_cfg_scale"] = 1
@@ -91,17 +91,17 @@ def _pieces(words: str) -> list[str]:
     return [words[: ends[0]], *(words[a:b].strip()[2:] for a, b in zip(places, ends[1:], strict=True))]
 
 
-def _value(column: str, given: str) -> Any:
+def _value(column: str, text: str) -> Any:
     if column not in _TEXTS:
-        return number(given)
+        return number(text)
     if column == "control_image":
-        return given.strip("\"'")
-    return given
+        return text.strip("\"'")
+    return text
 
 
-def _beside(folder: Path | None, given: str) -> Path | None:
+def _beside(folder: Path | None, name: str) -> Path | None:
     """A file named in another: as it is, or in the folder of that one."""
-    for path in (Path(given).expanduser(), *([folder / given] if folder else [])):
+    for path in (Path(name).expanduser(), *([folder / name] if folder else [])):
         if path.is_file() and (path.is_absolute() or folder is not None):
             return path
     return None

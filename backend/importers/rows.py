@@ -38,8 +38,8 @@ def _kept(work: Work, table: str, place: int, row: Any, refused: dict[str, Probl
     for column, problem in refused.items():
         value = row.get(column) if isinstance(row, dict) else row
         key = f"{work.origin.get(table, table)}[{place}]{f'.{column}' if column else ''}"
-        said = shown(column, value)
-        work.notes.append(Note(key, "not offered", f"{problem.text}. {problem.remedy}".strip(), None, None, said))
+        text = shown(column, value)
+        work.notes.append(Note(key, "not offered", f"{problem.text}. {problem.remedy}".strip(), None, None, text))
         if value is None or column in needed or not isinstance(row, dict):
             return None
         row = {name: item for name, item in row.items() if name != column}

@@ -40,8 +40,8 @@ _OPTIMIZERS = {
 
 def _combined(fields: Fields) -> None:
     work = fields.work
-    given = fields.get("model_family")
-    family = named_family(given) if given else work.wanted
+    model_family = fields.get("model_family")
+    family = named_family(model_family) if model_family else work.wanted
     flavour = named_family(fields.get("model_flavour") or "")
     if family == "flux" and "kontext" in flavour.lower():
         family = "flux_kontext"
@@ -113,14 +113,16 @@ def _optimizer(fields: Fields) -> None:
         fields.note("optimizer_config", "off")
         return
     try:
-        given = arguments(fields.get("optimizer_config"))
+        options = arguments(fields.get("optimizer_config"))
     except Left as left:
         fields.note("optimizer_config", "not offered", str(left))
         return
-    if "weight_decay" in given:
-        work.take("optimizer.weight_decay", given.pop("weight_decay"), "optimizer_config")
-    kept = {key: value for key, value in given.items() if name == "prodigy" and key in ("d_coef", "d0", "growth_rate")}
-    left_out = ", ".join(key for key in given if key not in kept)
+    if "weight_decay" in options:
+        work.take("optimizer.weight_decay", options.pop("weight_decay"), "optimizer_config")
+    kept = {
+        key: value for key, value in options.items() if name == "prodigy" and key in ("d_coef", "d0", "growth_rate")
+    }
+    left_out = ", ".join(key for key in options if key not in kept)
     if kept:
         work.take("optimizer.optimizer_args", kept, "optimizer_config")
     fields.note(
@@ -217,8 +219,8 @@ def read_backends(work: Work, rows: Any, lines: Mapping[str, int]) -> None:
         if kind in ("text_embeds", "image_embeds"):
             work.notes.append(Note(at, "not needed", "captions and images are always cached on disk", line))
         elif kind != "image" or form != "local" or not row.get("instance_data_dir"):
-            said = f"{kind} of {form}" if kind != "image" else f"images of {form}"
-            work.notes.append(Note(at, "not offered", f"{said} are not read; only image folders are", line))
+            contents = f"{kind} of {form}" if kind != "image" else f"images of {form}"
+            work.notes.append(Note(at, "not offered", f"{contents} are not read; only image folders are", line))
         elif row.get("disabled"):
             work.notes.append(Note(at, "off", "it is turned off", line))
         else:

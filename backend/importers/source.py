@@ -107,13 +107,13 @@ def _of_kind(kind: Kind, document: Document, folder: Path | None) -> Source:
 
 def _unknown(document: Document, folder: Path | None) -> Source:
     if document.form == "safetensors":
-        said = "the file contains weights, but not how they were trained"
-        return _refused(Problem(None, None, said, "Choose a LoRA file with ss_ metadata, or the settings themselves"))
+        text = "the file contains weights, but not how they were trained"
+        return _refused(Problem(None, None, text, "Choose a LoRA file with ss_ metadata, or the settings themselves"))
     if document.data in ({}, [], ""):
         return _refused(_EMPTY)
-    said = {"json": "JSON", "yaml": "YAML"}.get(document.form, "text")
+    text = {"json": "JSON", "yaml": "YAML"}.get(document.form, "text")
     return _refused(
-        Problem(None, None, f"the file is {said}, but not settings of a program that Monotile knows", KNOWN)
+        Problem(None, None, f"the file is {text}, but not settings of a program that Monotile knows", KNOWN)
     )
 
 
@@ -147,11 +147,11 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
 
 def _of_command(text: str, folder: Path | None) -> Source:
     try:
-        found = commands.read_commands(text)
+        listed = commands.read_commands(text)
     except ValueError as error:
         remedy = "Close the quote, or write the command in one line"
         return _refused(Problem(None, None, f"this command can't be read: {error}", remedy))
-    command = commands.training(found)
+    command = commands.training(listed)
     if command is None or not command.values:
         return _refused(Problem(None, None, "the script contains no command with arguments", KNOWN))
     names = {name: f"--{name}" for name in command.values}
@@ -164,7 +164,7 @@ def _of_command(text: str, folder: Path | None) -> Source:
     read = [Note(word, "not needed", "it is for accelerate, which Monotile does not use") for word in command.launcher]
     read += [
         Note(each.script or "a command", "not needed", "only the training command is read")
-        for each in found
+        for each in listed
         if each is not command
     ]
     for name, variables in command.unset.items():
@@ -199,19 +199,19 @@ def _with_additional(source: Source) -> Source:
         return source
     line = source.lines.get("additional_parameters")
     try:
-        given = commands.arguments_of(text)
+        options = commands.arguments_of(text)
     except ValueError as error:
         note = Note("additional_parameters", "not offered", f"it can't be read: {error}", line, None, text)
         return replace(source, values=_without(source.values, "additional_parameters"), read=(note,))
     note = Note("additional_parameters", "taken", "see each of its settings", line, None, text)
-    values = {**_without(source.values, "additional_parameters"), **given}
+    values = {**_without(source.values, "additional_parameters"), **options}
     over = [
         Note(name, "not needed", "additional_parameters rules", source.lines.get(name))
-        for name in given
+        for name in options
         if name in source.values
     ]
-    names = {name: f"additional_parameters --{name}" for name in given}
-    lines = {**source.lines, **dict.fromkeys(given, line or 0)}
+    names = {name: f"additional_parameters --{name}" for name in options}
+    lines = {**source.lines, **dict.fromkeys(options, line or 0)}
     return replace(source, values=values, names=names, lines=lines, read=(note, *over))
 
 
@@ -220,11 +220,11 @@ def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _of_easy(document: Document, folder: Path | None) -> Source:
-    found = easy.split(document.data)
-    lines = {name: document.lines.get(path, 0) for name, path in found.paths.items()}
+    parts = easy.split(document.data)
+    lines = {name: document.lines.get(path, 0) for name, path in parts.paths.items()}
     dataset = None
-    if found.dataset is not None:
-        inner = {here: document.lines.get(there, 0) for here, there in found.dataset_paths.items()}
-        dataset = Source("dataset", found.dataset, inner, folder, names=found.dataset_paths)
+    if parts.dataset is not None:
+        inner = {here: document.lines.get(there, 0) for here, there in parts.dataset_paths.items()}
+        dataset = Source("dataset", parts.dataset, inner, folder, names=parts.dataset_paths)
     title = TITLES["easy-training"]
-    return Source("sd-scripts", found.values, lines, folder, (), found.paths, tuple(found.notes), dataset, title)
+    return Source("sd-scripts", parts.values, lines, folder, (), parts.paths, tuple(parts.notes), dataset, title)

@@ -16,34 +16,34 @@ _PICTURES = ("image_directory", "image_jsonl_file", "video_directory", "video_js
 
 def take_unsaid(work: Work) -> None:
     """Take the defaults of the program over, each with a word; after all that the files say."""
-    said = dict(tables.DEFAULTS.get(work.kind, {}))
+    defaults = dict(tables.DEFAULTS.get(work.kind, {}))
     if work.kind == "sd-scripts":
-        said |= tables.FAMILY_DEFAULTS.get(work.family, {})
+        defaults |= tables.FAMILY_DEFAULTS.get(work.family, {})
         if work.family == "flux" and "model_prediction_type" not in work.values:
             why = "sd-scripts uses sigma_scaled, but FLUX is trained on the velocity, as in its pretraining"
             work.notes.append(Note("model_prediction_type", "default", f"not in the file: {why}"))
-    if said and not is_off(work.values.get("full_bf16")):
-        said["save_precision"] = "bf16"
-    for key, value in said.items():
-        _take(work, key, value, work.kind, said)
+    if defaults and not is_off(work.values.get("full_bf16")):
+        defaults["save_precision"] = "bf16"
+    for key, value in defaults.items():
+        _take(work, key, value, work.kind, defaults)
     program = _program_of(work)
     if not program:
         return
     for key, value in tables.DATASET_DEFAULTS[program].items():
         if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
-            _take(work, key, value, program, said)
+            _take(work, key, value, program, defaults)
     if "enable_bucket" not in work.all_values:
         why = "the other program crops all images to one size; in Monotile they keep their shape"
         work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
 
 
-def _take(work: Work, key: str, value: Any, program: str, said: Mapping[str, Any]) -> None:
+def _take(work: Work, key: str, value: Any, program: str, defaults: Mapping[str, Any]) -> None:
     known = setting_of(key)
     assert known is not None, f"{key} is not a known name"
     goal, reader = known
     if goal in work.ours or (goal == "training.max_train_steps" and "training.max_train_epochs" in work.ours):
         return
-    near = READERS[reader](key, value, {**said, **work.values})
+    near = READERS[reader](key, value, {**defaults, **work.values})
     work.take(goal, near.value, key)
     why = f"not in the file: {shown(key, value)} is what {program} uses"
     work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))

@@ -37,17 +37,17 @@ def number(value: Any) -> Any:
 
     One that is no size of anything, such as infinity or one of hundreds of digits, is given as text.
     """
-    found = value
+    parsed = value
     if isinstance(value, str):
         try:
-            found = ast.literal_eval(value.strip())
+            parsed = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return value
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(parsed, bool) or not isinstance(parsed, int | float):
         return value
-    if not -_LARGEST <= found <= _LARGEST:
+    if not -_LARGEST <= parsed <= _LARGEST:
         return str(value)
-    return int(found) if isinstance(found, float) and found.is_integer() else found
+    return int(parsed) if isinstance(parsed, float) and parsed.is_integer() else parsed
 
 
 def is_off(value: Any) -> bool:
@@ -326,10 +326,10 @@ def _paths(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 def _multipliers(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     """One for each file: those that are left out are 1 there, and those without a file don't count."""
     count = len(_listed(all_.get("base_weights")))
-    given = [number(each) for each in (value if isinstance(value, list | tuple) else [value])][:count]
-    if not given:
+    numbers = [number(each) for each in (value if isinstance(value, list | tuple) else [value])][:count]
+    if not numbers:
         raise Left("no LoRA is merged", needed=False)
-    return Taken(given + [1.0] * (count - len(given)))
+    return Taken(numbers + [1.0] * (count - len(numbers)))
 
 
 def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:

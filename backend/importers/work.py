@@ -78,7 +78,7 @@ class Work:
     def change(self, path: str, value: Any, key: str, why: str, fate: Fate = "near") -> None:
         """Give `path` another value than what it was taken over with, and say so in the place of that, or at the end.
 
-        key: the name that it is told of where nothing was taken over; the other program's default rules there.
+        key: the name that the note has where nothing was taken over; the other program's default rules there.
         """
         self.take(path, value, self.origin.get(path, key))
         for index, note in enumerate(self.notes):

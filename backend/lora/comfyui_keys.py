@@ -80,10 +80,10 @@ class LayerNames:
     @cached_property
     def stems(self) -> dict[str, list[tuple[str, Native | None]]]:
         """What a key may have before its ending -> the layers that it means; several where the file's are fused."""
-        found: dict[str, list[tuple[str, Native | None]]] = {}
+        by_stem: dict[str, list[tuple[str, Native | None]]] = {}
         for path in self.layers:
             for stem in _spelled(path):
-                found.setdefault(stem, [(path, None)])
+                by_stem.setdefault(stem, [(path, None)])
         fused: dict[str, list[tuple[str, Native | None]]] = {}
         for natives in (self.natives, *self.others):
             for path, native in natives.items():
@@ -92,8 +92,8 @@ class LayerNames:
                         fused.setdefault(stem, []).append((path, native))
         for stem, parts in fused.items():
             for spelled in _spelled(stem):
-                found.setdefault(spelled, parts)
-        return found
+                by_stem.setdefault(spelled, parts)
+        return by_stem
 
     def joined(self, layers: Mapping[str, tuple[int, int]]) -> LayerNames:
         """The same with `layers` of text encoders that are trained too."""
@@ -133,13 +133,13 @@ def names_of(linear: Mapping[str, tuple[int, int]], facts: FamilyFacts) -> Layer
 
 def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
     """Module path -> (in, out) features of a module's linear layers and convolutions, as in `LayerNames`."""
-    found = {}
+    sizes = {}
     for name, module in model.named_modules():
         if name and hasattr(module, "in_features") and hasattr(module, "weight"):
-            found[name] = module.in_features, module.out_features
+            sizes[name] = module.in_features, module.out_features
         elif name and len(getattr(module, "kernel_size", ())) == 2 and module.groups == 1:
-            found[name] = module.in_channels * math.prod(module.kernel_size), module.out_channels
-    return found
+            sizes[name] = module.in_channels * math.prod(module.kernel_size), module.out_channels
+    return sizes
 
 
 def split_key(key: str) -> tuple[str, str] | None:

@@ -105,7 +105,7 @@ def inspect_lora(path: Path, names: LayerNames) -> Contents:
 
 def _by_layer(path: Path, shapes: Shapes) -> tuple[Kind, dict[str, dict[str, str]]]:
     """The kind of the file, and what comes before a key's ending -> name of a part -> key."""
-    found: dict[str, dict[str, str]] = {}
+    keys: dict[str, dict[str, str]] = {}
     kinds: dict[Kind, str] = {}
     other: dict[str, str] = {}
     for key in shapes:
@@ -117,14 +117,14 @@ def _by_layer(path: Path, shapes: Shapes) -> tuple[Kind, dict[str, dict[str, str
         stem, part = half or factor
         if half is None or part != "alpha":
             kinds.setdefault(_kind_of_part(part), key)
-        if part in found.setdefault(stem, {}):
+        if part in keys.setdefault(stem, {}):
             raise Refused(f"{path.name} holds the change of {stem} twice", "Give another file.", SETTING)
-        found[stem][part] = key
+        keys[stem][part] = key
     if kinds.keys() == {"lora", "dora"}:
         # its rows without lengths are as long as they were
         del kinds["lora"]
     _refuse_others(path, other, kinds, shapes)
-    return next(iter(kinds), "lora"), found
+    return next(iter(kinds), "lora"), keys
 
 
 def _kind_of_part(part: str) -> Kind:
@@ -149,15 +149,15 @@ def _found(
     sizes = {name: shapes[key] for name, key in keys.items()}
     if kind in ("lora", "dora"):
         a, b = sizes["A"], sizes["B"]
-        said = f"{list(b)} x {list(a)}"
+        dimensions = f"{list(b)} x {list(a)}"
         fits = math.prod(a[1:]) == inner and b[0] == outer and math.prod(b[1:]) == a[0]
         rank, large = a[0], len(a) == 4 and math.prod(a[2:]) > 1
     else:
         rows, columns, rank = size_of_factors(sizes)
-        said, large = f"{rows} x {columns}", any(math.prod(size[2:]) > 1 for size in sizes.values())
+        dimensions, large = f"{rows} x {columns}", any(math.prod(size[2:]) > 1 for size in sizes.values())
         fits = (rows, columns) == (outer, inner)
     if not fits:
-        text = f"{layer} is {said} in {path.name}, but {outer} x {inner} in this model"
+        text = f"{layer} is {dimensions} in {path.name}, but {outer} x {inner} in this model"
         raise Refused(text, "Use a file of the same base model.", SETTING)
     if MAGNITUDE in sizes and not of_rows(keys[MAGNITUDE], sizes[MAGNITUDE], outer):
         count = math.prod(sizes[MAGNITUDE])

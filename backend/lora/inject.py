@@ -175,23 +175,23 @@ def find_targets(model: nn.Module, include: Sequence[str], exclude: Sequence[str
     """
     modules = {name: module for name, module in model.named_modules() if name}
     linear = [name for name, module in modules.items() if takes_lora(module)]
-    chosen: set[str] = set()
+    targets: set[str] = set()
     for pattern in include:
         test = _matcher(pattern, "network.targets_include")
-        found = {name for name in linear if test(name)}
-        if not found:
+        matching = {name for name in linear if test(name)}
+        if not matching:
             raise _nothing_matches(pattern, modules, linear, test)
-        chosen |= found
+        targets |= matching
     for pattern in exclude or ():
         test = _matcher(pattern, "network.targets_exclude")
-        found = {name for name in chosen if test(name)}
-        if not found:
+        matching = {name for name in targets if test(name)}
+        if not matching:
             log.warning("targets_exclude %r excludes nothing", pattern)
-        chosen -= found
-    if not chosen:
+        targets -= matching
+    if not targets:
         text = "The targets leave no layer to train: everything included is excluded"
         raise Refused(text, "Remove a pattern from targets_exclude.", "network.targets_exclude")
-    return [name for name in linear if name in chosen]
+    return [name for name in linear if name in targets]
 
 
 def takes_lora(module: nn.Module) -> bool:
@@ -232,9 +232,9 @@ def inject(
     device: of the trained weights; None puts them on the device of their layer's frozen weight.
     """
     model.requires_grad_(False)
-    given = {path: (sizes or {}).get(path, Size(rank, alpha)) for path in targets}
+    ranks = {path: (sizes or {}).get(path, Size(rank, alpha)) for path in targets}
     if kind in FACTORED:
-        changed = {path: _factored(model, path, kind, size, factor, seed) for path, size in given.items()}
+        changed = {path: _factored(model, path, kind, size, factor, seed) for path, size in ranks.items()}
         for layer in changed.values():
             layer.factors.to(device=device or next(layer.base_layer.parameters()).device)
             layer.cast, layer.module_dropout = cast, module_dropout
@@ -326,5 +326,5 @@ def _nothing_matches(
 
 def _ends(linear: list[str]) -> list[str]:
     """The endings that name layers: the path after the block's number, without repeats."""
-    found = {re.sub(r"^.*?\.\d+\.", "", name): None for name in linear}
-    return list(found)
+    ends = {re.sub(r"^.*?\.\d+\.", "", name): None for name in linear}
+    return list(ends)

@@ -47,28 +47,28 @@ class LoraFile:
 
 
 def check_continue(
-    path: Path, names: LayerNames, given: Mapping[str, Size], kind: Kind = "lora", factor: int | None = None
+    path: Path, names: LayerNames, sizes: Mapping[str, Size], kind: Kind = "lora", factor: int | None = None
 ) -> Contents:
     """`inspect_lora`, and Refused when a network of this kind with these target layers can't hold what the file holds.
 
-    given: target layers with their rank. A DoRA holds what a LoRA does, too. factor: of a LoKr, as in `factor_shapes`.
+    sizes: target layers with their rank. A DoRA holds what a LoRA does, too. factor: of a LoKr, as in `factor_shapes`.
     """
     contents = inspect_lora(path, names)
     if contents.kind != kind and (contents.kind, kind) != ("lora", "dora"):
         text = f"{path.name} is {TITLES[contents.kind]}, and this run trains {TITLES[kind]}"
         raise Refused(text, f"Set network.network_type to {contents.kind}, or give another file.", SETTING)
-    beside = {names.natives[path].stem for path in given if path in names.natives}
+    beside = {names.natives[path].stem for path in sizes if path in names.natives}
     # what the file says of the rest of a fused layer may be nothing: its values tell
     _refuse_lost(
-        [p for p, found in contents.layers.items() if not _joined(found) or found.native.stem not in beside], given
+        [p for p, stored in contents.layers.items() if not _joined(stored) or stored.native.stem not in beside], sizes
     )
     if kind in FACTORED:
-        check_factors(contents, names, given, factor)
+        check_factors(contents, names, sizes, factor)
         return contents
-    for layer, found in contents.layers.items():
+    for layer, stored in contents.layers.items():
         # rows of a fused layer may need less than the whole rank: its values tell
-        if not _joined(found):
-            _refuse_larger(layer, found.rank or 0, given[layer].rank, found.large)
+        if not _joined(stored):
+            _refuse_larger(layer, stored.rank or 0, sizes[layer].rank, stored.large)
     return contents
 
 
@@ -83,20 +83,20 @@ def read_lora(path: Path, names: LayerNames) -> LoraFile:
     configured = _Configured.of(path, contents.metadata)
     file = LoraFile({}, {}, contents.metadata, contents.left_out, contents.kind)
     with safetensors.safe_open(path, framework="pt", device="cpu") as opened:
-        for layer, found in contents.layers.items():
-            parts = {name: opened.get_tensor(key).float() for name, key in found.keys.items()}
+        for layer, stored in contents.layers.items():
+            parts = {name: opened.get_tensor(key).float() for name, key in stored.keys.items()}
             alpha = parts.pop("alpha", None)
             if contents.kind in FACTORED:
-                file.factors[layer] = own_factors(parts, found.native, names.layers[layer][1])
-                if contents.kind == "lokr" and found.native is not None and (_joined(found) or found.native.turn):
-                    file.joined[layer] = found.native
-                file.scales[layer] = 1.0 if alpha is None or found.rank is None else float(alpha) / found.rank
+                file.factors[layer] = own_factors(parts, stored.native, names.layers[layer][1])
+                if contents.kind == "lokr" and stored.native is not None and (_joined(stored) or stored.native.turn):
+                    file.joined[layer] = stored.native
+                file.scales[layer] = 1.0 if alpha is None or stored.rank is None else float(alpha) / stored.rank
                 continue
             a, rows = parts["A"].flatten(1), [parts["B"].flatten(1)]
             if MAGNITUDE in parts:
                 rows.append(parts[MAGNITUDE].reshape(-1, 1))
-            if found.native is not None:
-                rows = [own_rows(each, found.native, names.layers[layer][1]) for each in rows]
+            if stored.native is not None:
+                rows = [own_rows(each, stored.native, names.layers[layer][1]) for each in rows]
             file.pairs[layer] = a, rows[0].contiguous()
             if MAGNITUDE in parts:
                 file.lengths[layer] = rows[1]
@@ -126,21 +126,23 @@ def continue_from(lora: Lora, file: LoraFile) -> list[str]:
                 padded.add((rank, lora.rank_of(path)))
     lora.publish()
     _set_lengths(lora, file)
-    said = [f"From the LoRA to continue from is left out: {what}." for what in file.left_out]
+    notes = [f"From the LoRA to continue from is left out: {what}." for what in file.left_out]
     if file.kind == "lora" and any(lora.magnitude(path) is not None for path in lora.layers):
-        said.append("The LoRA to continue from is no DoRA yet; its rows keep their lengths, so that it draws the same.")
+        notes.append(
+            "The LoRA to continue from is no DoRA yet; its rows keep their lengths, so that it draws the same."
+        )
     for old, new in sorted(padded):
-        said.append(
+        notes.append(
             f"The LoRA to continue from has rank {old}; it was padded to {new} and draws the same until trained."
         )
     fresh = [path for path in lora.layers if path not in file.scales]
     if fresh:
-        said.append(
+        notes.append(
             f"{len(fresh)} target layers are not in the LoRA to continue from and start fresh ({fresh[0]} first)."
         )
-    for sentence in said:
+    for sentence in notes:
         log.warning(sentence)
-    return said
+    return notes
 
 
 def _set_pair(lora: Lora, path: str, a: Tensor, b: Tensor, scale: float) -> int:
@@ -181,8 +183,8 @@ class _Configured:
         """What lies in the file's metadata, or in a config beside a file that carries peft's name."""
         try:
             if "lora_adapter_metadata" in metadata:
-                said = json.loads(metadata["lora_adapter_metadata"])
-                return cls({key.partition(".")[2] or key: value for key, value in said.items()})
+                adapter = json.loads(metadata["lora_adapter_metadata"])
+                return cls({key.partition(".")[2] or key: value for key, value in adapter.items()})
             beside = path.with_name("adapter_config.json")
             if path.name.startswith("adapter_model") and beside.is_file():
                 return cls(json.loads(beside.read_text(encoding="utf-8")))
@@ -202,9 +204,9 @@ class _Configured:
         return float(alpha) / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
 
 
-def _joined(found: FileLayer) -> bool:
+def _joined(stored: FileLayer) -> bool:
     """Whether the file keeps a layer as one with others."""
-    return found.native is not None and len(found.native.shares) > 1
+    return stored.native is not None and len(stored.native.shares) > 1
 
 
 def _refuse_lost(layers: Iterable[str], targets: Collection[str]) -> None:

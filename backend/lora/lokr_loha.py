@@ -55,10 +55,10 @@ class FactoredLayer(nn.Module):
         """The frozen layer's output for `x` (..., in features; of a convolution N C H W), and the change's."""
         result = self.base_layer(x, *args, **kwargs)
         first = self.factors["lokr_w1" if self.kind == "lokr" else "hada_w1_a"]
-        given = self.dropout(x.to(first.dtype) if self.cast else x)
+        inputs = self.dropout(x.to(first.dtype) if self.cast else x)
         if self.conv:
-            given = given.movedim(1, -1)
-        added = self.change(given, self.factors)
+            inputs = inputs.movedim(1, -1)
+        added = self.change(inputs, self.factors)
         if self.conv:
             added = added.movedim(-1, 1)
         stays = kept(added, self.module_dropout) if self.module_dropout and acts(self) else 1.0

@@ -19,33 +19,33 @@ from backend.lora.file_contents import SETTING, TITLES, Contents, FileLayer, Sha
 from backend.lora.native_names import Native
 
 
-def check_factors(contents: Contents, names: LayerNames, given: Mapping[str, Size], factor: int | None) -> None:
+def check_factors(contents: Contents, names: LayerNames, sizes: Mapping[str, Size], factor: int | None) -> None:
     """Refused when target layers of these ranks, trained with this factor, can't hold the LoKr or LoHa of a file.
 
     Factors of another rank or size are no part of each other, so that unlike a LoRA's they can't be padded.
     """
     kind, title = contents.kind, TITLES[contents.kind].removeprefix("a ")
     whole: dict[str, int] = {}
-    for path, found in contents.layers.items():
-        rank, native = given[path].rank, found.native
+    for path, stored in contents.layers.items():
+        rank, native = sizes[path].rank, stored.native
         if kind == "lokr" and native is not None and (len(native.shares) > 1 or native.turn):
             text = f"The LoKr to continue from has one product for {native.stem}, of which {path} is a part"
             raise Refused(text, "Use a LoKr that was trained on diffusers' layers, or start afresh.", SETTING)
-        if found.rank is not None and found.rank != rank:
-            text = f"The {title} to continue from has rank {found.rank} at {path}, and here it has {rank}"
-            raise Refused(text, f"Set network_dim to {found.rank}; only a LoRA can be padded.", SETTING)
+        if stored.rank is not None and stored.rank != rank:
+            text = f"The {title} to continue from has rank {stored.rank} at {path}, and here it has {rank}"
+            raise Refused(text, f"Set network_dim to {stored.rank}; only a LoRA can be padded.", SETTING)
         if kind == "lokr":
             wanted = factor_shapes(kind, *names.layers[path], rank, factor)
-            first = _size_of("lokr_w1", found, contents.shapes)
+            first = _size_of("lokr_w1", stored, contents.shapes)
             if first != wanted["lokr_w1"]:
                 text = f"The small factor of {path} is {_spoken(first)} in the LoKr to continue from, and here it is "
                 remedy = _factor_like(first, names.layers[path], rank)
                 raise Refused(text + _spoken(wanted["lokr_w1"]), remedy, SETTING)
-            if "lokr_w2" in found.keys and "lokr_w2" not in wanted:
-                whole[path] = math.ceil(max(_size_of("lokr_w2", found, contents.shapes)) / 2)
+            if "lokr_w2" in stored.keys and "lokr_w2" not in wanted:
+                whole[path] = math.ceil(max(_size_of("lokr_w2", stored, contents.shapes)) / 2)
     if whole:
         path, least = max(whole.items(), key=lambda one: one[1])
-        text = f"The large factor of {path} is whole in the LoKr to continue from, and has rank {given[path].rank} here"
+        text = f"The large factor of {path} is whole in the LoKr to continue from, and has rank {sizes[path].rank} here"
         raise Refused(text, f"Set network_dim to {least} or more, which keeps it whole.", SETTING)
 
 
@@ -71,32 +71,32 @@ def set_factors(path: str, live: Mapping[str, nn.Parameter], factors: Mapping[st
 
     Refused where they have other sizes.
     """
-    given = dict(factors)
-    if "lokr_w2" in live and "lokr_w2_a" in given:
-        given["lokr_w2"] = given.pop("lokr_w2_a") @ given.pop("lokr_w2_b")
-    sizes = {name: tuple(value.shape) for name, value in given.items()}
+    values = dict(factors)
+    if "lokr_w2" in live and "lokr_w2_a" in values:
+        values["lokr_w2"] = values.pop("lokr_w2_a") @ values.pop("lokr_w2_b")
+    sizes = {name: tuple(value.shape) for name, value in values.items()}
     if sizes != {name: tuple(value.shape) for name, value in live.items()}:
         text = f"{path} has factors {sizes} in the file to continue from, others than here"
         raise Refused(text, "Set network_dim and lokr_factor as they were.", SETTING)
-    for name, value in given.items():
+    for name, value in values.items():
         first = name in ("lokr_w1", "hada_w1_a")
         live[name].copy_(value * strength if first else value)
 
 
-def _size_of(name: str, found: FileLayer, shapes: Shapes) -> tuple[int, int]:
+def _size_of(name: str, stored: FileLayer, shapes: Shapes) -> tuple[int, int]:
     """Rows and columns of a LoKr's factor, made of one tensor or of two."""
-    if name in found.keys:
-        whole = shapes[found.keys[name]]
+    if name in stored.keys:
+        whole = shapes[stored.keys[name]]
         return whole[0], math.prod(whole[1:])
-    return shapes[found.keys[f"{name}_a"]][0], math.prod(shapes[found.keys[f"{name}_b"]][1:])
+    return shapes[stored.keys[f"{name}_a"]][0], math.prod(shapes[stored.keys[f"{name}_b"]][1:])
 
 
 def _factor_like(first: tuple[int, int], size: tuple[int, int], rank: int) -> str:
     """What to set so that the small factor is as large as `first`."""
     for factor in (None, max(first)):
         if factor_shapes("lokr", *size, rank, factor)["lokr_w1"] == first:
-            said = "Leave lokr_factor empty" if factor is None else f"Set lokr_factor to {factor}"
-            return f"{said}, as it was there."
+            remedy = "Leave lokr_factor empty" if factor is None else f"Set lokr_factor to {factor}"
+            return f"{remedy}, as it was there."
     return "Its layers were cut another way: start afresh, or from another file."
 
 

@@ -39,10 +39,10 @@ def native_names(layout: Layout | None, paths: Iterable[str]) -> dict[str, Nativ
         path: [(rule, match, *rest) for rule, regex, *rest in rules if (match := regex.fullmatch(f"{path}.weight"))]
         for path in paths
     }
-    most = highest_numbers(found[0][1] for found in fitting.values() if found)
+    most = highest_numbers(fits[0][1] for fits in fitting.values() if fits)
     named: dict[str, Native] = {}
-    for path, found in fitting.items():
-        for rule, match, theirs, native in found:
+    for path, fits in fitting.items():
+        for rule, match, theirs, native in fits:
             if not rule.holds(match, most):
                 continue
             stem, first = theirs.format(**match.groupdict()).removesuffix(".weight"), named.get(path)

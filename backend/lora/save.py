@@ -191,8 +191,8 @@ def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     the same in sd-scripts' spelling. ``sshs_legacy_hash`` is the first 8 digits of the SHA-256 of 64 KiB from 1 MiB on,
     of the file as it would be with its ``ss_*`` metadata alone (sd-scripts ``train_util.py``).
     """
-    said = {key: value for key, value in metadata.items() if key.startswith("ss_")}
-    plain = safetensors.torch.save(dict(tensors), metadata=said)
+    readable = {key: value for key, value in metadata.items() if key.startswith("ss_")}
+    plain = safetensors.torch.save(dict(tensors), metadata=readable)
     digest = hashlib.sha256(plain[8 + int.from_bytes(plain[:8], "little") :]).hexdigest()
     legacy = hashlib.sha256(plain[0x100000 : 0x100000 + 0x10000]).hexdigest()[:8]
     hashes = {"modelspec.hash_sha256": f"0x{digest}", "sshs_model_hash": digest, "sshs_legacy_hash": legacy}

@@ -64,18 +64,18 @@ class SwapFacts:
         """For the log. batches: forward and backward passes that make a step."""
         where = ", ".join(f"{kind} {','.join(map(str, numbers))}" for kind, numbers in self.chosen.items() if numbers)
         pinned = f", {self.pinned / 1e9:.2f} GB of it pinned" if self.device == "cuda" else ""
-        said = [
+        sentences = [
             f"swap: {self.blocks} of {self.of} blocks ({where}), {self.host / 1e9:.2f} GB in the machine's memory"
             f"{pinned}; {self.ring} buffers of {self.place_bytes / 1e9:.2f} GB on the device",
             f"swap: a step moves {self.moved * batches / 1e9:.2f} GB; at the measured {self.rate / 1e9:.1f} GB/s it "
             f"can't be shorter than {self.limit_seconds * batches * 1000:.0f} ms",
         ]
         if self.device == "cuda" and self.pinned < self.host:
-            said.append(
+            sentences.append(
                 f"swap: {(self.host - self.pinned) / 1e9:.2f} GB could not be pinned and are read from ordinary "
                 "memory, several times slower: raise swap_pinned_limit_gb, or swap fewer blocks"
             )
-        return said
+        return sentences
 
 
 class BlockSwap:
@@ -103,11 +103,11 @@ class BlockSwap:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self.device = device
-        chosen = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
+        swapped = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
         blocks = list(chain.from_iterable(block_lists.values()))
         shared = _shared(model, blocks)
         held = [
-            HostBlock(f"{kind} block {number}", block, shared) if number in chosen[kind] else None
+            HostBlock(f"{kind} block {number}", block, shared) if number in swapped[kind] else None
             for kind, stack in block_lists.items()
             for number, block in enumerate(stack)
         ]
@@ -122,7 +122,7 @@ class BlockSwap:
         fastest = max(self._pinned or self._held, key=lambda block: block.nbytes)
         self.facts = SwapFacts(
             device.type,
-            chosen,
+            swapped,
             count,
             len(blocks),
             sum(sizes),
@@ -181,8 +181,8 @@ def swapped_paths(model: nn.Module, block_lists: Mapping[str, Sequence[nn.Module
 
     ValueError when there are not so many blocks.
     """
-    chosen = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
-    wanted = {id(block_lists[kind][number]) for kind, numbers in chosen.items() for number in numbers}
+    swapped = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
+    wanted = {id(block_lists[kind][number]) for kind, numbers in swapped.items() for number in numbers}
     return tuple(path for path, module in model.named_modules() if id(module) in wanted)
 
 

@@ -65,10 +65,10 @@ class BlockTracker:
         # The graph of a recompute is never walked by itself: the hooks of the first forward pass tell.
         if not torch.is_grad_enabled() or in_backward():
             return
-        given = {id(tensor) for tensor in tensors_in((args, kwargs))}
+        inputs = {id(tensor) for tensor in tensors_in((args, kwargs))}
         for tensor in tensors_in(output):
             # A tensor that is only handed on belongs to the block that made it.
-            if tensor.grad_fn is not None and id(tensor) not in given:
+            if tensor.grad_fn is not None and id(tensor) not in inputs:
                 tensor.register_hook(partial(self._before_backward, position))
 
     def _before_backward(self, position: int, gradient: Tensor) -> None:

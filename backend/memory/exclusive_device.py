@@ -49,12 +49,12 @@ def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
 def _storages(model: nn.Module, device: torch.device) -> list[torch.UntypedStorage]:
     """Storages on `device` that hold frozen weights or buffers and nothing that is trained, each once."""
     trained = {_key(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    found: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         storage = tensor.untyped_storage()
         if tensor.device == device and storage.nbytes() and _key(tensor) not in trained:
-            found.setdefault(_key(tensor), storage)
-    return [storage for storage in found.values() if storage.resizable()]
+            storages.setdefault(_key(tensor), storage)
+    return [storage for storage in storages.values() if storage.resizable()]
 
 
 def _key(tensor: Tensor) -> int:

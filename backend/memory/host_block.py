@@ -42,12 +42,12 @@ class _Piece:
 
 def frozen(block: nn.Module, without: Collection[int] = ()) -> dict[int, Tensor]:
     """Frozen parameters and buffers of a block by identity, but for those of `without`."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     for module in block.modules():
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None and not tensor.requires_grad and tensor.numel() and id(tensor) not in without:
-                found[id(tensor)] = tensor
-    return found
+                tensors[id(tensor)] = tensor
+    return tensors
 
 
 class HostBlock:

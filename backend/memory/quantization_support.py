@@ -27,10 +27,10 @@ def quantization_problem(kind: str | None, compute: str, device: torch.device) -
     if compute == "bf16" or device.type != "cuda":
         return ""
     needed, words = _NEEDS[compute]
-    found = torch.cuda.get_device_capability(device)
-    if found >= needed:
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= needed:
         return ""
-    has, wants = (".".join(map(str, version)) for version in (found, needed))
+    has, wants = (".".join(map(str, version)) for version in (capability, needed))
     name = torch.cuda.get_device_name(device)
     return f"{compute} matrix products need {words} (compute capability {wants}); {name} has {has}"
 

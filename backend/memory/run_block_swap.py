@@ -26,14 +26,14 @@ def swap_blocks(
     stack: ExitStack,
 ) -> BlockSwap:
     """Swap as many blocks as the settings say until `stack` ends, and tell what it costs: log and event `swap`."""
-    chosen = cfg.memory
+    memory = cfg.memory
     swap = BlockSwap(
         denoiser,
         running_order,
-        chosen.blocks_to_swap,
+        memory.blocks_to_swap,
         device,
-        ring=chosen.swap_ring,
-        pinned_limit_gb=chosen.swap_pinned_limit_gb,
+        ring=memory.swap_ring,
+        pinned_limit_gb=memory.swap_pinned_limit_gb,
     )
     stack.callback(swap.close)
     batches = cfg.training.gradient_accumulation_steps

@@ -79,8 +79,8 @@ class SampleDecoder:
             done = self._tried(latent, alone=False)
             if done is not None:
                 return done
-        for said in self._lighter():
-            log.warning("No room on the GPU to decode a sample; %s", said)
+        for change in self._lighter():
+            log.warning("No room on the GPU to decode a sample; %s", change)
             torch.cuda.empty_cache()
             done = self._tried(latent, alone=self.may_leave and not self.exclusive)
             if done is not None:

@@ -73,9 +73,9 @@ def make_optimizer(
     return made
 
 
-def _check_types(cls: type, given: Mapping[str, Any], accepted: Mapping[str, inspect.Parameter]) -> None:
+def _check_types(cls: type, arguments: Mapping[str, Any], accepted: Mapping[str, inspect.Parameter]) -> None:
     """Refused for an argument of another type than the class's default: a list in a flag's place counts as true."""
-    for key, value in given.items():
+    for key, value in arguments.items():
         default = accepted[key].default if key in accepted else None
         wanted = next((words for kinds, words in _TYPES if isinstance(default, kinds)), "")
         fits = value is None or (
@@ -100,12 +100,12 @@ def _same_form(default: Any, value: Any) -> bool:
 
 def _check_names(
     cls: Callable[..., Any],
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     accepted: Mapping[str, inspect.Parameter],
     takes_any: bool,
     setting: str,
 ) -> None:
-    unknown = [] if takes_any else [key for key in given if key not in accepted]
+    unknown = [] if takes_any else [key for key in arguments if key not in accepted]
     if not unknown:
         return
     near = {key: difflib.get_close_matches(key, list(accepted), n=1) for key in unknown}

@@ -50,19 +50,19 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         own, overrides = split(sys.argv[1:] if argv is None else argv, _OWN)
     except Refused as refused:
         parser.error(str(refused))
-    given = parser.parse_args(own)
+    options = parser.parse_args(own)
     out = write or stdout_writer()
-    loaded = load.load(given.config, overrides)
+    loaded = load.load(options.config, overrides)
     if loaded.config is None:
-        return _refuse(out, given.json, loaded.problems)
+        return _refuse(out, options.json, loaded.problems)
     # Pictures are looked at whatever the base model is; without one, the plan is of its family's usual model.
     of_base = [] if loaded.config.model.base_model is None else family_check.problems(loaded.config)
-    scan = scan_dataset(loaded.config, progress_of(out, given.json, given.progress))
+    scan = scan_dataset(loaded.config, progress_of(out, options.json, options.progress))
     plan = plan_for(loaded.config, scan)
-    memory = memory_plan(loaded.config, work_of(loaded.config, plan), given.vram)
+    memory = memory_plan(loaded.config, work_of(loaded.config, plan), options.vram)
     of_model = memory[0].problems if memory is not None else ()
     problems = [*loaded.problems, *of_base, *scan.problems, *plan.problems, *of_model]
-    if given.json:
+    if options.json:
         document = {"kind": "plan", "plan": plan.to_dict(), "scan": _scan_dict(scan)}
         document["memory"] = None if memory is None else memory_dict(*memory)
         write_json(out, {**document, "problems": [vars(problem).copy() for problem in problems]})
@@ -114,18 +114,18 @@ def _refuse(out: Write, as_json: bool, problems: Sequence[Problem]) -> int:
 
 
 def _scan_dict(scan: DatasetScan) -> dict[str, Any]:
-    def short(found: Any) -> dict[str, Any]:
+    def short(scanned: Any) -> dict[str, Any]:
         return {
-            "images": len(found.items),
-            "pictures": found.pictures,
-            "captions": found.captions,
-            "ignored": dict(found.ignored),
-            "other": dict(found.other),
-            "folders": [vars(report).copy() for report in found.folders],
-            "findings": [finding.to_dict(_MOST_FILES) for finding in found.findings],
+            "images": len(scanned.items),
+            "pictures": scanned.pictures,
+            "captions": scanned.captions,
+            "ignored": dict(scanned.ignored),
+            "other": dict(scanned.other),
+            "folders": [vars(report).copy() for report in scanned.folders],
+            "findings": [finding.to_dict(_MOST_FILES) for finding in scanned.findings],
         }
 
-    sets = {name: short(found) for name, found in scan.validation.items()}
+    sets = {name: short(held_out) for name, held_out in scan.validation.items()}
     return {"train": short(scan.train), "validation": sets}
 
 

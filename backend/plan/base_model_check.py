@@ -23,18 +23,18 @@ def problems(cfg: Config) -> list[Problem]:
 def check(cfg: Config, base: BaseModelFiles) -> tuple[list[Problem], FamilyFacts | None]:
     """The problems, and the family that the base model belongs to where that is another than the chosen one."""
     facts = family(cfg.model.family)
-    found = facts.check_base_model(base, families=PIPELINES)
+    problems = facts.check_base_model(base, families=PIPELINES)
     # A part that is given beside it says nothing of its family.
     alone = replace(base, given={})
-    if not _misfit(found) or not _misfit(facts.check_base_model(alone)):
-        return found, None
+    if not _misfit(problems) or not _misfit(facts.check_base_model(alone)):
+        return problems, None
     other = next((each for each in FAMILIES.values() if not _misfit(each.check_base_model(alone))), None)
     if other is None:
-        return found, None
+        return problems, None
     text = f"the base model is {other.title}, but the chosen family is {facts.title}"
     return [Problem("model.family", None, text, f"Choose the family {other.name}, or another base model")], other
 
 
-def _misfit(found: list[Problem]) -> bool:
+def _misfit(problems: list[Problem]) -> bool:
     """Whether the base model itself is refused; a part that is missing beside it says nothing of its family."""
-    return any(problem.path == SETTING and problem.severity == "error" for problem in found)
+    return any(problem.path == SETTING and problem.severity == "error" for problem in problems)

@@ -27,9 +27,9 @@ _MUCH_ENLARGED = 2.0
 
 def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Finding]:
     """Everything to say about the chosen mode, errors first."""
-    chosen = plan.chosen
-    if chosen.impossible is not None:
-        yield Finding("no_buckets", "error", chosen.impossible, "", (), "dataset.resolution")
+    mode = plan.chosen
+    if mode.impossible is not None:
+        yield Finding("no_buckets", "error", mode.impossible, "", (), "dataset.resolution")
         return
     if plan.geometry.most_side is not None:
         yield from _too_long(cfg, plan, plan.geometry.most_side * plan.geometry.pixels_per_token)
@@ -143,10 +143,10 @@ def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:
 
 
 def _left_out(cfg: Config, plan: Plan) -> Iterable[Finding]:
-    chosen, steps = plan.chosen, plan.steps
-    if chosen.never and steps.batches_per_epoch:
-        files = tuple(str(plan.items[index].path) for index in chosen.never)
-        names = name_files([plan.items[index].path.name for index in chosen.never])
+    mode, steps = plan.chosen, plan.steps
+    if mode.never and steps.batches_per_epoch:
+        files = tuple(str(plan.items[index].path) for index in mode.never)
+        names = name_files([plan.items[index].path.name for index in mode.never])
         few = sum(1 for group in steps.groups if not group.used)
         text = (
             f"{count_of(len(files), 'image')} never trained: {count_of(few, 'group')} of equal size with fewer than "
@@ -243,8 +243,8 @@ def _nearer_limit(cfg: Config, plan: Plan, table: BucketTable, item: Item) -> tu
         longer = [mode for mode in ("static", "dynamic") if mode != plan.mode and not _lacks(plan, mode)]
         words = f"Set shape_mode to {' or '.join(longer)}, whose buckets are longer" if longer else "Lower bucket_step"
         return "compile.shape_mode" if longer else "dataset.bucket_step", words
-    said = " and ".join(change for _, change in changes)
-    return changes[0][0], said[0].upper() + said[1:]
+    text = " and ".join(change for _, change in changes)
+    return changes[0][0], text[0].upper() + text[1:]
 
 
 def _cropped(cfg: Config, plan: Plan) -> Iterable[Finding]:

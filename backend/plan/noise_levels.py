@@ -55,16 +55,16 @@ def loss_weights(config: Mapping[str, Any], loss: LossSection) -> list[float]:
 
 def _weight(share: float, velocity: bool, loss: LossSection) -> float:
     snr = share / (1 - share)
-    found = 1.0
+    weight = 1.0
     gamma = loss.min_snr_gamma
     if gamma is not None:
-        found *= min(snr, gamma) / (snr + 1) if velocity else min(1.0, gamma / snr) if snr else 1.0
+        weight *= min(snr, gamma) / (snr + 1) if velocity else min(1.0, gamma / snr) if snr else 1.0
     if loss.scale_v_pred_loss_like_noise_pred and velocity:
-        found *= snr / (snr + 1)
+        weight *= snr / (snr + 1)
     if loss.debiased_estimation:
         snr = min(snr, _MOST_SNR)
-        found *= 1 / (snr + 1) if velocity else 1 / math.sqrt(snr) if snr else 0.0
-    return found
+        weight *= 1 / (snr + 1) if velocity else 1 / math.sqrt(snr) if snr else 0.0
+    return weight
 
 
 def diffusion_density(cfg: Config, bins: int) -> list[float]:
@@ -73,14 +73,14 @@ def diffusion_density(cfg: Config, bins: int) -> list[float]:
     count = len(weights)
     low = min(count - 1, int(cfg.timesteps.min_timestep * count / 1000))
     high = max(low + 1, round(cfg.timesteps.max_timestep * count / 1000))
-    found = [0.0] * bins
+    shares = [0.0] * bins
     for step in range(low, min(high, count)):
         # A timestep's part of the line may lie over the edge of two bins.
         begin, end = step * bins / count, (step + 1) * bins / count
         while begin < end - 1e-12:
             place = min(bins - 1, int(begin + 1e-9))
             cut = min(end, place + 1.0)
-            found[place] += weights[step] * (cut - begin) * count / bins
+            shares[place] += weights[step] * (cut - begin) * count / bins
             begin = cut
-    total = sum(found) or 1.0
-    return [value / total for value in found]
+    total = sum(shares) or 1.0
+    return [value / total for value in shares]

@@ -107,8 +107,8 @@ def measured_speedup(checkpointing: str, record: Path = RECORDS / "flux-compile"
             same = same and (row["checkpointing"] == "1") is (checkpointing != "off")
             if same and row["ok"] == "1" and row["s_per_step"]:
                 seconds.setdefault(row["variant"], []).append(float(row["s_per_step"]))
-    found = {variant: statistics.median(values) for variant, values in seconds.items()}
-    eager, ours = found.get("eager"), found.get("static:sdpa")
+    medians = {variant: statistics.median(values) for variant, values in seconds.items()}
+    eager, ours = medians.get("eager"), medians.get("static:sdpa")
     return eager / ours if eager and ours else None
 
 
@@ -145,16 +145,16 @@ def payback(config: Config, root: Path, of: Run | None = None, bench: Path = REC
         other = _config(run)
         if other is None or _work(other) != wanted:
             continue
-        found = timing(run)
-        if found is None:
+        timed = timing(run)
+        if timed is None:
             continue
         # Recording its passes counts as compiling, and an eager run may do that too.
-        if not other.compile.compile or not found.compile_seconds:
-            eager = eager or found
-        elif found.compiled:
-            compiled = compiled or found
+        if not other.compile.compile or not timed.compile_seconds:
+            eager = eager or timed
+        elif timed.compiled:
+            compiled = compiled or timed
             # A warm start only reads its cache: what a compile costs is the slowest one of the same work.
-            longest = max(longest, found.compile_seconds)
+            longest = max(longest, timed.compile_seconds)
     if compiled is None or not compiled.compile_seconds:
         return Payback(eager=eager.s_per_step if eager else None, source="an earlier run")
     if eager is not None:

@@ -58,9 +58,9 @@ def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
 def call_by_name(function: Callable[..., Any], **values: Any) -> Any:
     """Call `function` with those `values` that it knows; parameters that it requires beyond them get None."""
     known = _parameters(function)
-    chosen = {name: value for name, value in values.items() if name in known}
-    chosen |= {name: None for name, required in known.items() if required and name not in chosen}
-    return function(**chosen)
+    arguments = {name: value for name, value in values.items() if name in known}
+    arguments |= {name: None for name, required in known.items() if required and name not in arguments}
+    return function(**arguments)
 
 
 class Flash2(Kernel):
@@ -308,12 +308,12 @@ def segment_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor,
     ) -> Triple:
         return _dense(*kernel().backward(*_dense(dout, q, k, v, out, lse), cu, longest))
 
-    given = "Tensor q, Tensor k, Tensor v"
-    schema = f"({given}, Tensor cu, SymInt longest) -> (Tensor, Tensor)"
+    inputs = "Tensor q, Tensor k, Tensor v"
+    schema = f"({inputs}, Tensor cu, SymInt longest) -> (Tensor, Tensor)"
     forward = _register(f"{name}_segments_forward", schema, compute, fake)
     backward = _register(
         f"{name}_segments_backward",
-        f"(Tensor dout, {given}, Tensor out, Tensor lse, Tensor cu, SymInt longest) -> (Tensor, Tensor, Tensor)",
+        f"(Tensor dout, {inputs}, Tensor out, Tensor lse, Tensor cu, SymInt longest) -> (Tensor, Tensor, Tensor)",
         compute_backward,
         lambda dout, q, k, v, *_: (_fresh(q), _fresh(k), _fresh(v)),
     )
@@ -363,17 +363,17 @@ def sink_operator(name: str, make: Callable[[], Kernel]) -> Callable[[Tensor, Te
     def compute_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Triple:
         return _dense(*kernel().backward(*_dense(dout, q, k, v, out, lse), None, q.shape[1]))
 
-    given = "Tensor q, Tensor k, Tensor v"
-    schema = f"({given}, Tensor? pads) -> (Tensor, Tensor)"
+    inputs = "Tensor q, Tensor k, Tensor v"
+    schema = f"({inputs}, Tensor? pads) -> (Tensor, Tensor)"
     forward = _register(f"{name}_sink_forward", schema, compute, fake)
     backward = _register(
         f"{name}_sink_backward",
-        f"(Tensor dout, {given}, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor)",
+        f"(Tensor dout, {inputs}, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor)",
         compute_backward,
         lambda dout, q, k, v, out, lse: (_fresh(q), _fresh(k), _fresh(v)),
     )
     _tell_flops(forward, lambda q, k, v, pads, **_: 4 * k[1] * math.prod(q))
-    operator = _differentiable(f"{name}_sink", schema, forward, lambda *given: backward(*given[:6]))
+    operator = _differentiable(f"{name}_sink", schema, forward, lambda *inputs: backward(*inputs[:6]))
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pads: Tensor | None) -> Tensor:
         return operator(q, k, v, pads)[0]

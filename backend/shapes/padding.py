@@ -105,10 +105,10 @@ def block_mask(runs: ValidSpans, device: torch.device) -> BlockMask:
     # A last query block that sticks out of the sequence has no whole key blocks, as in `create_block_mask`.
     whole = inner & (first + FLEX_BLOCK <= runs.length)[None, :, None]
 
-    def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    def listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Counts (B, 1, Q) and indices (B, 1, Q, K) of the chosen key blocks, chosen ones first."""
-        order = torch.argsort((~chosen).to(torch.int32), dim=-1, stable=True).to(torch.int32)
-        return chosen.sum(dim=-1, dtype=torch.int32)[:, None].contiguous(), order[:, None].contiguous()
+        order = torch.argsort((~blocks).to(torch.int32), dim=-1, stable=True).to(torch.int32)
+        return blocks.sum(dim=-1, dtype=torch.int32)[:, None].contiguous(), order[:, None].contiguous()
 
     partial_count, partial_order = listed(touched & ~whole)
     whole_count, whole_order = listed(whole)

@@ -208,7 +208,7 @@ class ShapeRuntime:
         return mark_tokens if self.mode == "dynamic" else None
 
     def compile_dynamic(self, setting: str | bool | None) -> str | bool | None:
-        """What torch is told as `dynamic`: the modes dynamic and exact_buckets rule over the setting."""
+        """What torch receives as `dynamic`: the modes dynamic and exact_buckets rule over the setting."""
         return {"dynamic": "auto", "exact_buckets": "false"}.get(self.mode, setting)
 
     def expect_graphs(self, setting: str | bool | None, device: torch.device, dtype: torch.dtype) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from backend.base.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.supervise import start as start_run
@@ -51,9 +53,19 @@ def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
 
 def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
     """The demo's preset, made short: fewer pictures, steps and samples, uncompiled, in the tests' own folder."""
+    few = server.folder / "few"
+    few.mkdir(exist_ok=True)
+    for picture in sorted((PROJECT_ROOT / "assets" / "demo" / "concept").glob("*.png"))[:4]:
+        for file in (picture, picture.with_suffix(".txt")):
+            shutil.copy(file, few)
     load_preset(page, "demo")
     go_to(page, "dataset.folders")
     page.locator("#f-dataset-folders").get_by_label("Remove").last.click()
+    path = page.locator("#f-dataset-folders [data-column=path] input")
+    path.fill(str(few))
+    path.blur()
+    go_to(page, "validation.validation_folders")
+    page.locator("#f-validation-validation_folders").get_by_label("Remove").last.click()
     type_in(page, "dataset.cache_dir", str(server.folder / "cache"))
     type_in(page, "training.max_train_steps", str(steps))
     type_in(page, "saving.output_dir", str(server.runs))
@@ -228,8 +240,6 @@ def test_a_port_in_use_is_said_and_the_next_one_served(own_server: Server, tmp_p
     second.port, asked = own_server.port + 1, own_server.port
     import subprocess
     import sys
-
-    from backend.base.paths import PROJECT_ROOT
 
     command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(asked), "--data", str(tmp_path)]
     process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -25,7 +25,7 @@ from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.blocks import Counting
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, make_batch
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from tests.tiny.training import config
 
 block_lists = load_family("flux").block_lists
 predict = load_family("flux").predict
@@ -353,49 +353,3 @@ def test_compiled_flux_on_the_card_equals_the_run_without(kind: str) -> None:
         assert (stats.graphs, stats.breaks) == (2, 0)
     for one, other in zip(*found, strict=True):
         assert_same(other, one, 1e-5)
-
-
-def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
-    """Every kind trains the same LoRA; offload says what it is worth on a CPU; the budget reaches torch."""
-    saved = {}
-    for kind in ("block", "offload", "selective"):
-        cfg = config(
-            tiny_flux, image_folder, tmp_path,
-            memory={"checkpointing_kind": kind}, training={"max_train_steps": 2},
-            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2},
-        )  # fmt: skip
-        run, code = train_here(cfg)
-        assert code == 0, events(run, "error")
-        saved[kind] = lora_of(run)
-        assert ("saves nothing here" in str(events(run, "warning"))) == (kind == "offload")
-    assert same(saved["block"], saved["offload"]) and same(saved["block"], saved["selective"])
-    cfg = config(
-        tiny_flux, image_folder, tmp_path,
-        memory={"activation_memory_budget": 0.3}, compile={"compile": True, "compile_backend": "eager"},
-        training={"max_train_steps": 1, "gradient_checkpointing": False},
-    )  # fmt: skip
-    run, code = train_here(cfg)
-    assert code == 0, events(run, "error")
-    assert torch._functorch.config.activation_memory_budget == 0.3
-
-
-def test_a_run_recomputes_within_its_graphs(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The setting reaches compile, torch's partitioner and the log, and the losses are those of block."""
-    losses = {}
-    for kind in ("auto", "block"):
-        caplog.clear()
-        cfg = config(
-            tiny_flux, image_folder, tmp_path,
-            memory={"checkpointing_kind": kind}, training={"max_train_steps": 2, "gradient_checkpointing": True},
-            compile={"compile": True, "compile_backend": "aot_eager_decomp_partition"},
-            network={"targets_include": ["attn.to_q"]},
-        )  # fmt: skip
-        with caplog.at_level("INFO"):
-            run, code = train_here(cfg)
-        assert code == 0, events(run, "error")
-        assert ("checkpointing within the graphs" in caplog.text) == (kind == "auto")
-        assert torch._functorch.config.activation_memory_budget == (0.0 if kind == "auto" else 1.0)
-        losses[kind] = [row["loss"] for row in rows(run)]
-    assert losses["auto"] == pytest.approx(losses["block"], rel=1e-5)

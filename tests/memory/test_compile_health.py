@@ -25,8 +25,7 @@ def model(kind: str, compute: str) -> torch.nn.Module:
     [
         ("fp8", "bf16", 4, "block"),
         ("int8", "int8", 4, "off"),
-        ("nf4", "bf16", 4, "block"),
-        ("int8", "bf16", 4, "auto"),
+        ("nf4", "bf16", 4, "auto"),
         ("int8", "int8", 0, "auto"),
     ],
 )

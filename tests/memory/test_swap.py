@@ -26,7 +26,7 @@ def unswapped(steps: int, accumulation: int) -> tuple[list[float], dict[str, tor
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
 @pytest.mark.parametrize(
-    ("count", "ring", "steps", "accumulation"), [(4, 2, 50, 1), (5, 2, 8, 3), (3, 3, 8, 3), (1, 2, 8, 3)]
+    ("count", "ring", "steps", "accumulation"), [(4, 2, 20, 1), (5, 2, 8, 3), (3, 3, 8, 3), (1, 2, 8, 3)]
 )
 def test_eager_runs_are_equal_bit_by_bit(
     checkpointing: bool, count: int, ring: int, steps: int, accumulation: int
@@ -38,12 +38,14 @@ def test_eager_runs_are_equal_bit_by_bit(
     assert all(torch.equal(tensor, lora[name]) for name, tensor in swapped.lora().items())
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
-def test_compiled_runs_are_equal_and_have_the_same_graphs(checkpointing: bool) -> None:
-    """aot_eager saves weights, and views of them, for the backward graph, as inductor does."""
-    plain = Training(0, backend="aot_eager", checkpointing=checkpointing, model=sparse_lora())
+def test_compiled_runs_are_equal_and_have_the_same_graphs() -> None:
+    """aot_eager saves weights, and views of them, for the backward graph, as inductor does.
+
+    With checkpointing, test_compile_health.py compares them.
+    """
+    plain = Training(0, backend="aot_eager", model=sparse_lora())
     losses = plain.run(15, 1)
-    swapped = Training(4, backend="aot_eager", checkpointing=checkpointing, model=sparse_lora())
+    swapped = Training(4, backend="aot_eager", model=sparse_lora())
     assert swapped.run(15, 1) == losses
     assert swapped.stats.graphs == plain.stats.graphs == 4
     assert (swapped.stats.recompiles, swapped.stats.breaks) == (0, 0)
@@ -52,14 +54,16 @@ def test_compiled_runs_are_equal_and_have_the_same_graphs(checkpointing: bool) -
 
 @pytest.mark.parametrize(("mode", "dynamic"), [("dynamic", "auto"), ("off", "auto")])
 def test_no_shape_mode_makes_more_graphs(mode: str, dynamic: str) -> None:
-    """Views at other offsets of one memory are no other inputs, fixed shapes or not."""
+    """Views at other offsets of one memory are no other inputs, fixed shapes or not. One block class is traced."""
     counts = []
     for count in (0, 4):
         counting = Counting()
-        training = Training(count, backend=counting, mode=mode, dynamic=dynamic, model=sparse_lora())
+        training = Training(
+            count, backend=counting, compiled=("single",), mode=mode, dynamic=dynamic, model=sparse_lora()
+        )
         training.run(5, 1, validate_every=100)
         counts.append(len(counting.graphs))
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("kind", ["offload", "selective"])

@@ -21,7 +21,7 @@ def compile_cache(once: Callable[[str, Callable[[Path], object]], Path]) -> Path
     return once("compile_cache", lambda folder: folder.mkdir(parents=True))
 
 
-# A LoRA on one or two layers a block class: as many graphs, compiled in half the time. The demo's run compiles all.
+# A LoRA on one or two layers a block class: as many graphs, compiled in half the time. The demo's run traces all.
 FEW = {"targets_include": ["attn.to_q", "proj_mlp"]}
 
 
@@ -131,10 +131,10 @@ def test_incomplete_batches_swap_and_kinds_of_checkpointing_make_the_planned_gra
     """An epoch of 8 pictures in batches of 3, 3 and 2, blocks with a backend of their own among them."""
     wrong = []
     for kind, swapped in (("selective", 0), ("offload", 2)):
-        rows_ = [{"blocks": "double:1", "backend": "aot_eager"}]
+        own = {"compile_blocks": [{"blocks": "double:1", "backend": "aot_eager"}]} if swapped else {}
         cfg = config(
             tiny_flux, image_folder, tmp_path, network=FEW,
-            compile={"compile": True, "compile_backend": "eager", "compile_blocks": rows_},
+            compile={"compile": True, "compile_backend": "eager", **own},
             dataset={"batch_size": 3, "sample_ratio": 0.99}, training={"max_train_steps": None, "max_train_epochs": 2},
             memory={"checkpointing_kind": kind, "blocks_to_swap": swapped},
         )  # fmt: skip

@@ -29,7 +29,7 @@ def figures(trial: Trial) -> dict[str, Any]:
     the memory of a GPU).
     """
     first, resumed = trial.first, trial.resumed
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "device": _device(first),
         "total_s": round((resumed or first).ended - first.began, 1),
         "phases_s": phases(first),
@@ -41,12 +41,12 @@ def figures(trial: Trial) -> dict[str, Any]:
         "resume_cache_misses": None,
     }
     if resumed is not None and resumed.rows:
-        found |= {
+        row |= {
             "resumed_from": int(resumed.rows[0]["step"]) - 1,
             "resume_first_step_s": round(resumed.rows[0]["t"] - resumed.began, 1),
             "resume_cache_misses": resumed.rows[-1]["cache_misses"],
         }
-    return found | {"error": trial.error}
+    return row | {"error": trial.error}
 
 
 def phases(process: Process) -> dict[str, float]:

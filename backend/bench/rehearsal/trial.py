@@ -208,9 +208,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def failure(run: Run | None, log: Path) -> str:
     """What went wrong, as the run tells it, else the end of what the trainer wrote."""
-    told = {} if run is None else run.record().get("error") or {}
-    if told:
-        sentences = filter(None, (told.get(name) for name in ("text", "cause", "remedy")))
+    error = {} if run is None else run.record().get("error") or {}
+    if error:
+        sentences = filter(None, (error.get(name) for name in ("text", "cause", "remedy")))
         return " ".join(sentence if sentence.endswith((".", "?", "!")) else f"{sentence}." for sentence in sentences)
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return " ".join(lines[-5:]) or "The trainer ended before its first step and said nothing."

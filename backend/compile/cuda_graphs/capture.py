@@ -81,12 +81,12 @@ def captured(pool: Any, function: Callable[[], Any]) -> tuple[Callable[[], None]
     try:
         # Threads of ours read the GPU's memory meanwhile: only this thread is held to what can be captured.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            given = function()
+            outputs = function()
     except BaseException:
         torch.cuda.set_stream(usual)
         _end_capture(pool)
         raise
-    return graph.replay, given
+    return graph.replay, outputs
 
 
 def _end_capture(pool: Any) -> None:

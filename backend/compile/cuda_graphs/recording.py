@@ -231,8 +231,8 @@ class Recorder:
         """Add what a backward pass made to the gradients of the weights that it reached, as autograd would have."""
         kept: tuple[list[Tensor], list[Tensor]] = ([], [])
         summed: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for weight, place, gradient, found in zip(self.trained, self._gradients, self.made, reached, strict=True):
-            if not found:
+        for weight, place, gradient, has_one in zip(self.trained, self._gradients, self.made, reached, strict=True):
+            if not has_one:
                 continue
             if weight.grad is None:
                 # Not `made` itself: the next backward pass overwrites it.

@@ -80,9 +80,9 @@ class Recording:
         return time.perf_counter() - began
 
     def _forward(self) -> tuple[Leaves, TreeSpec]:
-        given, named = tree_unflatten(self._inputs, self._form)
+        arguments, named = tree_unflatten(self._inputs, self._form)
         with _without_cast_cache():
-            return tree_flatten(self._function(*given, **named))
+            return tree_flatten(self._function(*arguments, **named))
 
     def _backward(self, outputs: Leaves, gradients: Leaves) -> tuple[Tensor | None, ...]:
         # Blocks that are computed a second time cast again. A backward pass runs outside of autocast.
@@ -110,7 +110,7 @@ class Recording:
         self._outputs = [out.detach() for out in outputs]
 
     def _places(self) -> list[Tensor]:
-        return [place for place, found in zip(self._made, self._reached, strict=True) if found]
+        return [place for place, is_reached in zip(self._made, self._reached, strict=True) if is_reached]
 
     def _check(self, outputs: list[Tensor], inner: list[Tensor], gradients: list[Tensor]) -> None:
         """Replay once on the inputs of the plain pass, which gave these."""
@@ -119,7 +119,7 @@ class Recording:
         torch._foreach_copy_(self._douts, outputs)
         compare("outputs", self._outputs, outputs)
         self._replay_backward()
-        compare("gradients of inputs", [found for found in self._made_inner if found is not None], inner)
+        compare("gradients of inputs", [gradient for gradient in self._made_inner if gradient is not None], inner)
         compare("gradients", self._places(), gradients)
 
     def __call__(self, leaves: Leaves) -> Any:
@@ -167,11 +167,11 @@ def _without_cast_cache() -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def compare(what: str, found: Sequence[Tensor], plain: Sequence[Tensor]) -> None:
+def compare(what: str, recorded: Sequence[Tensor], plain: Sequence[Tensor]) -> None:
     """RuntimeError where a replay's tensors are not those of the plain pass."""
     if not plain:
         return
-    size, apart = _length(plain), _length(torch._foreach_sub(list(found), list(plain)))
+    size, apart = _length(plain), _length(torch._foreach_sub(list(recorded), list(plain)))
     # Where the plain pass overflowed, as fp16 does at its first steps, there is nothing to compare with.
     if math.isfinite(size) and not apart <= _APART * size:
         raise RuntimeError(f"replayed {what} are not those of the plain pass, but {apart:.2g} of {size:.2g} apart")

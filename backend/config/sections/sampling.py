@@ -109,8 +109,8 @@ class SamplePrompt(Section):
     @property
     def controls(self) -> dict[str, str]:
         """The control pictures that are given, by column, in their order."""
-        given = {column: getattr(self, column) for column in CONTROL_IMAGES}
-        return {column: path for column, path in given.items() if path is not None}
+        paths = {column: getattr(self, column) for column in CONTROL_IMAGES}
+        return {column: path for column, path in paths.items() if path is not None}
 
 
 class SamplingSection(Section):

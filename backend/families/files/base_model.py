@@ -77,9 +77,9 @@ class BaseModelFiles:
     @classmethod
     def of(cls, model: ModelSettings) -> BaseModelFiles:
         """The base model that the settings name."""
-        given = {name: resolve(path) for name in PLACES if (path := getattr(model, name)) is not None}
-        switches = {name: said == "on" for name in _SWITCHES if (said := getattr(model, name)) != "auto"}
-        return cls(None if model.base_model is None else resolve(model.base_model), given, model.variant, switches)
+        places = {name: resolve(path) for name in PLACES if (path := getattr(model, name)) is not None}
+        switches = {name: switch == "on" for name in _SWITCHES if (switch := getattr(model, name)) != "auto"}
+        return cls(None if model.base_model is None else resolve(model.base_model), places, model.variant, switches)
 
     @classmethod
     def at(cls, where: BaseModelFiles | Path | str, variant: str | None = None) -> BaseModelFiles:
@@ -92,14 +92,14 @@ class BaseModelFiles:
         A folder may be the part's own or a whole model that holds it. A base model that is a file gives what its names
         show; a file given for one part is always that part's place, with no layout when its names don't fit.
         """
-        given = self.given.get(part.setting) if part.setting else None
-        if given is not None:
-            return _place_in(given, part, f"model.{part.setting}")
+        path = self.given.get(part.setting) if part.setting else None
+        if path is not None:
+            return _place_in(path, part, f"model.{part.setting}")
         if self.path is None:
             return None
         if self.path.is_file():
-            found = _place_in(self.path, part, headers.SETTING)
-            return found if found.layout is not None else None
+            own = _place_in(self.path, part, headers.SETTING)
+            return own if own.layout is not None else None
         folder = self.path / part.folder
         return None if part.optional and not folder.is_dir() else Place(folder, headers.SETTING)
 

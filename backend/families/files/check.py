@@ -78,8 +78,8 @@ def check_part(base: BaseModelFiles, part: Part) -> list[Problem]:
         return [Problem(place.setting, None, text, f"Choose {_folder_of(part)}.")]
     if not place.path.is_dir() and place.setting != headers.SETTING:
         return [Problem(place.setting, None, f"{place.path} does not exist", f"Choose {_source_of(part)}.")]
-    found = headers.check_folder(place.path.parent, replace(part, folder=place.path.name), base.variant)
-    return [replace(problem, path=place.setting) for problem in found]
+    problems = headers.check_folder(place.path.parent, replace(part, folder=place.path.name), base.variant)
+    return [replace(problem, path=place.setting) for problem in problems]
 
 
 def _wanted(facts: ModelFacts) -> str:
@@ -151,8 +151,8 @@ def _check_numbers(place: Place, pieces: Mapping[str, Piece]) -> list[Problem]:
         form = unread.get(piece.source.removesuffix(".weight"))
         foreign = factor is not None and factor[0] not in headers.FLOATS
         if kind not in headers.FORMATS or unscaled or blocks or foreign or form:
-            said = form or (f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind)
-            text = f"{place.path.name} contains numbers that can't be read: {piece.source} is {said}"
+            named = form or (f"{kind} with a factor for every {'block' if blocks else 'tensor'}" if factor else kind)
+            text = f"{place.path.name} contains numbers that can't be read: {piece.source} is {named}"
             return [Problem(place.setting, None, text, "Use the model in bf16, fp16 or fp8 (scaled or not).")]
     return []
 
@@ -247,11 +247,11 @@ def _check_index(base: Path, facts: ModelFacts, pipelines: Iterable[str], famili
         data = headers.read_json(index)
     except ValueError as error:
         return [Problem(headers.SETTING, None, f"{index.name} {error}", "Copy the file again.")]
-    found = data.get("_class_name")
+    pipeline = data.get("_class_name")
     problems = []
-    if found not in {facts.pipeline_class, *pipelines}:
-        text = f"{index.name} names {found or 'nothing'}, but this family needs {facts.pipeline_class}"
-        family = families.get(str(found)) or f"that {found or 'the model'} belongs to"
+    if pipeline not in {facts.pipeline_class, *pipelines}:
+        text = f"{index.name} names {pipeline or 'nothing'}, but this family needs {facts.pipeline_class}"
+        family = families.get(str(pipeline)) or f"that {pipeline or 'the model'} belongs to"
         remedy = f"Choose a {facts.title} model, or the family {family}."
         problems.append(Problem(headers.SETTING, None, text, remedy))
     for part in facts.parts:

@@ -55,8 +55,8 @@ _ANY_TOKENIZER = frozenset({"PreTrainedTokenizerFast", "PreTrainedTokenizer", "T
 class Unreadable(ValueError):
     """A file that can't be read as safetensors: what is wrong with it, to be said behind its name, and the fix."""
 
-    def __init__(self, said: str, remedy: str = _AGAIN) -> None:
-        super().__init__(said)
+    def __init__(self, text: str, remedy: str = _AGAIN) -> None:
+        super().__init__(text)
         self.remedy = remedy
 
 
@@ -89,9 +89,9 @@ def read_header(path: Path) -> Header:
         if len(start) < 8:
             raise Unreadable("is cut short" if start else "is empty")
         (length,) = struct.unpack("<Q", start)
-        for first, said, remedy in _OTHER_FILES:
+        for first, text, remedy in _OTHER_FILES:
             if start.startswith(first) and length > _MAX_HEADER_BYTES:
-                raise Unreadable(said, remedy or SAFE_ONLY)
+                raise Unreadable(text, remedy or SAFE_ONLY)
         if not 2 <= length <= _MAX_HEADER_BYTES:
             raise Unreadable("is not a safetensors file", SAFE_ONLY if path.suffix.lower() in UNSAFE else _AGAIN)
         raw = file.read(length)
@@ -109,8 +109,8 @@ def read_header(path: Path) -> Header:
         tensors, spans = clean_keys(tensors), clean_keys(spans)
     except ValueError as error:
         raise Unreadable(f"contains tensors twice: {error}") from None
-    said = table.get("__metadata__")
-    return Header(tensors, max(0, end - path.stat().st_size), spans, said if isinstance(said, dict) else {})
+    metadata = table.get("__metadata__")
+    return Header(tensors, max(0, end - path.stat().st_size), spans, metadata if isinstance(metadata, dict) else {})
 
 
 def _table(raw: bytes) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def weight_files(folder: Path, stem: str, variant: str | None = None) -> list[Pa
     A part without files of the asked variant falls back to the plain ones, as diffusers does. Shards named by an index
     are returned whether they exist or not. ValueError when the index is broken.
     """
-    for chosen in [variant, None] if variant else [None]:
-        single, index = _variant_names(stem, chosen)
+    for spelling in [variant, None] if variant else [None]:
+        single, index = _variant_names(stem, spelling)
         if (folder / single).is_file():
             return [folder / single]
         if (folder / index).is_file():
@@ -239,13 +239,15 @@ def _check_class(base: Path, part: Part) -> list[Problem]:
         config = read_json(path)
     except ValueError as error:
         return [_problem(f"{part.folder}/{name} {error}", "Copy the file again from where the model came from.")]
-    found = config.get("_class_name") or next(iter(config.get("architectures") or []), config.get("tokenizer_class"))
-    if found is None or found in part.class_names or found in _ANY_TOKENIZER:
+    class_name = config.get("_class_name") or next(
+        iter(config.get("architectures") or []), config.get("tokenizer_class")
+    )
+    if class_name is None or class_name in part.class_names or class_name in _ANY_TOKENIZER:
         return []
     wanted = part.class_names[0]
     return [
         _problem(
-            f"{part.folder}/ contains {found}, but {part.title} must be {wanted}",
+            f"{part.folder}/ contains {class_name}, but {part.title} must be {wanted}",
             f"Put the model's own {part.folder} folder there; this one belongs to another model.",
         )
     ]

@@ -144,5 +144,5 @@ def which(shapes: Shapes) -> Kind | None:
 
 def kind_of(names: Iterable[str]) -> str | None:
     """What a set of tensor names belongs to, in words ("a VAE"); None when nothing known fits."""
-    found = which(dict.fromkeys(names, ()))
-    return None if found is None else found.title
+    kind = which(dict.fromkeys(names, ()))
+    return None if kind is None else kind.title

@@ -40,7 +40,7 @@ def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of a CLIP text encoder."""
     vocabulary, width = shapes["text_model.embeddings.token_embedding.weight"]
     head = config["hidden_size"] // config["num_attention_heads"]
-    found = {
+    values = {
         "vocab_size": vocabulary,
         "hidden_size": width,
         "intermediate_size": shapes["text_model.encoder.layers.0.mlp.fc1.weight"][0],
@@ -49,11 +49,11 @@ def clip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
         "num_attention_heads": width // head,
     }
     # without a projection the pooled vector is as wide as the states
-    found["projection_dim"] = shapes["text_projection.weight"][0] if "text_projection.weight" in shapes else width
+    values["projection_dim"] = shapes["text_projection.weight"][0] if "text_projection.weight" in shapes else width
     # CLIP looks for the end token by its number; in every published vocabulary the last two are start and end.
     if vocabulary != config["vocab_size"]:
-        found |= {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
-    return found
+        values |= {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1}
+    return values
 
 
 def clip_vision(shapes: Shapes, config: Mapping[str, Any]) -> Config:

@@ -14,21 +14,21 @@ from typing import Any
 from backend.families.files.headers import Header
 
 _NOTE = ".comfy_quant"
-# Numbers times a factor, of the whole matrix or a row; factors of blocks are told by their shape.
+# Numbers times a factor, of the whole matrix or a row; factors of blocks are known by their shape.
 _PLAIN = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise", "int8_rowwise", "int8_blockwise")
 
 
 def unreadable(path: Path, header: Header) -> dict[str, str]:
     """Layer -> in which form its weight is, of those whose form can't be undone here."""
-    found = {layer: _form(note) for layer, note in _notes(path, header).items()}
-    return {layer: form for layer, form in found.items() if form}
+    forms = {layer: _form(note) for layer, note in _notes(path, header).items()}
+    return {layer: form for layer, form in forms.items() if form}
 
 
 def _notes(path: Path, header: Header) -> dict[str, Any]:
     notes: dict[str, Any] = {}
-    told = _parsed(header.metadata.get("_quantization_metadata", "{}"))
-    if isinstance(told, Mapping) and isinstance(told.get("layers"), Mapping):
-        notes |= told["layers"]
+    table = _parsed(header.metadata.get("_quantization_metadata", "{}"))
+    if isinstance(table, Mapping) and isinstance(table.get("layers"), Mapping):
+        notes |= table["layers"]
     spans = {name: span for name, span in header.spans.items() if name.endswith(_NOTE)}
     if spans:
         with path.open("rb") as file:

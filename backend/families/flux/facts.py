@@ -50,11 +50,11 @@ class FluxFacts(FamilyFacts):
 
     def geometry(self, base: BaseModel) -> Geometry:
         """As the class's; ValueError also when the transformer takes other channels than the VAE gives."""
-        found = super().geometry(base)
-        wanted, given = self.number(base, "transformer", "in_channels"), found.latent_channels * PATCH * PATCH
-        if wanted is not None and wanted != given:
-            raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {given}")
-        return found
+        usual = super().geometry(base)
+        wanted, channels = self.number(base, "transformer", "in_channels"), usual.latent_channels * PATCH * PATCH
+        if wanted is not None and wanted != channels:
+            raise ValueError(f"the transformer takes {wanted} channels a token, the VAE gives {channels}")
+        return usual
 
     def scheduler_config(self, base: BaseModel) -> dict[str, Any]:
         """As the class's; for single files that of dev or schnell, told by the guidance input."""

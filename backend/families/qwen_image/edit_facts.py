@@ -109,9 +109,11 @@ class EditPlusFacts(EditFacts):
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """As Qwen-Image's; a warning where a folder's config says otherwise than the setting zero_cond_t."""
         problems = super().fit(base)
-        said, given = self.config(base, "transformer").get("zero_cond_t"), base.switches.get("zero_cond_t")
-        if given is not None and bool(said) != given:
-            text = f"zero_cond_t is {'on' if given else 'off'}, but the transformer's config says otherwise and is used"
+        configured, switch = self.config(base, "transformer").get("zero_cond_t"), base.switches.get("zero_cond_t")
+        if switch is not None and bool(configured) != switch:
+            text = (
+                f"zero_cond_t is {'on' if switch else 'off'}, but the transformer's config says otherwise and is used"
+            )
             problems.append(
                 Problem("model.zero_cond_t", None, text, "Set it to auto: for a folder it is known.", "warning")
             )

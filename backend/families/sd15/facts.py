@@ -38,7 +38,7 @@ class Sd15Facts(UnetFacts):
         )
 
     def lora_architecture(self, base: BaseModel) -> str:
-        """``modelspec.architecture`` as sd-scripts writes it; version 2 is told by its width."""
+        """``modelspec.architecture`` as sd-scripts writes it; version 2 is known by its width."""
         second = self.number(base, "text_encoder", "hidden_size") == _WIDTH_V2
         return "stable-diffusion-v2-512/lora" if second else "stable-diffusion-v1/lora"
 

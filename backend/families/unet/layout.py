@@ -94,18 +94,18 @@ LDM_UNET = ldm_unet()
 def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of a UNet."""
     levels = count_modules(shapes, "down_blocks")
-    found: Config = {
+    measured: Config = {
         "in_channels": shapes["conv_in.weight"][1],
         "block_out_channels": [shapes[f"down_blocks.{i}.resnets.0.conv1.weight"][0] for i in range(levels)],
         "cross_attention_dim": shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1],
         "use_linear_projection": len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2,
     }
     if "add_embedding.linear_1.weight" in shapes:
-        found["projection_class_embeddings_input_dim"] = shapes["add_embedding.linear_1.weight"][1]
+        measured["projection_class_embeddings_input_dim"] = shapes["add_embedding.linear_1.weight"][1]
     heads = config.get("attention_head_dim")
     if isinstance(heads, list):
         # The field means heads a level; SDXL's are all 64 wide.
-        found["attention_head_dim"] = [max(1, width // 64) for width in found["block_out_channels"]]
+        measured["attention_head_dim"] = [max(1, width // 64) for width in measured["block_out_channels"]]
         depths = [count_modules(shapes, f"down_blocks.{i}.attentions.0.transformer_blocks") for i in range(levels)]
-        found["transformer_layers_per_block"] = [max(1, depth) for depth in depths]
-    return found
+        measured["transformer_layers_per_block"] = [max(1, depth) for depth in depths]
+    return measured

@@ -100,8 +100,8 @@ class UnetFacts(FamilyFacts):
 
     def lora_layout(self, paths: Iterable[str]) -> Layout | None:
         """Latent diffusion's names, which number blocks by the residual layers a level: 2 where none is seen."""
-        found = (re.match(r"down_blocks\.\d+\.resnets\.(\d+)\.", path) for path in paths)
-        return ldm_unet(max((int(match[1]) + 1 for match in found if match), default=2))
+        matches = (re.match(r"down_blocks\.\d+\.resnets\.(\d+)\.", path) for path in paths)
+        return ldm_unet(max((int(match[1]) + 1 for match in matches if match), default=2))
 
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """As the class's, and a UNet of another build, such as one with fewer levels."""
@@ -115,13 +115,13 @@ class UnetFacts(FamilyFacts):
 
     def geometry(self, base: BaseModel) -> Geometry:
         """As the class's: a token is what one cell of the UNet's coarsest level stands for."""
-        found, widths = super().geometry(base), self.config(base, "unet").get("block_out_channels")
+        usual, widths = super().geometry(base), self.config(base, "unet").get("block_out_channels")
         if not isinstance(widths, list):
             raise ValueError(f"the config of the UNet of {BaseModelFiles.at(base).path} gives no block_out_channels")
         wanted = self.number(base, "unet", "in_channels")
-        if wanted is not None and wanted != found.latent_channels:
-            raise ValueError(f"the UNet takes {wanted} channels, the VAE gives {found.latent_channels}")
-        return replace(found, patch=2 ** (len(widths) - 1))
+        if wanted is not None and wanted != usual.latent_channels:
+            raise ValueError(f"the UNet takes {wanted} channels, the VAE gives {usual.latent_channels}")
+        return replace(usual, patch=2 ** (len(widths) - 1))
 
     def scheduler_config(self, base: BaseModel) -> dict[str, Any]:
         """The model's schedule, a single file's with what its marks say; ValueError when it can't be read."""
@@ -130,7 +130,9 @@ class UnetFacts(FamilyFacts):
         if base.path is None or not base.path.is_file():
             return config
         names = header_of(base.path).names
-        return config | {key: value for mark, said in _MARKS.items() if mark in names for key, value in said.items()}
+        return config | {
+            key: value for mark, values in _MARKS.items() if mark in names for key, value in values.items()
+        }
 
 
 def unet(family: str, where: str) -> Part:

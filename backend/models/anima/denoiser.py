@@ -61,7 +61,7 @@ class Anima(Transformer):
         runs = padding.ValidSpans((0,) * len(images), lengths, size)
         # Where padding may come, the mask is always there: with and without one would be two graphs.
         masked = runs.padded or (shapes.mode == "static" and shapes.padding)
-        captions = [told["prompt_embeds"].to(rows.dtype) for told in rows.text]
+        captions = [encoded["prompt_embeds"].to(rows.dtype) for encoded in rows.text]
         image = padding.pad_rows(images, size, "right", shapes.pad_fill)
         words, sink, text_tokens = sinks.prepare(shapes, captions)
         mask = shapes.route.prepare(runs, image.device) if masked else None

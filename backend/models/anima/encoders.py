@@ -39,7 +39,7 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+        """What the denoiser receives of each caption, on the encoders' device and in their dtype.
 
         text_length: tokens that a caption is cut to, in either tokenizer. Each entry: ``prompt_embeds`` (L, D), a row
         for each of T5's tokens; the zeros behind them, which the transformer sees too, are not kept.

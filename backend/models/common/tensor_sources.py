@@ -130,22 +130,22 @@ class FolderSource:
 
     def tensors(self) -> dict[str, FileTensor]:
         """All tensors of all shards by name; ValueError, in words, for a broken file."""
-        found: dict[str, FileTensor] = {}
+        merged: dict[str, FileTensor] = {}
         for path in headers.weight_files(self.folder, self.part.weights, self.variant):
-            found |= file_tensors(path)
-        return found
+            merged |= file_tensors(path)
+        return merged
 
 
 def file_tensors(path: Path) -> dict[str, FileTensor]:
     """The tensors of one safetensors file by name; ValueError, in words, when it is none or holds an unknown format."""
     header = header_of(path)
-    found = {}
+    tensors = {}
     for name, (kind, shape) in header.tensors.items():
         if kind not in DTYPES:
             raise ValueError(f"{path.name} holds {name} as {kind}, which can't be read")
         start, end = header.spans[name]
-        found[name] = FileTensor(path, shape, DTYPES[kind], start, end)
-    return found
+        tensors[name] = FileTensor(path, shape, DTYPES[kind], start, end)
+    return tensors
 
 
 @dataclass(frozen=True)

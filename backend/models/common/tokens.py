@@ -61,6 +61,6 @@ def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any], *, own
     scheduler = FlowMatchEulerDiscreteScheduler.from_config(dict(config))
     mu = ShiftLine.of(config).mu(image_tokens) if scheduler.config.use_dynamic_shifting else None
     sigmas = torch.linspace(1.0, 1.0 / steps, steps, dtype=torch.float64).tolist()
-    given = {"num_inference_steps": steps} if own_range else {"sigmas": sigmas}
-    scheduler.set_timesteps(**given, mu=mu)
+    timesteps = {"num_inference_steps": steps} if own_range else {"sigmas": sigmas}
+    scheduler.set_timesteps(**timesteps, mu=mu)
     return scheduler.sigmas.tolist()

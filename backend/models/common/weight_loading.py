@@ -68,29 +68,29 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: LoadOpti
     return model.requires_grad_(False).eval()
 
 
-def _matched(model: nn.Module, found: Mapping[str, LazyTensor], part: Part, title: str) -> dict[str, LazyTensor]:
+def _matched(model: nn.Module, tensors: Mapping[str, LazyTensor], part: Part, title: str) -> dict[str, LazyTensor]:
     """The model's own tensors in its order; Refused for missing and foreign names and for wrong shapes, all at once."""
     tied = meta_model.ties(model)
     # a file may hold either of two tied names
-    found = {tied[n] if n in tied and tied[n] not in found else n: lazy for n, lazy in found.items()}
+    tensors = {tied[n] if n in tied and tied[n] not in tensors else n: lazy for n, lazy in tensors.items()}
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
-    missing = [name for name in wanted if name not in found and not meta_model.optional(model, name)]
-    foreign = [n for n in found if n not in wanted and n not in tied and not meta_model.ignored(model, n)]
+    missing = [name for name in wanted if name not in tensors and not meta_model.optional(model, name)]
+    foreign = [n for n in tensors if n not in wanted and n not in tied and not meta_model.ignored(model, n)]
     shapes = [
-        f"{name} {list(found[name].shape)} instead of {list(shape)}"
+        f"{name} {list(tensors[name].shape)} instead of {list(shape)}"
         for name, shape in wanted.items()
-        if name in found and tuple(found[name].shape) != shape
+        if name in tensors and tuple(tensors[name].shape) != shape
     ]
     wrong = [
-        f"{said} {_some(names)}"
-        for said, names in (("it lacks", missing), ("it holds unknown", foreign), ("of another shape:", shapes))
+        f"{fault} {_some(names)}"
+        for fault, names in (("it lacks", missing), ("it holds unknown", foreign), ("of another shape:", shapes))
         if names
     ]
     if wrong:
         text = f"The weights of {part.title} in {title} don't fit its config: {'; '.join(wrong)}"
         remedy = "Take config and weights from the same model; these belong to different ones."
         raise Refused(text, remedy, headers.SETTING)
-    return {name: found[name] for name in wanted if name in found}
+    return {name: tensors[name] for name in wanted if name in tensors}
 
 
 def _quantized(model: nn.Module, loading: LoadOptions) -> set[str]:

@@ -42,7 +42,7 @@ class Flux(Transformer):
 
     def condition(self, denoiser: nn.Module, rows: Rows, batch: Packed, shapes: ShapeRuntime) -> Step:
         """Time, guidance and pooled text, and positions; ValueError without the guidance that a model embeds."""
-        pooled = torch.stack([told["pooled"] for told in rows.text]).to(rows.dtype)
+        pooled = torch.stack([encoded["pooled"] for encoded in rows.text]).to(rows.dtype)
         temb = _time_embedding(denoiser, rows.sigma, rows.guidance, pooled)
         places = _positions(rows.sizes, batch.text_size, batch.image_size, batch.image.device)
         return Step(temb, rope_of(denoiser, places), batch.mask)

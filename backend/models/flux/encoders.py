@@ -38,7 +38,7 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+        """What the denoiser receives of each caption, on the encoders' device and in their dtype.
 
         text_length: T5 tokens that every caption is padded or cut to. Each entry: ``prompt_embeds`` (text_length, D)
         of T5 (its padding is attended, as in ``FluxPipeline``), ``pooled`` (P,) of CLIP, which reads 77 tokens, and

@@ -67,7 +67,7 @@ class EditStack(TextStack):
     def encode_with_pictures(
         self, caption: str, pictures: Sequence[Image.Image], text_length: int
     ) -> dict[str, Tensor]:
-        """What the denoiser is told by a caption about `pictures` (RGB), on the encoder's device and in its dtype.
+        """What the denoiser receives of a caption about `pictures` (RGB), on the encoder's device and in its dtype.
 
         text_length: states that are kept at most, the pictures' own and their labels' not counted. ``prompt_embeds``
         (L, D): the last states of the pictures' and the caption's tokens and of what the template has around them.
@@ -118,7 +118,7 @@ class QwenImageEditPlus(QwenImage):
         """As the class's; the log tells which of the two it is."""
         model = super().load_denoiser(base, loading)
         if model.config.zero_cond_t:
-            log.info("Qwen-Image-Edit-2511: control pictures are told a timestep of zero (zero_cond_t)")
+            log.info("Qwen-Image-Edit-2511: control pictures receive a timestep of zero (zero_cond_t)")
         else:
-            log.info("Qwen-Image-Edit-2509: control pictures are told the step's own timestep (no zero_cond_t)")
+            log.info("Qwen-Image-Edit-2509: control pictures receive the step's own timestep (no zero_cond_t)")
         return model

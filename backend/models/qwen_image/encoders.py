@@ -32,7 +32,7 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoder's device and in its dtype.
+        """What the denoiser receives of each caption, on the encoder's device and in its dtype.
 
         text_length: states that are kept at most. Each entry: ``prompt_embeds`` (L, D), the last states of the
         caption's tokens and of what the template has behind it; real tokens alone.

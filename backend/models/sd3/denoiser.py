@@ -49,10 +49,10 @@ class Sd3(Transformer):
         All are of one class and code in diffusers, where the last one, and in SD3.5 medium the first 13, compute other
         things.
         """
-        found: dict[str, list[nn.Module]] = {each.name: [] for each in self.facts.block_classes}
+        blocks_of: dict[str, list[nn.Module]] = {each.name: [] for each in self.facts.block_classes}
         for block in denoiser.transformer_blocks:
-            found[kind_of(block)].append(block)
-        lists = {kind: nn.ModuleList(blocks) for kind, blocks in found.items() if blocks}
+            blocks_of[kind_of(block)].append(block)
+        lists = {kind: nn.ModuleList(blocks) for kind, blocks in blocks_of.items() if blocks}
         if self.adapt(denoiser):
             for number, (kind, blocks) in enumerate(lists.items()):
                 forward = own_code(type(blocks[0]).forward, kind, number)
@@ -69,7 +69,7 @@ class Sd3(Transformer):
         """As the class's."""
         sizes = [size for (size,) in rows.sizes]
         place = places(sizes, denoiser.pos_embed.pos_embed_max_size, batch.image_size, batch.image.device)
-        pooled = torch.stack([told["pooled"] for told in rows.text]).to(rows.dtype)
+        pooled = torch.stack([encoded["pooled"] for encoded in rows.text]).to(rows.dtype)
         # The timestep stays float32 up to its sinusoids: in bf16, 750 would become 752.
         temb = denoiser.time_text_embed(rows.sigma.float() * 1000, pooled)
         return Step(temb, mask=batch.mask, extra=(place, shapes.image_mask(batch)))
@@ -125,12 +125,12 @@ def places(sizes: Sequence[tuple[int, int]], most: int, image: int, device: torc
     sizes: of the latents. A picture has the middle of the table (`PatchEmbed.cropped_pos_embed`). ValueError for one
     that is longer than the table.
     """
-    found = torch.zeros(len(sizes), image, dtype=torch.long)
+    indices = torch.zeros(len(sizes), image, dtype=torch.long)
     for index, (height, width) in enumerate(sizes):
         rows, columns = height // PATCH, width // PATCH
         if max(rows, columns) > most:
             raise ValueError(f"a picture of {columns} x {rows} tokens is longer than the model's table of {most}")
         down = torch.arange(rows)[:, None] + (most - rows) // 2
         across = torch.arange(columns) + (most - columns) // 2
-        found[index, : rows * columns] = (down * most + across).flatten()
-    return found.to(device, non_blocking=True)
+        indices[index, : rows * columns] = (down * most + across).flatten()
+    return indices.to(device, non_blocking=True)

@@ -49,16 +49,16 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+        """What the denoiser receives of each caption, on the encoders' device and in their dtype.
 
         text_length: T5 tokens that every caption is padded or cut to. Each entry: ``prompt_embeds`` (77 + text_length,
         D), the states before the last layer of both CLIP encoders, filled up with zeros to T5's width, then T5's;
         padding is attended in all. ``pooled`` (P,), of both CLIP encoders. ``length`` (), on the CPU: the tokens that
         are not T5's padding.
         """
-        found = [self._clip(number, captions) for number in (0, 1)]
-        words = torch.cat([states for states, _ in found], dim=-1)
-        pooled = torch.cat([vector for _, vector in found], dim=-1)
+        encoded = [self._clip(number, captions) for number in (0, 1)]
+        words = torch.cat([states for states, _ in encoded], dim=-1)
+        pooled = torch.cat([vector for _, vector in encoded], dim=-1)
         sequence, lengths = self._t5(list(captions), text_length, words)
         filled = torch.nn.functional.pad(words, (0, self.width - words.shape[-1]))
         states = torch.cat([filled, sequence.to(filled.dtype)], dim=1)

@@ -52,7 +52,7 @@ class TextStack:
         return self.states(captions, text_length)
 
     def states(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+        """What the denoiser receives of each caption, on the encoders' device and in their dtype.
 
         ``prompt_embeds`` (T, D): the states before the last layer of both encoders, padding included. ``pooled`` (P,):
         the projected state of the larger one's end token. text_length: 77 = T, or more by whole chunks; the pooled
@@ -72,7 +72,7 @@ def conditions(original: tuple[int, int], crop: tuple[float, float], target: tup
     """``time_ids`` (6,) float32 of a picture (Podell et al., arXiv 2307.01952, section 2.2).
 
     original: width and height of the file. crop: left and top, in px of the picture scaled to its bucket. target: width
-    and height of the bucket. The model is told each pair with the vertical number first.
+    and height of the bucket. The model receives each pair with the vertical number first.
     """
     pairs = (original, (round(crop[0]), round(crop[1])), target)
     return {"time_ids": torch.tensor([side for across, down in pairs for side in (down, across)], dtype=torch.float32)}

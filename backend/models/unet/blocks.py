@@ -27,20 +27,20 @@ _MARKS = "marks_tokens"
 
 def levels_of(denoiser: nn.Module) -> dict[str, nn.ModuleList]:
     """The transformer blocks by class (``level0`` is the finest), in the order in which they run within a class."""
-    found: dict[str, list[nn.Module]] = {}
+    levels: dict[str, list[nn.Module]] = {}
     count = len(denoiser.down_blocks)
 
     def add(kind: str, block: nn.Module | None) -> None:
         for attention in getattr(block, "attentions", None) or ():
-            found.setdefault(kind, []).extend(attention.transformer_blocks)
+            levels.setdefault(kind, []).extend(attention.transformer_blocks)
 
     for number, block in enumerate(denoiser.down_blocks):
         add(f"level{number}", block)
     last = f"level{count - 1}"
-    add(last if last in found else "mid", denoiser.mid_block)
+    add(last if last in levels else "mid", denoiser.mid_block)
     for number, block in enumerate(denoiser.up_blocks):
         add(f"level{count - 1 - number}", block)
-    return {kind: nn.ModuleList(blocks) for kind, blocks in found.items()}
+    return {kind: nn.ModuleList(blocks) for kind, blocks in levels.items()}
 
 
 def running_order(denoiser: nn.Module) -> dict[str, nn.ModuleList]:

@@ -23,9 +23,9 @@ def token_ids(tokenizer: CLIPTokenizer, captions: Sequence[str], length: int) ->
     start, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
     rows = []
     for caption in captions:
-        found = tokenizer(caption, truncation=True, max_length=2 + size * count).input_ids[1:-1]
+        tokens = tokenizer(caption, truncation=True, max_length=2 + size * count).input_ids[1:-1]
         for at in range(0, size * count, size):
-            chunk = [start, *found[at : at + size], end]
+            chunk = [start, *tokens[at : at + size], end]
             rows.append(chunk + [pad] * (size + 2 - len(chunk)))
     return torch.tensor(rows).view(len(captions), count, size + 2)
 

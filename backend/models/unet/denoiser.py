@@ -51,12 +51,12 @@ class Unet(Family):
             raise ValueError("a UNet takes pictures of one size in a batch")
         dtype = denoiser.conv_in.weight.dtype
         x = torch.stack(list(noisy)).to(dtype)
-        words = torch.stack([told["prompt_embeds"] for told in text]).to(dtype)
+        words = torch.stack([encoded["prompt_embeds"] for encoded in text]).to(dtype)
         added = None
         if denoiser.config.addition_embed_type == "text_time":
-            pooled = torch.stack([told["pooled"] for told in text]).to(dtype)
+            pooled = torch.stack([encoded["pooled"] for encoded in text]).to(dtype)
             # float32 up to their sinusoids: in bf16, 1501 px would become 1504
-            added = {"text_embeds": pooled, "time_ids": torch.stack([told["time_ids"] for told in text]).float()}
+            added = {"text_embeds": pooled, "time_ids": torch.stack([encoded["time_ids"] for encoded in text]).float()}
         cell = 2 ** (len(denoiser.down_blocks) - 1)
         tokens = (x.shape[2] // cell) * (x.shape[3] // cell)
         set_forward_shape(ForwardShape(batch=len(noisy), image_tokens=tokens, text_tokens=words.shape[1]))

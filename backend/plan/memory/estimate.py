@@ -92,8 +92,8 @@ def _by_turns(
     """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
 
     def short(stage: str, way: MemorySettings) -> bool:
-        found = next((s for s in stages(way) if s.name == stage), None)
-        return room is not None and found is not None and found.total > TIGHT * room
+        estimated = next((s for s in stages(way) if s.name == stage), None)
+        return room is not None and estimated is not None and estimated.total > TIGHT * room
 
     memory = cfg.memory
     if memory.vae_tiling == "auto" and short("encode_pictures", settings):
@@ -161,7 +161,7 @@ def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySet
     text = trained_text(cfg, family, parts, settings, work.training)
     shapes = _lora_shapes(layers, ranks, cfg) + text.lora
     optimizer, ema = cfg.optimizer, cfg.training.ema
-    found = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, settings.lora_dtype, ema)
+    total = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, settings.lora_dtype, ema)
     by_class: dict[str, set[str]] = defaultdict(set)
     for name in layers:
         if name in parts.denoiser.places:
@@ -171,7 +171,7 @@ def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySet
     decomposed = cfg.network.network_type == "dora"
     around = convolutions_kept(parts.denoiser, family.memory, ranks, decomposed)
     count = sum(rows * columns for rows, columns in shapes)
-    return Trained(found, frozen, count, text, around, decomposed)
+    return Trained(total, frozen, count, text, around, decomposed)
 
 
 def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:

@@ -17,14 +17,14 @@ def swapped_blocks(sizes: Mapping[str, int], count: int) -> dict[str, list[int]]
     total = sum(sizes.values())
     if not 0 <= count <= total:
         raise ValueError(f"{count} blocks are to be swapped, but the model has {total}")
-    chosen: dict[str, list[int]] = {kind: [] for kind in sizes}
+    numbers: dict[str, list[int]] = {kind: [] for kind in sizes}
     index = 0
     for kind, size in sizes.items():
         for number in range(size):
             if (index + 1) * count // total > index * count // total:
-                chosen[kind].append(number)
+                numbers[kind].append(number)
             index += 1
-    return chosen
+    return numbers
 
 
 def too_many(count: int, total: int) -> Problem | None:

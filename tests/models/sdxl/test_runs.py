@@ -106,7 +106,7 @@ def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
     assert [row["loss"] for row in rows(swapped)] == losses and same(lora_of(swapped), lora_of(straight))
     if name == "sd15":
         return
-    compiled = {"compile": True, "compile_backend": "aot_eager", "shape_mode": "off"}
+    compiled = {"compile": True, "compile_backend": "eager", "shape_mode": "off"}
     # two sizes: from the second on a graph of open sizes serves all
     two = {"training": {"max_train_steps": 2}}
     traced, code = train_here(settings(name, base, pictures, tmp_path, compile=compiled, **two, **few))

@@ -24,7 +24,7 @@ from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures
 from tests.tiny.sdxl_runs import PROMPT, pipeline_of, settings
-from tests.tiny.training import events, lora_of, rows, same, start, state_of, train_here
+from tests.tiny.training import events, lora_of, rows, same, state_of, train_here
 
 CPU = torch.device("cpu")
 TEXT = {
@@ -69,8 +69,8 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
         sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
         validation={"validate_at_start": True},
     )  # fmt: skip
-    run = Run.create(cfg)
-    assert start(run).wait(240) == 0, run.log_path.read_text()[-3000:]
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
     last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0)
     assert len({event["loss"] for event in events(run, "validation")}) == 2
@@ -102,9 +102,9 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
     )  # fmt: skip
     assert np.abs(samples[4, 0] - np.asarray(drawn.images[0]).astype(int)).max() <= 1
     # in diffusers' own names it says the same
-    code, facts = load_family("sdxl"), family("sdxl")
-    encoders, _ = code.load_text(tiny_sdxl, LoadOptions(torch.float32, CPU)).trained()
-    names = names_of(linear_layers(code.empty_denoiser(tiny_sdxl)), facts).joined(linear_layers(encoders))
+    loaded, facts = load_family("sdxl"), family("sdxl")
+    encoders, _ = loaded.load_text(tiny_sdxl, LoadOptions(torch.float32, CPU)).trained()
+    names = names_of(linear_layers(loaded.empty_denoiser(tiny_sdxl)), facts).joined(linear_layers(encoders))
     back = read_lora(run.checkpoints_dir / "tiny.safetensors", names)
     parts = {path: LayerWeights(*pair, back.scales[path]) for path, pair in back.pairs.items()}
     safetensors.torch.save_file(in_format(parts, names, "diffusers"), tmp_path / "other.safetensors")

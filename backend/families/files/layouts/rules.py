@@ -122,17 +122,17 @@ class Layout:
         """
         inner = {name[len(prefix) :]: held for name, held in tensors.items() if name.startswith(prefix)}
         fitting = {name: self._fitting(name) for name in inner if not self._ignored.fullmatch(name)}
-        unknown = [name for name, found in fitting.items() if not found]
+        unknown = [name for name, rules in fitting.items() if not rules]
         if unknown:
             raise UnknownNames(unknown, self.title)
-        most = highest_numbers(found[0][1] for found in fitting.values())
+        most = highest_numbers(rules[0][1] for rules in fitting.values())
         result: dict[str, Piece] = {}
-        for name, found in fitting.items():
-            rule, match = next((rule, match) for rule, match in found if rule.holds(match, most))
+        for name, rules in fitting.items():
+            rule, match = next((rule, match) for rule, match in rules if rule.holds(match, most))
             dtype, shape = inner[name]
             scale = _scale_of(name, inner)
             values = match.groupdict()
-            values |= {f"~{key}": str(most[key] - int(said)) for key, said in values.items() if key in most and said}
+            values |= {f"~{key}": str(most[key] - int(n)) for key, n in values.items() if key in most and n}
             for target, piece in _cut(rule, prefix + name, dtype, shape, scale and prefix + scale):
                 filled = _fill(target, values)
                 if filled in result:
@@ -142,14 +142,14 @@ class Layout:
 
     def _fitting(self, name: str) -> list[tuple[Rule, re.Match[str]]]:
         """The rules that `name` may go by, the last of which always holds."""
-        found = []
+        rules = []
         for rule in self.rules:
             match = rule.regex.fullmatch(name)
             if match is not None:
-                found.append((rule, match))
+                rules.append((rule, match))
                 if not rule.last:
                     break
-        return found
+        return rules
 
 
 def highest_numbers(matches: Iterable[re.Match[str]]) -> dict[str, int]:
