@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 import { formatCount } from "./format.js";
 import { address } from "./http.js";
-/** @import { ScannedClip } from "./server" */
+/** @import { ScannedClip } from "./scan" */
 
 const MOST_LANES = 6;
 const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;

@@ -7,7 +7,7 @@ import { drawPlan, drawScan, problemList } from "./scan_result.js";
 import { on } from "./state.js";
 import { drawThumbnails, showFirstPage } from "./thumbnails.js";
 import { showError } from "./toasts.js";
-/** @import { ScanResult, ScanState } from "./server" */
+/** @import { ScanResult, ScanState } from "./scan" */
 
 let timer = null;
 /** @type {ScanResult | null} */

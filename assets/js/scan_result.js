@@ -2,7 +2,8 @@
 
 import { el, fill, fillSvg } from "./dom.js";
 import { goToField } from "./field_jump.js";
-/** @import { Finding, ScanResult, ShapeMode } from "./server" */
+/** @import { Finding } from "./server" */
+/** @import { ScanResult, ShapeMode } from "./scan" */
 
 /**
  * @param {Finding[]} problems

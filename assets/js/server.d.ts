@@ -1,6 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { PreviewSource, PreviewState } from "./preview";
+import type { ScanState, ScannedClip } from "./scan";
 
 export interface Problem {
   path: string;
@@ -247,60 +248,6 @@ export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | 
   files: RunFile[];
 }
 
-export interface ScanResult {
-  counts: {
-    images: number;
-    // Clips that are trained on, and the windows that are taken of them.
-    clips: number;
-    windows: number;
-    with_caption: number;
-    validation: number;
-    sizes: number;
-    ignored: number;
-  };
-  problems: Finding[];
-  stale?: string;
-  headline: string;
-  steps: string;
-  modes: ShapeMode[];
-  recommended: string;
-  legend?: string;
-  lines: string[];
-  lists: { title: string; items: { name: string; note: string }[] }[];
-  histogram: string;
-}
-// Times are in seconds after a clip's first frame.
-export interface ScannedClip {
-  seconds: number;
-  rate: number;
-  taken_rate: number;
-  used: number;
-  lengths: number[];
-  count: number;
-  windows: { start: number; end: number; frames: number }[];
-  dropped: { start: number; end: number }[];
-}
-export interface ShapeMode {
-  name: string;
-  chosen: boolean;
-  recommended: boolean;
-  note: string;
-  graphs: number | string;
-  training: number | string;
-  no_grad: number | string;
-  buckets: number | string;
-  left: number | string;
-  padding: string;
-  crop: string;
-}
-export interface ScanState {
-  state: "idle" | "running" | "done" | "failed";
-  scan: number;
-  done: number;
-  total: number;
-  problems: Finding[];
-  result: ScanResult;
-}
 export interface MemoryPart {
   name: string;
   title: string;
