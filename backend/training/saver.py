@@ -201,11 +201,13 @@ class Saver:
         return sorted((step, path) for step, path in files if step is not None)
 
     def _insist(self, write: Callable[[], Path]) -> Path:
-        deadline, warned = time.monotonic() + self.wait_s, False
+        deadline, warned = None, False
         while True:
             try:
                 return write()
             except WriteFailed as error:
+                # from the first failure on: a slow disk may take long to say that it is full
+                deadline = time.monotonic() + self.wait_s if deadline is None else deadline
                 if time.monotonic() >= deadline:
                     raise
                 if not warned:
