@@ -54,6 +54,7 @@ def measure_framepack(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 def measure_siglip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of SigLIP's vision encoder."""
     width, channels, patch = shapes["vision_model.embeddings.patch_embedding.weight"][:3]
+    head = config["hidden_size"] // config["num_attention_heads"]
     return {
         "hidden_size": width,
         "num_channels": channels,
@@ -61,6 +62,7 @@ def measure_siglip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
         "image_size": patch * round(shapes["vision_model.embeddings.position_embedding.weight"][0] ** 0.5),
         "intermediate_size": shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
         "num_hidden_layers": count_modules(shapes, "vision_model.encoder.layers"),
+        "num_attention_heads": max(1, width // head),
         "vision_use_head": "vision_model.head.probe" in shapes,
     }
 
