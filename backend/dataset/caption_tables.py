@@ -8,6 +8,7 @@ import json
 import os
 from pathlib import Path
 
+from backend.dataset.file_lists import ENDINGS
 from backend.dataset.items import Finding, name_files
 from backend.dataset.scan_state import ScanState
 
@@ -32,11 +33,15 @@ def findings(gathered: ScanState) -> list[Finding]:
     tables = sorted(text for text in texts if os.path.splitext(text)[0] not in own and _is_table(text))
     if not tables:
         return []
-    missing = any(found.caption_path is None for found in gathered.found if found.measured.fault is None)
+    missing = any(
+        found.caption_path is None and found.listed is None for found in gathered.found if found.measured.fault is None
+    )
     names = name_files([Path(table).name for table in tables])
     kind = "a caption table" if len(tables) == 1 else "caption tables"
     remedy = f"Write each caption into a {gathered.caption_extension} file with the name of its image"
     remedy += " next to it; the captions of the table are not used." if missing else "; the table is not used."
+    if any(Path(table).suffix.lower() in ENDINGS for table in tables):
+        remedy += " A .jsonl file is read where it is chosen in place of its folder."
     return [Finding("caption_table", "warning" if missing else "note", f"{names}: {kind} of another tool, not read",
                     remedy, tuple(tables), "dataset.caption_extension")]  # fmt: skip
 

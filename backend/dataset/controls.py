@@ -133,4 +133,6 @@ def _sample_item(path: Path, setting: str) -> Item:
 
 
 def _name(path: Path, root: Path) -> str:
-    return path.relative_to(root).with_suffix("").as_posix().casefold()
+    # a list may name files that lie anywhere
+    inner = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+    return inner.with_suffix("").as_posix().casefold()

@@ -83,5 +83,7 @@ def paths_of(found: Iterable[ScannedPicture]) -> tuple[str, ...]:
 def _shown(path: Path, folder: int, gathered: ScanState) -> str:
     """Below its chosen folder; with several folders, with that folder's name in front."""
     root = gathered.folders[folder].path
-    inner = path.relative_to(root)
+    # what a list names lies beside it, below it, or anywhere
+    above = root.parent if folder in gathered.lists else root
+    inner = path.relative_to(above) if path.is_relative_to(above) else Path(path.name)
     return str(inner if len(gathered.folders) == 1 else Path(root.name) / inner)

@@ -23,12 +23,13 @@ from backend.base.paths import PROJECT_ROOT, resolve
 from backend.dataset import captions, controls, scan_findings
 from backend.dataset.clips import BadClip, hash_of, is_video
 from backend.dataset.clips import probe as probe_clip
+from backend.dataset.file_lists import is_list, read_list
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
-from backend.dataset.walk import named_repeats, walk
+from backend.dataset.walk import Walk, named_repeats, walk
 from backend.dataset.windows import ClipRule, cut_clip
 from backend.families.table import family
 
@@ -67,7 +68,8 @@ def scan(
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
         caption_path = None if caption is None else Path(caption)
-        gathered.found.append(ScannedPicture(path, index, repeats, measured, caption_path))
+        listed = gathered.lists[index].captions.get(path) if index in gathered.lists else None
+        gathered.found.append(ScannedPicture(path, index, repeats, measured, caption_path, listed=listed))
     _read_captions(gathered)
     for index, spec in enumerate(gathered.folders):
         if spec.control is not None:
@@ -82,7 +84,7 @@ def scan(
         findings=tuple(gathered.findings),
         folders=tuple(gathered.reports),
         pictures=len(gathered.found) + sum(len(found.unread) for found in gathered.walks.values()),
-        captions=len(gathered.used_captions),
+        captions=len(gathered.used_captions) + sum(bool(f.listed and not f.caption_path) for f in gathered.found),
         ignored=scan_findings.add_counts(found.ignored for found in gathered.walks.values()),
         other=scan_findings.other_files(gathered),
         clips=tuple(gathered.clips),
@@ -154,7 +156,7 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
         if fault is not None:
             gathered.findings.append(fault)
             continue
-        found = gathered.walks[index] = walk(spec.path, spec.clips is not None)
+        found = gathered.walks[index] = _files_of(gathered, index, spec)
         for folder, pictures in found.pictures.items():
             if spec.control is not None and folder.is_relative_to(spec.control):
                 continue
@@ -167,9 +169,21 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
     return places
 
 
+def _files_of(gathered: ScanState, index: int, spec: FolderSpec) -> Walk:
+    """The files of a chosen folder, or of a list of files."""
+    if not is_list(spec.path):
+        return walk(spec.path, spec.clips is not None)
+    try:
+        gathered.lists[index] = read_list(spec.path, gathered.caption_extension, spec.clips is not None)
+    except (OSError, ValueError) as error:
+        gathered.findings.append(scan_findings.broken_list(spec, error))
+        return Walk()
+    return gathered.lists[index].walk
+
+
 def _named_below(root: Path, folder: Path) -> int | None:
     """The number of the `10_name` right below `root` that `folder` is or lies in."""
-    parts = folder.relative_to(root).parts
+    parts = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
     return named_repeats(root / parts[0]) if parts else None
 
 
@@ -256,6 +270,7 @@ def _by_lower_ending(texts: set[str]) -> dict[str, str]:
 def _read_captions(gathered: ScanState) -> None:
     for found in gathered.found:
         if found.caption_path is None:
+            found.caption = (found.listed or "").strip()
             continue
         gathered.used_captions.add(str(found.caption_path))
         try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from backend.dataset import caption_tables, clip_findings
+from backend.dataset.file_lists import is_list
 from backend.dataset.items import Finding, Item, count_of, name_files
 from backend.dataset.picture_findings import caption_name, paths_of, picture_name, pixels, profiles, special_files
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
@@ -21,12 +22,14 @@ _TEXT_ENDINGS = (".txt", ".caption", ".cap", ".tags", ".text")
 def folder_fault(spec: FolderSpec) -> Finding | None:
     """Why a chosen folder can't be walked, or None."""
     path = spec.path
+    if is_list(path):
+        return None
     if path.is_file():
         return Finding(
             "not_a_folder",
             "error",
             f"{path} is a file, not a folder",
-            f"Choose the folder that contains it: {path.parent}.",
+            f"Choose the folder that contains it: {path.parent}, or a list of images (.jsonl).",
             (str(path),),
             spec.setting,
         )
@@ -44,6 +47,15 @@ def folder_fault(spec: FolderSpec) -> Finding | None:
     return None
 
 
+def broken_list(spec: FolderSpec, error: OSError | ValueError) -> Finding:
+    """The error of a list of files that can't be read."""
+    why = str(error.strerror if isinstance(error, OSError) else error)
+    if isinstance(error, UnicodeError):
+        why = "it is not text in UTF-8"
+    text, remedy = f"The list {spec.path} can't be read: {why}", "Save it as UTF-8, one JSON object a line."
+    return Finding("broken_list", "error", text, remedy, (str(spec.path),), spec.setting)
+
+
 def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
     """The error of a folder without a single picture, with what is in it instead."""
     if found.closed:
@@ -54,7 +66,8 @@ def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
         remedy = "Convert them to PNG, JPEG or WebP."
     else:
         inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
-        text = f"There is no image {'or video ' if spec.clips else ''}in {spec.path} or its sub-folders: {inside}"
+        where = "" if is_list(spec.path) else " or its sub-folders"
+        text = f"There is no image {'or video ' if spec.clips else ''}in {spec.path}{where}: {inside}"
         kinds = "images (png, jpg, jpeg, webp, bmp, tif, avif)"
         videos = " or videos (mp4, mov, mkv, webm, avi, gif)" if spec.clips else ""
         remedy = f"Choose the folder with the {kinds}{videos}."
@@ -68,6 +81,7 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
         *_unread(gathered),
         *_closed(gathered),
         *_captions(gathered),
+        *_lists(gathered),
         *_twice(gathered, items),
         *_folder_names(gathered),
         *special_files(gathered),
@@ -190,8 +204,25 @@ def _captions(gathered: ScanState) -> list[Finding]:
     return result + _missing_captions(gathered, usable, instead)
 
 
+def _lists(gathered: ScanState) -> list[Finding]:
+    """Lines of lists that can't be used, and captions that files have in the place of the list."""
+    result = []
+    for index, found in gathered.lists.items():
+        spec = gathered.folders[index]
+        if found.faults:
+            number, why = next(iter(found.faults.items()))
+            text = f"{count_of(len(found.faults), 'line')} of {spec.path.name} can't be used; line {number}: {why}"
+            result.append(Finding("list_lines", "warning", text, "", (str(spec.path),), spec.setting))
+    both = [each for each in gathered.found if each.listed is not None and each.caption_path is not None]
+    if both:
+        names = name_files([picture_name(each, gathered) for each in both])
+        text = f"{count_of(len(both), 'listed image')} with a caption file, which counts before the list: {names}"
+        result.append(Finding("listed_captions", "warning", text, "Remove the files to use the list.", paths_of(both)))
+    return result
+
+
 def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead: str) -> list[Finding]:
-    missing = [found for found in usable if found.caption_path is None]
+    missing = [found for found in usable if found.caption_path is None and found.listed is None]
     if not missing:
         return []
     remedy = f"Put a text file with the same name next to each image; without one, it trains with {instead}."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend.dataset.file_lists import FileList
 from backend.dataset.items import ClipReport, Finding, FolderReport, Item
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import Walk
@@ -45,6 +46,8 @@ class ScannedPicture:
     caption_fault: str | None = None
     """Why its caption can't be read."""
     controls: tuple[Item, ...] = ()
+    listed: str | None = None
+    """Its caption in the list that names it; None where no list does."""
 
 
 @dataclass
@@ -56,6 +59,8 @@ class ScanState:
     trigger_word: str | None
     walks: dict[int, Walk] = field(default_factory=dict)
     """By the index of the chosen folder."""
+    lists: dict[int, FileList] = field(default_factory=dict)
+    """The same of those that are lists of files."""
     found: list[ScannedPicture] = field(default_factory=list)
     reports: list[FolderReport] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

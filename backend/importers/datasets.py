@@ -16,8 +16,9 @@ from backend.importers.notes import Fate, shown
 from backend.importers.source import Source
 from backend.importers.values import is_off, number
 
-_PICTURES = ("image_dir", "image_directory")
-_FOLDER = (*_PICTURES, "video_directory")
+_PICTURES = ("image_dir", "image_directory", "image_jsonl_file")
+_VIDEOS = ("video_directory", "video_jsonl_file")
+_FOLDER = (*_PICTURES, *_VIDEOS)
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
 _EACH_ITS_OWN = {
@@ -27,8 +28,7 @@ _EACH_ITS_OWN = {
 """Settings that may not be taken from one folder for all, and why."""
 _NO_PICTURES = {
     "video_directory": NO_VIDEOS,
-    "video_jsonl_file": "Monotile reads folders of videos with captions next to them",
-    "image_jsonl_file": "Monotile reads image folders with captions next to the images",
+    "video_jsonl_file": NO_VIDEOS,
     "metadata_file": "Monotile reads image folders with captions next to the images",
     "is_reg": "regularization images are not supported; the folder is left out",
 }
@@ -125,7 +125,7 @@ def _left_out(out: Dataset, folder: _Folder, videos: bool) -> str:
             return why
     if not any(folder.own.get(key) for key in _FOLDER):
         names = _FOLDER if videos else _PICTURES
-        why = f"it names no {'image or video' if videos else 'image'} folder ({', '.join(names)})"
+        why = f"it names no {'image or video' if videos else 'image'} folder ({', '.join(names[:2])})"
         out.rows.append(Row(folder.place, why))
         return why
     return ""
@@ -141,8 +141,9 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     if "cache_directory" in folder.values:
         why = "all images are cached in one folder (dataset.cache_dir)"
         out.rows.append(Row(folder.paths["cache_directory"], why))
-    if folder.own.get("video_directory") and is_off(folder.values.get("source_fps")):
-        out.rows.append(Row(f"{folder.place}.video_directory", _RATES, "near"))
+    videos = next((key for key in _VIDEOS if folder.own.get(key)), None)
+    if videos is not None and is_off(folder.values.get("source_fps")):
+        out.rows.append(Row(f"{folder.place}.{videos}", _RATES, "near"))
     out.folders.append(row)
     out.places.append(folder.place)
 

@@ -125,7 +125,8 @@ def test_clips_of_musubi_are_folders_with_their_settings(tmp_path: Path) -> None
     converted = convert(read(arguments), read(dataset))
     notes = {note.key: note for note in converted.notes}
     assert notes["datasets[0].video_directory"].fate == "near" and "by time" in notes["datasets[0].video_directory"].why
-    assert notes["datasets[1].video_jsonl_file"].fate == "not offered"
+    assert converted.loaded.config is not None
+    assert [f.path for f in converted.loaded.config.dataset.folders] == ["/d/clips", "/d/a.jsonl"]
     # of a family of pictures nothing of it is taken
     flux = convert(read(dataset), None, "flux")
     assert {n.fate for n in flux.notes if n.key.endswith(("video_directory", "target_frames"))} <= {

@@ -29,7 +29,8 @@ class ImageFolder(Section):
         kind="path",
         min_length=1,
         label="Image folder",
-        help="Folder with the images and their captions, which have the same file name. Sub-folders are read too.",
+        help="Folder with the images and their captions, which have the same file name. Sub-folders are read too. Or a "
+        "list of files with their captions: a .jsonl file with image_path or video_path, and caption, in each line.",
         aliases=("image_dir", "train_data_dir", "image_directory", "folder_path", "instance_data_dir"),
     )
     num_repeats: int = setting(
