@@ -154,6 +154,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "qwen_image_edit_plus": {"steps": 20, "true_cfg_scale": 4.0},
     "wan": {"steps": 20, "true_cfg_scale": 5.0},
     "wan_i2v": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_5b": {"steps": 20, "true_cfg_scale": 5.0},
 }
 """What samples are drawn with where their line says nothing, by our column; of other families, `OTHER_SAMPLES`."""
