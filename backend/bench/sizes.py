@@ -18,8 +18,8 @@ class Size:
     place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
     caption, "text" standing for its tokens: those of a control picture that is read with it, `read`, and up to
     `text_length` of its own. tokens: of a picture of a step; divisor: of the bucket sizes, in px. clips: the buckets of
-    a video model, replaced by `--clips`; none for a model of pictures, whose buckets follow from `tokens`. behind: frames
-    of latents besides its own that a section of a clip is made from.
+    a video model, replaced by `--clips`; none for a model of pictures, whose buckets follow from `tokens`. behind:
+    latent frames besides its own that a section of a clip is made from.
     """
 
     family: str
