@@ -26,8 +26,10 @@ def too_few(items: Sequence[Item], rule: ClipRule) -> Iterator[Finding]:
     few = [item for item in items if item.frames < rule.least]
     if few:
         names = tuple(str(item.path) for item in few)
-        text = f"{count_of(len(few), 'picture or clip', 'pictures or clips')} of fewer than {rule.least} frames at "
-        text += f"{rule.rate:g} fps, which this model can't be trained on: {name_files(names)}"
+        text = (
+            f"This model can't be trained on pictures and clips of fewer than {rule.least} frames "
+            f"at {rule.rate:g} fps: {name_files(names)}"
+        )
         yield Finding("clip_too_few", "error", text, "Remove them, or use longer clips.", names, "dataset.folders")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
-from backend.dataset import captions, clip_findings, controls, scan_findings
+from backend.dataset import captions, controls, scan_findings
 from backend.dataset.clips import BadClip, hash_of, is_video
 from backend.dataset.clips import probe as probe_clip
 from backend.dataset.file_lists import is_list, read_list
@@ -79,9 +79,6 @@ def scan(
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
     items = _items(gathered)
     gathered.findings += scan_findings.findings(gathered, items)
-    rule = next((spec.clips for spec in gathered.folders if spec.clips is not None), None)
-    if rule is not None:
-        gathered.findings += clip_findings.too_few(items, rule)
     return Scan(
         items=tuple(items),
         findings=tuple(gathered.findings),

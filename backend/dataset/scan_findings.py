@@ -87,7 +87,7 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
         *special_files(gathered),
         *pixels(gathered),
         *profiles(gathered),
-        *_clips(gathered),
+        *_clips(gathered, items),
         *caption_tables.findings(gathered),
         *_leftovers(gathered),
     ]
@@ -95,9 +95,11 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     return sorted(found, key=lambda finding: order[finding.severity])
 
 
-def _clips(gathered: ScanState) -> list[Finding]:
+def _clips(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     rule = next((spec.clips for spec in gathered.folders if spec.clips is not None), None)
-    return [] if rule is None else list(clip_findings.findings(gathered.clips, rule))
+    if rule is None:
+        return []
+    return [*clip_findings.findings(gathered.clips, rule), *clip_findings.too_few(items, rule)]
 
 
 def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:

@@ -134,7 +134,8 @@ class VideoRule:
     rate: frames a second that the model was trained at. frames: of a clip where the settings name none. starts: whether
     it starts from a picture, which is the clip's own first frame in training and a file in a sample. vae_frames: that
     its VAE works on at a time, by which the memory of encoding is estimated; None for all of a clip at once. least:
-    frames of the shortest clip; above 1 no pictures are trained.
+    frames of the shortest clip; above 1 no pictures are trained. longest_sample: frames of the longest sample; None for
+    any length.
     """
 
     rate: float = 16.0
@@ -142,6 +143,7 @@ class VideoRule:
     starts: bool = False
     vae_frames: int | None = 4
     least: int = 1
+    longest_sample: int | None = None
 
 
 @dataclass(frozen=True)

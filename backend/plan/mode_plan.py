@@ -35,7 +35,11 @@ def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]
 
 def fitting_frames(frames: int | None, geometry: Geometry, video: VideoRule | None) -> int:
     """Frames of a sample that asks for `frames`, rounded down to what the family makes; None takes its usual length."""
-    return 1 if video is None else geometry.whole_frames(frames or video.frames)
+    if video is None:
+        return 1
+    wanted = frames or video.frames
+    most = wanted if video.longest_sample is None else min(wanted, video.longest_sample)
+    return max(video.least, geometry.whole_frames(most))
 
 
 def sampling_is_on(cfg: Config) -> bool:

@@ -67,6 +67,9 @@ class HunyuanVideoFacts(FamilyFacts):
 
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """As the class's, and relatives of HunyuanVideo that work otherwise."""
+        if "clean_x_embedder.proj.weight" in base.tensors(self.part("transformer")):
+            text = "the transformer is FramePack's, which looks behind the section that it makes"
+            return [Problem(SETTING, None, text, "Choose the family framepack.")]
         kind = self.config(base, "transformer").get("image_condition_type")
         if kind is None:
             return super().fit(base)

@@ -54,6 +54,7 @@ def measure_framepack(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 def measure_siglip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of SigLIP's vision encoder."""
     width, channels, patch = shapes["vision_model.embeddings.patch_embedding.weight"][:3]
+    head = config["hidden_size"] // config["num_attention_heads"]
     return {
         "hidden_size": width,
         "num_channels": channels,
@@ -61,6 +62,7 @@ def measure_siglip(shapes: Shapes, config: Mapping[str, Any]) -> Config:
         "image_size": patch * round(shapes["vision_model.embeddings.position_embedding.weight"][0] ** 0.5),
         "intermediate_size": shapes["vision_model.encoder.layers.0.mlp.fc1.weight"][0],
         "num_hidden_layers": count_modules(shapes, "vision_model.encoder.layers"),
+        "num_attention_heads": max(1, width // head),
         "vision_use_head": "vision_model.head.probe" in shapes,
     }
 
@@ -130,7 +132,9 @@ FRAMEPACK_FACTS = FramePackFacts.based_on(
     ),
     text_before=IMAGE_TOKENS,
     default_geometry=SectionGeometry(downscale=8, patch=PATCH, latent_channels=16, frame_step=4),
-    video=VideoRule(rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1),
+    video=VideoRule(
+        rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1, longest_sample=FRAMES + 1
+    ),
     lora_layers=(*FACTS.lora_layers, r"image_projection\.(up|down)"),
     # diffusers' names in every file, as musubi-tuner writes them; a LoRA of HunyuanVideo fits too
     kohya_native=False,
