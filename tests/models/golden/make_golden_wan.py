@@ -54,6 +54,7 @@ def main() -> None:
             "wan2.1_t2v_14B": transformer(_LARGE),
             "wan2.1_t2v_1.3B": transformer(_SMALL),
             "wan2.1_i2v_480p_14B": transformer(_PICTURE),
+            "wan2.2_i2v_14B": transformer(_LARGE | {"in_channels": 36}),
             "wan2.2_ti2v_5B": transformer(_5B),
             "umt5_xxl": umt5(),
             "clip_vision_h": eyes(),
