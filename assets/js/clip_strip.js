@@ -32,7 +32,10 @@ const lanesOf = (windows) => {
 export const clipSentence = (clip) => {
   const left = clip.dropped.reduce((sum, part) => sum + part.end - part.start, 0);
   const retimed = Math.abs(clip.taken_rate / clip.rate - 1) > 0.001 ? `, taken at ${rate(clip.taken_rate)}` : "";
-  const lengths = clip.lengths.length > 1 ? `${clip.lengths.join(", ")} frames` : formatCount(clip.lengths[0], "frame");
+  const [most, ...fewer] = [...clip.lengths].reverse();
+  const lengths = fewer.length
+    ? `${fewer.reverse().join(", ")} and ${formatCount(most, "frame")}`
+    : formatCount(most, "frame");
   return (
     `${seconds(clip.seconds)} at ${rate(clip.rate)}${retimed} · ` +
     `${formatCount(clip.count, "window")} of ${lengths} · ` +

@@ -63,7 +63,7 @@ def test_the_script_draws_the_same_clips_and_makes_a_pipeline_that_loads(tmp_pat
 def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_graphs(tmp_path: Path) -> None:
     few = tmp_path / "clips"
     few.mkdir()
-    for name in ("car-left", "car-right", "house"):
+    for name in ("car-left", "car-right"):
         for file in (VIDEO / "clips").glob(f"{name}.*"):
             shutil.copy(file, few)
     cfg = demo.settings(demo.VIDEO, steps=4)
@@ -84,7 +84,7 @@ def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_grap
     (run,) = list_runs(tmp_path / "runs")
     row = MetricsReader(run).last()
     assert row is not None and row["step"] == 4
-    # a picture and clips of one length: with and without gradients
+    # clips of one length: with and without gradients
     (planned,) = {event["planned"] for event in event_lines(run, "compile") if event.get("planned")}
     assert (row["graphs"], row["recompiles"], row["breaks"]) == (planned, 0, 0)
     assert f"Graphs: {planned} planned, {planned} compiled; 0 recompiles, 0 graph breaks" in said.getvalue()

@@ -34,12 +34,14 @@ def test_what_is_in_no_window_is_dropped() -> None:
     # a rounded end is no part that is left out, and no window reaches beyond the clip
     whole = clip_facts(report(0.99, (0.0, 16)))
     assert whole["dropped"] == [] and whole["windows"][0]["end"] == 0.99
+    many = clip_facts(report(99.0, *((number / 16, 9) for number in range(500))))
+    assert (len(many["windows"]), many["count"]) == (120, 500)
 
 
-@given(st.lists(st.tuples(st.floats(0, 9), st.integers(1, 33)), min_size=1, max_size=200), st.floats(0.1, 12))
+@given(st.lists(st.tuples(st.floats(0, 9), st.integers(1, 33)), min_size=1, max_size=12), st.floats(0.1, 12))
 def test_each_moment_is_in_a_window_or_dropped(windows: list[tuple[float, int]], seconds: float) -> None:
     shown = clip_facts(report(seconds, *windows))
-    assert len(shown["windows"]) <= 120 and shown["count"] == len(windows)
+    assert len(shown["windows"]) == shown["count"] == len(windows)
     spans = [(start, start + frames / RATE) for start, frames in windows]
     for part in shown["dropped"]:
         assert 0 <= part["start"] < part["end"] <= seconds

@@ -44,6 +44,20 @@ def test_parts_and_columns_are_those_of_the_family(tmp_path: Path) -> None:
     assert not {"dataset.control_resolution", "model.zero_cond_t"} & set(facts["lacking"])
 
 
+def test_what_is_of_clips_is_for_families_that_make_them(tmp_path: Path) -> None:
+    draft = Draft(tmp_path)
+    facts = draft.facts()
+    assert {"video.target_frames", "video.frame_extraction", "video.target_fps"} <= set(facts["lacking"])
+    assert "frames" in facts["lackingColumns"]
+    for family, starts in (("wan", False), ("wan_i2v", True)):
+        draft.keep(form.defaults() | {"model.family": family})
+        facts = draft.facts()
+        assert not [path for path in facts["lacking"] if path.startswith("video.")]
+        columns = set(facts["lackingColumns"])
+        assert "frames" not in columns and {"control_path", "control_image_2"} <= columns
+        assert ("control_image" in columns) is not starts
+
+
 def test_a_draft_survives_the_server(tmp_path: Path) -> None:
     Draft(tmp_path).keep(with_rank("not yet a number"))
     assert Draft(tmp_path).now.values == with_rank("not yet a number")

@@ -166,7 +166,7 @@ def memory(blocks: Mapping[str, int], around: int, levels: int) -> FamilyMemory:
         for n, pixels in ((n, 4 ** (levels - 1 - n)) for n in range(levels))
     )
     counted = tuple(_block(name, scale) for name, scale in blocks.items())
-    return FamilyMemory(counted, VaeActivations(5, 6), around, tuple(places), launch_bound=True)
+    return FamilyMemory(counted, VaeActivations(5, 6), around, resolutions=tuple(places), launch_bound=True)
 
 
 def _block(name: str, scale: int) -> BlockActivations:

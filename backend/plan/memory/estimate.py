@@ -113,7 +113,7 @@ def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySett
         stages.append(_forward("validate", family, parts, settings, work.validation, weights, trained))
     if work.sampling is not None:
         drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
-        decode = _vae(parts, settings, work.sample_pixels, decode=True)
+        decode = _vae(parts, settings, work.sample_pixels, decode=True, whole=work.sample_result)
         beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
         stages += [drawing, Stage("decode_samples", beside | decode | kept)]
@@ -271,12 +271,13 @@ def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, in
     return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
 
 
-def _vae(parts: Parts, settings: MemorySettings, pixels: int, decode: bool) -> dict[str, int]:
+def _vae(parts: Parts, settings: MemorySettings, pixels: int, decode: bool, whole: int = 0) -> dict[str, int]:
     memory = settings.vae
     if not parts.vae or not pixels or memory is None:
         return {}
     worked = min(pixels, TILE_PX * TILE_PX) if settings.tiles(decode) else pixels
     each = memory.decode if decode else memory.encode
     passing = int(worked * each * parts.vae_width * settings.weight_width * VAE_WORKSPACE)
-    result = pixels * 3 * 4
+    # of a clip, the frames that are done wait for the others
+    result = max(pixels, whole) * 3 * 4
     return {"vae": parts.vae * settings.weight_width, "pictures": passing + result}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,14 @@ from backend.families.spec import FamilyFacts, Geometry
 from backend.families.table import family
 from backend.plan.graphs import Shape
 from backend.plan.memory.activations import Work
-from backend.plan.mode_plan import fitting_size, prompt_tokens, sampling_is_on, validation_batch, validation_is_on
+from backend.plan.mode_plan import (
+    fitting_frames,
+    fitting_size,
+    prompt_tokens,
+    sampling_is_on,
+    validation_batch,
+    validation_is_on,
+)
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -31,7 +39,9 @@ class RunWork:
     validation: Work | None = None
     sampling: Work | None = None
     sample_pixels: int = 0
-    """Pixels."""
+    """Pixels that the VAE decodes at a time."""
+    sample_result: int = 0
+    """Pixels of a whole sample, which for a clip are those of all frames."""
     encodes_text: bool = True
     encodes_pictures: bool = True
     fixed: int = 0
@@ -98,15 +108,19 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWo
     image = max(picture + beside, (cfg.compile.static_token_count or 0) * geometry.latent_frames(frames))
     pixels = max(picture, beside, image - beside) // geometry.latent_frames(frames) * geometry.pixels_per_token**2
     measured = validation_is_on(cfg) and (cfg.dataset.validation_split or cfg.validation.validation_folders)
-    sizes = [fitting_size(prompt.width, prompt.height, geometry) for prompt in cfg.sampling.prompts or ()]
-    drawn = max((prompt_tokens(prompt, references) for prompt in cfg.sampling.prompts or ()), default=0)
+    prompts = cfg.sampling.prompts or ()
+    sizes = [math.prod(fitting_size(prompt.width, prompt.height, geometry)) for prompt in prompts]
+    lengths = [fitting_frames(prompt.frames, geometry, facts.video) for prompt in prompts]
+    pieces = [_encoded_together(length, facts) for length in lengths]
+    drawn = max((prompt_tokens(prompt, references) for prompt in prompts), default=0)
     on = sampling_is_on(cfg) and drawn > 0
     return RunWork(
         training=Work(cfg.dataset.batch_size, image, text_tokens),
         largest_picture=pixels * _encoded_together(frames, facts),
         validation=Work(validation_batch(cfg), image, text_tokens) if measured else None,
         sampling=Work(1, drawn, text_tokens) if on else None,
-        sample_pixels=max((math.prod(size) for size in sizes), default=0) if on else 0,
+        sample_pixels=max(map(operator.mul, sizes, pieces), default=0) if on else 0,
+        sample_result=max(map(operator.mul, sizes, lengths), default=0) if on else 0,
         fixed=0 if references.rule.area is None else beside,
     )
 
