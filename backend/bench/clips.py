@@ -47,11 +47,12 @@ def exact_clips(clips: Sequence[Clip], geometry: Geometry) -> list[Clip]:
 
 
 def _exact(clip: Clip, counts: Sequence[int], geometry: Geometry) -> Clip:
-    """`clip` at the least of `counts` that holds it."""
+    """`clip` at the least of `counts` that holds it; its own size where none near it has exactly so many tokens."""
     width, height, frames = clip
-    unit = geometry.pixels_per_token
+    unit, ratio = geometry.pixels_per_token, math.log(width / height)
     whole = next(count for count in counts if count >= geometry.image_tokens(*clip))
-    count = whole // geometry.latent_frames(frames)
-    sides = [(across, count // across) for across in range(1, count + 1) if count % across == 0]
-    across, down = min(sides, key=lambda side: abs(math.log(side[0] / side[1]) - math.log(width / height)))
-    return across * unit, down * unit, frames
+    sides = range(unit, 2 * max(width, height), unit)
+    sizes = [(across, down) for across in sides for down in sides if abs(math.log(across / down) - ratio) < 1.0]
+    fitting = [size for size in sizes if geometry.image_tokens(*size, frames) == whole]
+    across, down = min(fitting, key=lambda size: abs(math.log(size[0] / size[1]) - ratio), default=(width, height))
+    return across, down, frames

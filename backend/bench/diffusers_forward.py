@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backend.families.hunyuan_video.sections import BEHIND, SECTION
 from backend.shapes import attention_routes
 
 _WAN_TEXT = 512
@@ -41,7 +42,13 @@ def predict(
         attention_routes.pin_sdpa_backends()
     dtype = denoiser.get_submodule(_FIRST[type(denoiser).__name__]).weight.dtype
     latents = torch.stack(list(noisy)).to(dtype)
-    return list(call(denoiser, latents, level * _TIMESTEPS, text, guidance, dtype).float())
+    made = list(call(denoiser, latents, level * _TIMESTEPS, text, guidance, dtype).float())
+    if not text[0].keys() >= {"behind"}:
+        return made
+    # A section's first frame is its start, which is known: see FramePack's own `predict`.
+    starts = [told["behind"][:, :1].float() for told in text]
+    ways = [(latent[:, :1] - start) / now for latent, start, now in zip(noisy, starts, level, strict=True)]
+    return [torch.cat(parts, dim=1) for parts in zip(ways, made, strict=True)]
 
 
 def _padded(rows: Sequence[Tensor], length: int) -> tuple[Tensor, Tensor]:
@@ -66,6 +73,34 @@ def _hunyuan(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row], 
     return denoiser(latents, time, words, real, pooled, scale, return_dict=False)[0]
 
 
+def _framepack(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row], guidance: Any, dtype: Any) -> Tensor:
+    """Of a single row: the model's places are given for all rows at once."""
+    (row,) = text
+    words, real = _padded([row["prompt_embeds"].to(dtype)], row["prompt_embeds"].shape[0])
+    first = 1 + SECTION * int(row["between"])
+    frames = [first, *(first + SECTION + count for count in (0, 1, 3))]
+    lengths = (SECTION, *BEHIND)
+    own, once, twice, four = (torch.arange(at, at + count) for at, count in zip(frames, lengths, strict=True))
+    start, one, two, more = row["behind"].to(dtype)[None].split([1, *BEHIND], dim=2)
+    return denoiser(
+        latents[:, :, 1:],
+        time,
+        words,
+        real,
+        row["pooled"].to(dtype)[None],
+        row["image_embeds"].to(dtype)[None],
+        own,
+        None if guidance is None else torch.full_like(time, guidance * 1000.0).to(dtype),
+        torch.cat([start, one], dim=2),
+        torch.cat([torch.zeros(1, dtype=torch.long), once]),
+        two,
+        twice,
+        more,
+        four,
+        return_dict=False,
+    )[0]
+
+
 def _without_mask(denoiser: nn.Module) -> None:
     """Take the mask from what the blocks are given: a single row has none of its text padded.
 
@@ -79,8 +114,13 @@ def _without_mask(denoiser: nn.Module) -> None:
 
 
 # Modules whose weights have the format that latents are given in; some other layers stay in float32.
-_FIRST = {"WanTransformer3DModel": "patch_embedding", "HunyuanVideoTransformer3DModel": "x_embedder.proj"}
+_FIRST = {
+    "WanTransformer3DModel": "patch_embedding",
+    "HunyuanVideoTransformer3DModel": "x_embedder.proj",
+    "HunyuanVideoFramepackTransformer3DModel": "x_embedder.proj",
+}
 _CALLS: dict[str, Callable[..., Tensor]] = {
     "WanTransformer3DModel": _wan,
     "HunyuanVideoTransformer3DModel": _hunyuan,
+    "HunyuanVideoFramepackTransformer3DModel": _framepack,
 }

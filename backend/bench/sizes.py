@@ -18,7 +18,8 @@ class Size:
     place, or all together to a single one. config: the rest of the denoiser's config. text: shape of each tensor of a
     caption, "text" standing for its tokens: those of a control picture that is read with it, `read`, and up to
     `text_length` of its own. tokens: of a picture of a step; divisor: of the bucket sizes, in px. clips: the buckets of
-    a video model, replaced by `--clips`; none for a model of pictures, whose buckets follow from `tokens`.
+    a video model, replaced by `--clips`; none for a model of pictures, whose buckets follow from `tokens`. behind:
+    latent frames besides its own that a section of a clip is made from.
     """
 
     family: str
@@ -32,6 +33,7 @@ class Size:
     dtype: str
     read: int = 0
     clips: tuple[Clip, ...] = ()
+    behind: int = 0
 
     @property
     def text_tokens(self) -> int:
@@ -199,6 +201,23 @@ def _tiny_hunyuan() -> Size:
     return Size("hunyuan_video", (1, 1), _HUNYUAN_LAYERS, config, text, 120, 16, 32, "fp32", clips=_TINY_CLIPS)
 
 
+def _framepack(layers: tuple[int, int], clips: tuple[Clip, ...], tiny: bool = False) -> Size:
+    config = (_TINY_HUNYUAN if tiny else _HUNYUAN) | {
+        "has_image_proj": True,
+        "image_proj_dim": 24 if tiny else 1152,
+        "has_clean_x_embedder": True,
+    }
+    # SigLIP's tokens of a picture
+    seen = 729
+    text = {
+        "prompt_embeds": ("text", config["text_embed_dim"]),
+        "pooled": (config["pooled_projection_dim"],),
+        "image_embeds": (seen, config["image_proj_dim"]),
+    }
+    length, dtype = (32, "fp32") if tiny else (256, "bf16")
+    return Size("framepack", layers, _HUNYUAN_LAYERS, config, text, 0, 16, length, dtype, seen, clips, behind=20)
+
+
 SIZES = {
     # FLUX.1-dev's widths; 4 + 8 of its 19 + 38 blocks, so that a step fits any GPU and a bench its time.
     "flux": _flux((4, 8)),
@@ -218,6 +237,8 @@ SIZES = {
     # 2 + 4 of HunyuanVideo's 20 + 40 blocks.
     "hunyuan": _hunyuan((2, 4), _CLIPS),
     "hunyuan-buckets": _hunyuan((1, 1), _BUCKETS),
+    # The same blocks; a section of 9 latent frames, whatever the clip's length.
+    "framepack": _framepack((2, 4), ((832, 480, 37), (640, 640, 37), (1280, 720, 37))),
     # For tests on a CPU.
     "tiny": _tiny_flux(),
     "tiny-kontext": _tiny_flux("flux_kontext"),
@@ -225,5 +246,6 @@ SIZES = {
     "tiny-qwen-edit": _tiny_qwen("qwen_image_edit", 25),
     "tiny-wan": _tiny_wan(),
     "tiny-hunyuan": _tiny_hunyuan(),
+    "tiny-framepack": _framepack((1, 1), _lying_and_standing(((128, 80), (144, 64)), (37,)), tiny=True),
     "tiny-sdxl": _sdxl((1, 1, 1), 32, (1, 2, 4), 64, 64, "fp32"),
 }

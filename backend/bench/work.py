@@ -146,8 +146,11 @@ class Stream:
         self.objective = objective_of(self.size)
         self.buckets = buckets_of(self.size, exact, spec.buckets)
 
-    def _latent(self, index: int, kind: str) -> Tensor:
+    def _latent(self, index: int, kind: str, frames: int | None = None) -> Tensor:
+        """Latent of a row, or of its size and so many latent `frames`."""
         channels, *sides = self.geometry.latent_shape(*self.bucket(index))
+        if frames is not None:
+            sides[0] = frames
         source = generator(self.spec.seed, kind, index)
         # A picture is smooth: neighbours alike, so that there is something to learn.
         coarse = torch.randn(channels, *[4] * len(sides), generator=source)
@@ -173,9 +176,11 @@ class Stream:
 
     def _text(self, index: int, kind: str) -> dict[str, Tensor]:
         source = generator(self.spec.seed, "text", index)
-        size, row, real = self.size, {}, self.caption_tokens(index)
+        size, row = self.size, {}
+        before = family(size.family).text_before
+        real = self.caption_tokens(index) - before
         for name, axes in size.text.items():
-            shape = [size.text_tokens if axis == "text" else axis for axis in axes]
+            shape = [size.text_tokens - before if axis == "text" else axis for axis in axes]
             # Encoders give tokens smaller than pooled vectors.
             tensor = torch.randn(shape, generator=source) * (0.2 if len(shape) > 1 else 1.0)
             kept = tensor[:real] if size.real_text and "text" in axes else tensor
@@ -184,6 +189,11 @@ class Stream:
             row["length"] = torch.tensor(real)
         if size.pictures > 1:
             row["control"] = self._latent(index, f"control {kind}")
+        if size.behind:
+            # the first one is the picture that the clip starts from, as the row's own first one is
+            behind = self._latent(index, f"behind {kind}", size.behind - 1)
+            row["behind"] = torch.cat([self._latent(index, kind)[:, :1], behind], dim=1)
+            row["between"] = torch.tensor(index % 3)
         return row
 
     def rows(self, step: int) -> list[int]:

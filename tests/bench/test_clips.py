@@ -103,8 +103,9 @@ def test_our_shapes_make_the_planned_graphs_and_the_loss_of_diffusers_own_forwar
     assert (theirs["graphs"], theirs["breaks"], theirs["planned_graphs"], plain["graphs"]) == (1, 0, None, 0)
 
 
-def test_hunyuan_without_a_mask_is_diffusers_forward_too() -> None:
-    spec = Spec("diffusers", size="tiny-hunyuan", checkpointing=False)
+@pytest.mark.parametrize("size", ["tiny-hunyuan", "tiny-framepack"])
+def test_our_forward_is_diffusers_own_without_a_mask(size: str) -> None:
+    spec = Spec("diffusers", size=size, checkpointing=False)
     stream = Stream(spec, torch.device("cpu"), exact=False)
 
     def losses(plain: bool) -> list[float]:
