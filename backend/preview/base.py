@@ -33,6 +33,9 @@ from backend.plan.texts import TextPlan, text_length_of, token_counter
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
 
+_LARGEST_PX = 4096
+"""Side of the largest picture that shares its graphs with all others; a larger one has graphs of its own."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewBase:
@@ -116,13 +119,24 @@ class PreviewBase:
         try:
             route = attention_routes.choose_route(compiling.attention, self.device, self.computes_in)
             shapes = ShapeRuntime(
-                self.mode, compiling.static_token_count, self.text.buckets, self.text.tokens, route, longest=None
+                self.mode,
+                compiling.static_token_count,
+                self.text.buckets,
+                self.text.tokens,
+                route,
+                longest=self._longest,
             )
         except ValueError as error:
             raise Refused.from_error(error, "compile.attention") from error
         if compiling.compile:
             shapes.expect_graphs(compiling.compile_dynamic, self.device, self.computes_in)
         return shapes
+
+    @property
+    def _longest(self) -> int:
+        """Text and image tokens of the largest picture that one graph of open sizes is for."""
+        side = _LARGEST_PX // self.geometry.pixels_per_token
+        return self.text.tokens + side * side
 
     def is_text(self, path: str) -> bool:
         """Whether a LoRA's layer is one of a text encoder."""

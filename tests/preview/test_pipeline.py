@@ -22,6 +22,8 @@ from backend.preview.watch import Silent
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.training import config, train_here
 
+FEW = ["attn2.to_k"]
+
 
 @pytest.fixture(scope="session")
 def files(once: Callable[[str, Callable[[Path], object]], Path], tiny_flux: Path) -> dict[str, Choices]:
@@ -197,3 +199,18 @@ def test_every_family_that_needs_a_prompt_alone_draws(
     pipeline.close()
     assert drawn[0].size == (128, 64) and drawn[0].tobytes() != drawn[1].tobytes()
     assert all(len(picture.getcolors(128 * 64) or []) > 8 for picture in drawn)
+
+
+def test_a_unet_has_the_same_graphs_for_all_sizes(tiny_sdxl: Path, tmp_path: Path) -> None:
+    sets = [
+        (LoraChoice(path=write_lora(tmp_path / f"{rank}.safetensors", tiny_sdxl, "sdxl", rank=rank, targets=FEW)),)
+        for rank in (4, 8)
+    ]
+    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    pipeline = Pipeline.open(settings(tiny_sdxl, "sdxl", compile=compiled), sets, [], Silent())
+    for size in ((128, 128), (192, 128), (128, 256)):
+        for choices in sets:
+            draw(pipeline, choices, size)
+    stats = pipeline.stats()
+    pipeline.close()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (2, 0, 0)
