@@ -56,7 +56,7 @@ def scan(
     gathered = ScanState(tuple(folders), caption_extension, trigger_word)
     places = _walk_all(gathered)
     measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers)
-    texts = {index: _by_lower_ending(walked.texts) for index, walked in gathered.walks.items()}
+    texts = {index: _by_lower_ending(found.texts) for index, found in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
         caption_path = None if caption is None else Path(caption)
@@ -64,7 +64,7 @@ def scan(
     _read_captions(gathered)
     for index, spec in enumerate(gathered.folders):
         if spec.control is not None:
-            own = [picture for picture in gathered.found if picture.folder == index]
+            own = [found for found in gathered.found if found.folder == index]
             measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
             most = spec.most_controls
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
@@ -74,9 +74,9 @@ def scan(
         items=tuple(items),
         findings=tuple(gathered.findings),
         folders=tuple(gathered.reports),
-        pictures=len(gathered.found) + sum(len(walked.unread) for walked in gathered.walks.values()),
+        pictures=len(gathered.found) + sum(len(found.unread) for found in gathered.walks.values()),
         captions=len(gathered.used_captions),
-        ignored=scan_findings.add_counts(walked.ignored for walked in gathered.walks.values()),
+        ignored=scan_findings.add_counts(found.ignored for found in gathered.walks.values()),
         other=scan_findings.other_files(gathered),
     )
 
@@ -110,8 +110,8 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
     ]
     train = look(chosen)
     if not chosen:
-        finding = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
-        train = replace(train, findings=(finding, *train.findings))
+        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
+        train = replace(train, findings=(said, *train.findings))
     sets: dict[str, Scan] = {}
     if data.validation_split > 0:
         train, held = hold_out(train, data.validation_split, data.validation_split_seed)
@@ -119,11 +119,11 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        held_out = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most)])
+        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most)])
         # Repeats weigh training; a measurement sees each picture once.
-        once = tuple(replace(item, repeats=1) for item in held_out.items)
-        findings = (*trained_too(train, once, folder.name, setting), *held_out.findings)
-        sets[folder.name] = replace(held_out, items=once, findings=findings)
+        once = tuple(replace(item, repeats=1) for item in found.items)
+        findings = (*trained_too(train, once, folder.name, setting), *found.findings)
+        sets[folder.name] = replace(found, items=once, findings=findings)
     return DatasetScan(train, sets)
 
 
@@ -145,16 +145,16 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
         if fault is not None:
             gathered.findings.append(fault)
             continue
-        walked = gathered.walks[index] = walk(spec.path)
-        for folder, pictures in walked.pictures.items():
+        found = gathered.walks[index] = walk(spec.path)
+        for folder, pictures in found.pictures.items():
             if spec.control is not None and folder.is_relative_to(spec.control):
                 continue
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
             places += [(path, index, repeats) for path in pictures]
-        if not walked.pictures:
-            gathered.findings.append(scan_findings.no_pictures(spec, walked))
+        if not found.pictures:
+            gathered.findings.append(scan_findings.no_pictures(spec, found))
     return places
 
 
@@ -222,40 +222,40 @@ def _by_lower_ending(texts: set[str]) -> dict[str, str]:
 
 
 def _read_captions(gathered: ScanState) -> None:
-    for picture in gathered.found:
-        if picture.caption_path is None:
+    for found in gathered.found:
+        if found.caption_path is None:
             continue
-        gathered.used_captions.add(str(picture.caption_path))
+        gathered.used_captions.add(str(found.caption_path))
         try:
-            picture.caption, picture.encoding = captions.read(picture.caption_path)
+            found.caption, found.encoding = captions.read(found.caption_path)
         except captions.BadCaption as error:
-            picture.caption_fault = str(error)
+            found.caption_fault = str(error)
         except OSError as error:
-            picture.caption_fault = f"it can't be read ({error.strerror or error})"
+            found.caption_fault = f"it can't be read ({error.strerror or error})"
 
 
 def _items(gathered: ScanState) -> list[Item]:
     items = []
     used: dict[str, int] = {}
-    for picture in gathered.found:
-        seen = picture.measured
-        if seen.fault is not None or picture.caption_fault is not None:
+    for found in gathered.found:
+        seen = found.measured
+        if seen.fault is not None or found.caption_fault is not None:
             continue
-        if gathered.folders[picture.folder].control is not None and not picture.controls:
+        if gathered.folders[found.folder].control is not None and not found.controls:
             continue
-        used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
-        if picture.repeats:
+        used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
+        if found.repeats:
             items.append(
                 Item(
                     key=seen.key,
-                    path=picture.path,
+                    path=found.path,
                     width=seen.width,
                     height=seen.height,
-                    caption=captions.with_trigger(picture.caption, gathered.trigger_word),
-                    caption_path=picture.caption_path,
-                    repeats=picture.repeats,
+                    caption=captions.with_trigger(found.caption, gathered.trigger_word),
+                    caption_path=found.caption_path,
+                    repeats=found.repeats,
                     has_alpha=seen.has_alpha,
-                    controls=picture.controls,
+                    controls=found.controls,
                 )
             )
     gathered.reports = [

@@ -44,16 +44,16 @@ def folder_fault(spec: FolderSpec) -> Finding | None:
     return None
 
 
-def no_pictures(spec: FolderSpec, walk: Walk) -> Finding:
+def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
     """The error of a folder without a single picture, with what is in it instead."""
-    if walk.closed:
+    if found.closed:
         text, remedy = f"The folder {spec.path} can't be read", "Give yourself permission to read it."
-    elif walk.unread:
-        endings = ", ".join(sorted({path.suffix.lower() for path in walk.unread}))
-        text = f"{spec.path} contains {count_of(len(walk.unread), 'image')} of a kind that can't be read ({endings})"
+    elif found.unread:
+        endings = ", ".join(sorted({path.suffix.lower() for path in found.unread}))
+        text = f"{spec.path} contains {count_of(len(found.unread), 'image')} of a kind that can't be read ({endings})"
         remedy = "Convert them to PNG, JPEG or WebP."
     else:
-        inside = f"only {count_of(walk.other.total(), 'other file')}" if walk.other else "it is empty"
+        inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
         text = f"There is no image in {spec.path} or its sub-folders: {inside}"
         remedy = "Choose the folder with the images (png, jpg, jpeg, webp, bmp, tif, avif)."
     return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
@@ -61,7 +61,7 @@ def no_pictures(spec: FolderSpec, walk: Walk) -> Finding:
 
 def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     """Everything else there is to say, errors and warnings first."""
-    listed = [
+    found = [
         *_damaged(gathered),
         *_unread(gathered),
         *_closed(gathered),
@@ -75,7 +75,7 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
         *_leftovers(gathered),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(listed, key=lambda finding: order[finding.severity])
+    return sorted(found, key=lambda finding: order[finding.severity])
 
 
 def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
@@ -88,27 +88,27 @@ def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
 
 def other_files(gathered: ScanState) -> dict[str, int]:
     """Files that are neither pictures nor captions in use, by ending."""
-    counts = Counter(add_counts(walk.other for walk in gathered.walks.values()))
+    counts = Counter(add_counts(found.other for found in gathered.walks.values()))
     for caption in gathered.used_captions:
         counts[os.path.splitext(caption)[1].lower()] -= 1
     return {ending: number for ending, number in sorted(counts.items()) if number > 0}
 
 
 def _damaged(gathered: ScanState) -> list[Finding]:
-    bad = [picture for picture in gathered.found if picture.measured.fault is not None]
+    bad = [found for found in gathered.found if found.measured.fault is not None]
     remedy = "It is left out; copy or export it again, or remove it."
     if len(bad) <= _SINGLY:
         return [
             Finding(
                 "unreadable",
                 "warning",
-                f"{picture_name(picture, gathered)} can't be used: {picture.measured.fault}",
+                f"{picture_name(found, gathered)} can't be used: {found.measured.fault}",
                 remedy,
-                (str(picture.path),),
+                (str(found.path),),
             )
-            for picture in bad
+            for found in bad
         ]
-    names = [picture_name(picture, gathered) for picture in bad]
+    names = [picture_name(found, gathered) for found in bad]
     text = f"{count_of(len(bad), 'image')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
     remedy = "They are left out; copy or export them again, or remove them."
     return [Finding("unreadable", "warning", text, remedy, paths_of(bad))]
@@ -116,9 +116,9 @@ def _damaged(gathered: ScanState) -> list[Finding]:
 
 def _unread(gathered: ScanState) -> list[Finding]:
     by_ending: dict[str, list[Path]] = defaultdict(list)
-    for walk in gathered.walks.values():
+    for found in gathered.walks.values():
         # A folder with nothing else is an error of its own.
-        for path in walk.unread if walk.pictures else ():
+        for path in found.unread if found.pictures else ():
             by_ending[path.suffix.lower()].append(path)
     return [
         Finding(
@@ -133,7 +133,7 @@ def _unread(gathered: ScanState) -> list[Finding]:
 
 
 def _closed(gathered: ScanState) -> list[Finding]:
-    closed = [str(path) for walk in gathered.walks.values() if walk.pictures for path in walk.closed]
+    closed = [str(path) for found in gathered.walks.values() if found.pictures for path in found.closed]
     if not closed:
         return []
     text = f"{count_of(len(closed), 'sub-folder')} can't be opened: {name_files(closed)}"
@@ -141,51 +141,49 @@ def _closed(gathered: ScanState) -> list[Finding]:
 
 
 def _captions(gathered: ScanState) -> list[Finding]:
-    usable = [picture for picture in gathered.found if picture.measured.fault is None and picture.repeats]
+    usable = [found for found in gathered.found if found.measured.fault is None and found.repeats]
     result = []
-    for picture in usable:
-        if picture.caption_fault is not None:
+    for found in usable:
+        if found.caption_fault is not None:
             result.append(
                 Finding(
                     "bad_caption",
                     "warning",
-                    f"The caption {caption_name(picture, gathered)} can't be used: {picture.caption_fault}",
+                    f"The caption {caption_name(found, gathered)} can't be used: {found.caption_fault}",
                     "Save it as UTF-8; until then its image is left out.",
-                    (str(picture.caption_path),),
+                    (str(found.caption_path),),
                 )
             )
-    foreign = [picture for picture in usable if picture.encoding == "cp1252"]
+    foreign = [found for found in usable if found.encoding == "cp1252"]
     if foreign:
-        names = name_files([caption_name(picture, gathered) for picture in foreign])
+        names = name_files([caption_name(found, gathered) for found in foreign])
         result.append(
             Finding(
                 "cp1252_caption",
                 "warning",
                 f"{count_of(len(foreign), 'caption')} not in UTF-8, read as Windows-1252: {names}",
                 "Check the text, and save it as UTF-8.",
-                tuple(str(picture.caption_path) for picture in foreign),
+                tuple(str(found.caption_path) for found in foreign),
             )
         )
     instead = f"only the trigger word {gathered.trigger_word!r}" if gathered.trigger_word else "an empty caption"
-    empty = [
-        picture for picture in usable if picture.caption_path and not picture.caption and picture.caption_fault is None
-    ]
+    empty = [found for found in usable if found.caption_path and not found.caption and found.caption_fault is None]
     if empty:
-        names = name_files([caption_name(picture, gathered) for picture in empty])
+        names = name_files([caption_name(found, gathered) for found in empty])
         result.append(
             Finding(
                 "empty_caption",
                 "warning",
                 f"{count_of(len(empty), 'caption file')} without text: {names}",
                 f"Write what the image shows, or leave it empty: it then trains with {instead}.",
-                tuple(str(picture.caption_path) for picture in empty),
+                tuple(str(found.caption_path) for found in empty),
             )
         )
     return result + _missing_captions(gathered, usable, instead)
 
 
 def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead: str) -> list[Finding]:
-    missing = [picture for picture in usable if picture.caption_path is None]
+    missing = [found for found in usable if found.caption_path is None]
     if not missing:
         return []
     remedy = f"Put a text file with the same name next to each image; without one, it trains with {instead}."
@@ -193,7 +191,7 @@ def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead
     if elsewhere:
         remedy = f"Files ending in {elsewhere} are next to them: set caption_extension to that if they are captions."
     if len(missing) < len(usable):
-        names = name_files([picture_name(picture, gathered) for picture in missing])
+        names = name_files([picture_name(found, gathered) for found in missing])
         text = f"{len(missing):,} of {len(usable):,} images have no caption ({gathered.caption_extension}): {names}"
     elif len(usable) == 1:
         text = f"The image has no caption ({gathered.caption_extension})"
@@ -205,10 +203,10 @@ def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead
 
 def _other_endings(gathered: ScanState, missing: list[ScannedPicture]) -> str:
     """The ending of text files that lie beside most of the pictures without caption, if there is one."""
-    stems = {os.path.splitext(picture.path)[0] for picture in missing}
+    stems = {os.path.splitext(found.path)[0] for found in missing}
     counts: Counter[str] = Counter()
-    for walk in gathered.walks.values():
-        for text in walk.texts:
+    for found in gathered.walks.values():
+        for text in found.texts:
             stem, ending = os.path.splitext(text)
             if stem in stems and ending.lower() in _TEXT_ENDINGS:
                 counts[ending.lower()] += 1
@@ -260,18 +258,18 @@ def _folder_names(gathered: ScanState) -> list[Finding]:
     if named:
         # Sub-folders beside them that carry no number have their repeats listed as well.
         others = [report for report in gathered.reports if not report.chosen and report.named_repeats is None]
-        repeats = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
+        said = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
         paths = tuple(r.path for r in (*named, *others))
-        result.append(Finding("final_repeats", "note", f"Repeats by folder name: {', '.join(repeats)}", "", paths))
+        result.append(Finding("final_repeats", "note", f"Repeats by folder name: {', '.join(said)}", "", paths))
     return result
 
 
 def _leftovers(gathered: ScanState) -> list[Finding]:
     result = []
     by_caption: dict[str, list[ScannedPicture]] = defaultdict(list)
-    for picture in gathered.found:
-        if picture.caption_path is not None:
-            by_caption[str(picture.caption_path)].append(picture)
+    for found in gathered.found:
+        if found.caption_path is not None:
+            by_caption[str(found.caption_path)].append(found)
     shared = {caption: users for caption, users in by_caption.items() if len({user.path for user in users}) > 1}
     if shared:
         names = name_files([" and ".join(user.path.name for user in users) for users in shared.values()])
@@ -280,8 +278,8 @@ def _leftovers(gathered: ScanState) -> list[Finding]:
     ending = gathered.caption_extension.lower()
     lone = sorted(
         text
-        for walk in gathered.walks.values()
-        for text in walk.texts
+        for found in gathered.walks.values()
+        for text in found.texts
         if text.lower().endswith(ending) and text not in gathered.used_captions
     )
     if lone:

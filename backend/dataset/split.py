@@ -20,8 +20,8 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     keys = sorted({item.key for item in train.items}, key=lambda key: _draw(seed, key))
     if len(keys) < 2:
         text = f"{count_of(len(keys), 'image')} can't be split: no validation images are kept"
-        finding = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")
-        return replace(train, findings=(*train.findings, finding)), None
+        said = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")
+        return replace(train, findings=(*train.findings, said)), None
     count = min(max(1, round(share * len(keys))), len(keys) - 1)
     held = set(keys[:count])
     out: dict[str, Item] = {}
@@ -32,10 +32,8 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     names = name_files([item.path.name for item in out.values()])
     text = f"{count_of(count, 'image')} kept for validation: {names}"
     files = tuple(str(item.path) for item in out.values())
-    finding = Finding("held_out", "note", text, "", files, "dataset.validation_split")
-    return replace(train, items=kept, findings=(*train.findings, finding)), Scan(
-        items=tuple(out.values()), pictures=count
-    )
+    said = Finding("held_out", "note", text, "", files, "dataset.validation_split")
+    return replace(train, items=kept, findings=(*train.findings, said)), Scan(items=tuple(out.values()), pictures=count)
 
 
 def _draw(seed: int, key: str) -> str:

@@ -39,7 +39,7 @@ class Walk:
 
 def walk(root: Path) -> Walk:
     """All files below `root`; links to folders are followed, loops of links are not."""
-    result = Walk()
+    found = Walk()
     seen: set[str] = set()
     folders = [root]
     while folders:
@@ -53,15 +53,15 @@ def walk(root: Path) -> Walk:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             log.debug("can't list %s: %s", folder, error)
-            result.closed.append(folder)
+            found.closed.append(folder)
             continue
         # A stack: pushed in reverse, so that folders come out by name.
-        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, result)]
+        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, found)]
         folders += [Path(entry.path) for entry in reversed(inner)]
         for entry in entries:
             if not _is_folder(entry):
-                _sort(entry, folder, result)
-    return result
+                _sort(entry, folder, found)
+    return found
 
 
 def named_repeats(folder: Path) -> int | None:
@@ -85,27 +85,27 @@ def _is_special(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _skip(name: str, result: Walk) -> bool:
+def _skip(name: str, found: Walk) -> bool:
     if name.startswith(".") or name.casefold() in _SYSTEM_FOLDERS:
-        result.ignored["hidden or system folders"] += 1
+        found.ignored["hidden or system folders"] += 1
         return True
     return False
 
 
-def _sort(entry: os.DirEntry[str], folder: Path, result: Walk) -> None:
+def _sort(entry: os.DirEntry[str], folder: Path, found: Walk) -> None:
     name = entry.name
     if name.startswith("._"):
-        result.ignored["macOS shadow files (._*)"] += 1
+        found.ignored["macOS shadow files (._*)"] += 1
     elif name.startswith(".") or name.casefold() in _SYSTEM_FILES:
-        result.ignored["hidden or system files"] += 1
+        found.ignored["hidden or system files"] += 1
     elif _is_special(entry):
-        result.special.append(Path(entry.path))
+        found.special.append(Path(entry.path))
     else:
         ending = os.path.splitext(name)[1].lower()
         if ending in EXTENSIONS:
-            result.pictures.setdefault(folder, []).append(Path(entry.path))
+            found.pictures.setdefault(folder, []).append(Path(entry.path))
         elif ending in UNREAD_EXTENSIONS:
-            result.unread.append(Path(entry.path))
+            found.unread.append(Path(entry.path))
         else:
-            result.texts.add(entry.path)
-            result.other[ending or "without ending"] += 1
+            found.texts.add(entry.path)
+            found.other[ending or "without ending"] += 1

@@ -87,7 +87,7 @@ def read_dataset(source: Source) -> Dataset:
 
 
 def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> list[_Folder]:
-    folders: list[_Folder] = []
+    found: list[_Folder] = []
     for place, dataset in enumerate(datasets):
         where = f"datasets[{place}]"
         if not isinstance(dataset, Mapping):
@@ -106,8 +106,8 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any]) -> l
             paths = {key: f"general.{key}" for key in general}
             paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
             folder = _Folder(at, {**general, **outer, **row}, paths, {**outer, **row})
-            folders.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder)))
-    return folders
+            found.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder)))
+    return found
 
 
 def _left_out(out: Dataset, folder: _Folder) -> str:
@@ -145,30 +145,30 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     having = [folder for folder in staying if key in folder.values]
     values = [folder.values.get(key) for folder in staying]
     differ = any(value != values[0] for value in values)
-    largest = max(having, key=lambda folder: _size(folder.values[key]))
+    chosen = max(having, key=lambda folder: _size(folder.values[key]))
     if differ and key in _EACH_ITS_OWN:
         places = dict.fromkeys(folder.paths[key] for folder in having)
         out.rows.extend(Row(place, _EACH_ITS_OWN[key]) for place in places)
         return
-    out.values[key], out.paths[key] = largest.values[key], largest.paths[key]
+    out.values[key], out.paths[key] = chosen.values[key], chosen.paths[key]
     if not differ:
         return
-    listed = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
-    numbers = isinstance(_first(largest.values[key]), int | float)
+    said = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
+    numbers = isinstance(_first(chosen.values[key]), int | float)
     which = "the largest" if numbers else "the first"
-    why = f"data sets differ in it ({listed}), and Monotile has one value for all: {which} is used"
-    out.rows.append(Row(largest.paths[key], why, "near"))
+    why = f"data sets differ in it ({said}), and Monotile has one value for all: {which} is used"
+    out.rows.append(Row(chosen.paths[key], why, "near"))
 
 
 def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
     """A word for each name that stands only at folders that are left out, or is not the one that was taken."""
-    noted = {row.path for row in out.rows} | set(out.paths.values())
+    said = {row.path for row in out.rows} | set(out.paths.values())
     for folder in folders:
         for key in folder.own:
             path = folder.paths[key]
-            if path in noted or (not folder.why and key in _OWN):
+            if path in said or (not folder.why and key in _OWN):
                 continue
-            noted.add(path)
+            said.add(path)
             why = "it belongs to a folder that is left out" if folder.why else "see the value that is used for all"
             out.rows.append(Row(path, why, "off"))
 

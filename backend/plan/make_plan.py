@@ -53,7 +53,7 @@ def make_plan(
         mode_by_family=cfg.compile.shape_mode == "auto",
         modes=modes,
         items=scan.train.items,
-        validation={name: scanned.items for name, scanned in scan.validation.items()},
+        validation={name: found.items for name, found in scan.validation.items()},
         text=replace(text, before=modes[mode].text_before),
         geometry=geometry,
         references=References.of(cfg, facts, geometry),
@@ -77,16 +77,16 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     Without a readable base model the family's usual geometry is taken, and the plan says so.
     """
     row = family(cfg.model.family)
-    geometry, finding = row.default_geometry, None
+    geometry, said = row.default_geometry, None
     base = None if cfg.model.base_model is None else BaseModelFiles.of(cfg.model)
     if base is not None:
         try:
             geometry = row.geometry(base)
         except ValueError as error:
             text = f"The base model can't be read ({error}); the plan uses the usual {row.title} sizes"
-            finding = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
+            said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
     facts = row if base is None else row.narrowed(base)
     plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(base or BaseModelFiles(None)))
     saved = findings_of_base(cfg, row, base or BaseModelFiles(None))
-    return replace(plan, findings=(*(() if finding is None else (finding,)), *plan.findings, *saved))
+    return replace(plan, findings=(*(() if said is None else (said,)), *plan.findings, *saved))

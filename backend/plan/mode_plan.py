@@ -36,26 +36,16 @@ def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]
 
 def sampling_is_on(cfg: Config) -> bool:
     """Whether the run draws samples at some time."""
-    own = cfg.sampling
-    times = (
-        own.sample_at_start,
-        own.sample_at_end,
-        own.sample_every_n_steps,
-        own.sample_every_n_epochs,
-    )
-    return bool(own.prompts) and any(times)
+    given = cfg.sampling
+    times = (given.sample_at_start, given.sample_at_end, given.sample_every_n_steps, given.sample_every_n_epochs)
+    return bool(given.prompts) and any(times)
 
 
 def validation_is_on(cfg: Config) -> bool:
     """Whether the run measures validation sets at some time, if there are any."""
-    own = cfg.validation
+    given = cfg.validation
     return any(
-        (
-            own.validate_at_start,
-            own.validate_at_end,
-            own.validate_every_n_steps,
-            own.validate_every_n_epochs,
-        )
+        (given.validate_at_start, given.validate_at_end, given.validate_every_n_steps, given.validate_every_n_epochs)
     )
 
 
@@ -76,7 +66,7 @@ def plan_mode(
         return ModePlan(mode, impossible=str(error))
     items = scan.train.items
     fits = _fit_all(table, items)
-    held = {name: _fit_all(table, scanned.items) for name, scanned in scan.validation.items()}
+    held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
     references = References.of(cfg, facts, geometry)
     own = tokens_of_all(items, fits, references)
     beside = [tokens - fit.bucket.tokens for tokens, fit in zip(own, fits, strict=True)]
@@ -182,22 +172,22 @@ class _Work:
 
     def graphs(self, facts: FamilyFacts) -> GraphPlan:
         """Shapes of training, validation and sampling, and the graphs they cost."""
-        counted = self._graphs(facts, self.sampling() if sampling_is_on(self.cfg) else [])
+        found = self._graphs(facts, self.sampling() if sampling_is_on(self.cfg) else [])
         if sampling_is_on(self.cfg) or not self.cfg.sampling.prompts:
-            return counted
+            return found
         more = self._graphs(facts, self.sampling())
-        return replace(counted, asked=(more.total - counted.total, more.no_grad_graphs - counted.no_grad_graphs))
+        return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
 
     def _graphs(self, facts: FamilyFacts, sampling: list[Shape]) -> GraphPlan:
         training, validation = self.training(), self.validation()
-        cfg = self.cfg
-        start = [*(validation if cfg.validation.validate_at_start else ())]
-        start += sampling if cfg.sampling.sample_at_start else []
-        dynamic = cfg.compile.compile_dynamic
+        given = self.cfg
+        start = [*(validation if given.validation.validate_at_start else ())]
+        start += sampling if given.sampling.sample_at_start else []
+        dynamic = given.compile.compile_dynamic
         calls = start, training, [*validation, *sampling]
         counted = count_graphs(self.mode, dynamic, *calls)
         joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))
-        compiled = compiled_classes(cfg, facts)
+        compiled = compiled_classes(given, facts)
         shared = (sum(counted) - sum(joined)) * sum(count for joint, count in compiled if joint)
         counts = [count for _, count in compiled]
         classes, backends = sum(counts), max(counts, default=1)
@@ -285,17 +275,17 @@ class _Work:
 
 def compiled_classes(cfg: Config, facts: FamilyFacts) -> list[tuple[bool, int]]:
     """Of each block class, whether it has text and image in one sequence, and how many backends compile it."""
-    section = cfg.compile
-    if section.compile_scope == "model":
+    given = cfg.compile
+    if given.compile_scope == "model":
         return [(False, 1)]
     classes = []
     for block in facts.block_classes:
-        backends = {section.compile_backend}
-        for row in section.compile_blocks or ():
+        backends = {given.compile_backend}
+        for row in given.compile_blocks or ():
             name, _, numbers = row.blocks.partition(":")
             if name != block.name:
                 continue
-            row_backends = {row.backend or section.compile_backend} if row.compile else set()
-            backends = backends | row_backends if numbers else row_backends
+            chosen = {row.backend or given.compile_backend} if row.compile else set()
+            backends = backends | chosen if numbers else chosen
         classes.append((block.joint, len(backends)))
     return classes

@@ -187,14 +187,14 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan as plain lines, for a log."""
-        mode = self.chosen
+        chosen = self.chosen
         lines = [self.steps.sentence()]
-        if mode.impossible is not None:
-            lines.append(f"shape mode {self.mode}: {mode.impossible}")
+        if chosen.impossible is not None:
+            lines.append(f"shape mode {self.mode}: {chosen.impossible}")
         else:
-            target = mode.static_token_count
-            padded = f", {mode.padding:.1%} padding to {target}" if target else ""
-            lines.append(f"shape mode {self.mode_words()}: {mode.crop:.1%} mean cropping{padded}")
+            target = chosen.static_token_count
+            padded = f", {chosen.padding:.1%} padding to {target}" if target else ""
+            lines.append(f"shape mode {self.mode_words()}: {chosen.crop:.1%} mean cropping{padded}")
             lines.append(self.graph_words())
         lines += [
             f"  {row['width']}x{row['height']}: {row['entries']} ({row['tokens']} tokens)" for row in self.bucket_rows()

@@ -54,34 +54,34 @@ class BaseWeights:
         layers = {}
         for part, word in encoders.items():
             for name, (_, shape) in base.tensors(facts.part(part)).items():
-                if match := _CLIP_LAYER.fullmatch(name):
-                    layers[f"{word}.text_model.{match[1]}"] = shape[1], shape[0]
+                if found := _CLIP_LAYER.fullmatch(name):
+                    layers[f"{word}.text_model.{found[1]}"] = shape[1], shape[0]
         return cls([(resolve(path), times) for path, times in network.merged], names.joined(layers), encoders)
 
     def check(self) -> list[Problem]:
         """Refused, before anything loads, for a file that is none or of another model; warnings of what is left out."""
-        problems = []
+        said = []
         for path, multiplier in self.files:
             try:
-                contents = inspect_lora(path, self.names)
+                found = inspect_lora(path, self.names)
             except Refused as error:
                 raise Refused(error.text, error.remedy, SETTING) from error
-            log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[contents.kind], multiplier)
-            problems += [
+            log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[found.kind], multiplier)
+            said += [
                 Problem(SETTING, None, f"Of {path.name} is not merged: {what}", "", "warning")
-                for what in contents.left_out
+                for what in found.left_out
             ]
-        return problems
+        return said
 
     def merged(self, part: str, tensors: Mapping[str, LazyTensor], device: torch.device) -> dict[str, LazyTensor]:
         """`tensors` of a part of the model, by its own names, with what the files change, worked out on `device`."""
         files = [(read_lora(path, self.names), multiplier) for path, multiplier in self.files]
-        tensors_by_name = {}
+        found = {}
         for name, lazy in tensors.items():
             layer = self._layer(part, name)
             changes = tuple((file, times) for file, times in files if layer in file.scales)
-            tensors_by_name[name] = _Merged(lazy, layer, changes, device) if changes else lazy
-        return tensors_by_name
+            found[name] = _Merged(lazy, layer, changes, device) if changes else lazy
+        return found
 
     def _layer(self, part: str, name: str) -> str:
         """What the layer of a tensor is called in `names`; "" for what no file changes."""

@@ -133,7 +133,7 @@ class Transformer(Family):
         them is dropped.
         """
         shapes.install(denoiser, self.install)
-        latents = [[latent, *controls_in(encoded)] for latent, encoded in zip(noisy, text, strict=True)]
+        latents = [[latent, *controls_in(told)] for latent, told in zip(noisy, text, strict=True)]
         sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in latents]
         dtype = denoiser.get_submodule(self.first_weight).weight.dtype
         rows = Rows(latents, sizes, level, text, guidance, dtype)
@@ -183,13 +183,13 @@ def trimmed(
     front. before: tokens at the start that no bucket counts. "masked": rows are real tokens alone; `length` is the room
     that the plan has for them.
     """
-    rows = [encoded["prompt_embeds"] for encoded in text]
+    rows = [told["prompt_embeds"] for told in text]
     if rule == "masked":
         lengths = [row.shape[0] for row in rows]
-        planned = [int(encoded["length"]) for encoded in text if "length" in encoded]
+        planned = [int(told["length"]) for told in text if "length" in told]
         return rows, max(*planned, *lengths) if len(planned) == len(text) else shapes.room(lengths)
     kept = []
-    for row, encoded in zip(rows, text, strict=True):
-        real = encoded.get("length")
+    for row, told in zip(rows, text, strict=True):
+        real = told.get("length")
         kept.append(before + shapes.text_tokens(row.shape[0] - before, None if real is None else int(real) - before))
     return [row[:count] for row, count in zip(rows, kept, strict=True)], None
