@@ -33,11 +33,12 @@ _BEYOND = 0.01
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """A size in px and its image tokens."""
+    """A size in px, its image tokens, and the frames of a clip of it, whose tokens these then are."""
 
     width: int
     height: int
     tokens: int
+    frames: int = 1
 
     @property
     def size(self) -> tuple[int, int]:

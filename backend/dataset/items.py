@@ -14,12 +14,30 @@ NAMED_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The frames of a clip that are trained on together.
+
+    Frame k of the window is the one that the file shows `start` + k / `rate` seconds after its first one. start: in
+    seconds. frames: how many, a length that the family has. rate: frames a second that are taken.
+    """
+
+    start: float
+    frames: int
+    rate: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"start": self.start, "frames": self.frames, "rate": self.rate}
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One picture to train on.
+    """One picture, or one window of a clip, to train on.
 
     key: SHA-256 of the file's bytes (hex). width, height: px as seen, EXIF-turned. caption: the final one, trigger word
     included. repeats: how often an epoch holds it. has_alpha: some pixel is transparent.
     controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
+    window: the frames that are used of a clip, of which several items may come; None for a picture.
     """
 
     key: str
@@ -31,6 +49,12 @@ class Item:
     repeats: int = 1
     has_alpha: bool = False
     controls: tuple[Item, ...] = ()
+    window: Window | None = None
+
+    @property
+    def frames(self) -> int:
+        """Frames of the clip; 1 for a picture."""
+        return 1 if self.window is None else self.window.frames
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back."""
@@ -44,6 +68,7 @@ class Item:
             "repeats": self.repeats,
             "has_alpha": self.has_alpha,
             "controls": [control.to_dict() for control in self.controls],
+            **({} if self.window is None else {"window": self.window.to_dict()}),
         }
 
     @classmethod
@@ -60,6 +85,7 @@ class Item:
             repeats=data["repeats"],
             has_alpha=data["has_alpha"],
             controls=tuple(map(cls.from_dict, data["controls"])),
+            window=Window(**data["window"]) if "window" in data else None,
         )
 
 

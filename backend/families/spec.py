@@ -51,27 +51,49 @@ class Geometry:
     """How pixels become tokens: `downscale` pixels a latent cell, `patch` latent cells a token, a side each.
 
     most_side: tokens that a side may have, of a model whose positions end there; None where there is no end.
+    frame_step: of a model of clips, the frames that one latent frame stands for; the first one stands for itself alone,
+    so that clips have `frame_step` * n + 1 frames. None for a model of pictures.
     """
 
     downscale: int
     patch: int
     latent_channels: int
     most_side: int | None = None
+    frame_step: int | None = None
 
     @property
     def pixels_per_token(self) -> int:
         """Side in pixels of the square that one token stands for (16 for FLUX)."""
         return self.downscale * self.patch
 
-    def image_tokens(self, width: int, height: int) -> int:
-        """Tokens of an image of `width` x `height` pixels; both must be multiples of `pixels_per_token`.
+    def image_tokens(self, width: int, height: int, frames: int = 1) -> int:
+        """Tokens of an image, or of a clip of `frames`, of `width` x `height` px, multiples of `pixels_per_token`.
 
-        Raises ValueError when they are not: rounding here would hide a wrong bucket.
+        Raises ValueError when they are not, or `frames` is not `frame_step` * n + 1: rounding here would hide a wrong
+        bucket.
         """
         step = self.pixels_per_token
         if width % step or height % step:
             raise ValueError(f"{width}x{height} px is not a multiple of {step} px")
-        return (width // step) * (height // step)
+        return (width // step) * (height // step) * self.latent_frames(frames)
+
+    def latent_frames(self, frames: int) -> int:
+        """Latent frames of a clip of `frames`; ValueError where no clip of the model has so many."""
+        if frames == 1:
+            return 1
+        if self.frame_step is None or frames < 1 or (frames - 1) % self.frame_step:
+            rule = "1" if self.frame_step is None else f"{self.frame_step} n + 1"
+            raise ValueError(f"{frames} frames are not {rule}")
+        return (frames - 1) // self.frame_step + 1
+
+    def whole_frames(self, frames: int) -> int:
+        """The longest clip length of the model that is not above `frames`, which is at least 1."""
+        return 1 if self.frame_step is None else max(1, (frames - 1) // self.frame_step * self.frame_step + 1)
+
+    def latent_shape(self, width: int, height: int, frames: int = 1) -> tuple[int, ...]:
+        """Shape of one latent: (C, h, w) of a model of pictures, (C, f, h, w) of a model of clips."""
+        time = () if self.frame_step is None else (self.latent_frames(frames),)
+        return (self.latent_channels, *time, *self.latent_size(width, height))
 
     def latent_size(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns (h, w) of the latent of an image of `width` x `height` pixels."""
@@ -93,6 +115,19 @@ class Controls:
     area: int | None = None
     read_area: int | None = None
     step: int = 32
+
+
+@dataclass(frozen=True)
+class VideoRule:
+    """How a family is trained on clips; lengths obey `Geometry.frame_step`.
+
+    rate: frames a second that the model was trained at. frames: of a clip where the settings name none. starts: whether
+    it starts from a picture, which is the clip's own first frame in training and a file in a sample.
+    """
+
+    rate: float = 16.0
+    frames: int = 81
+    starts: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +156,7 @@ class FamilyFacts(ABC):
     that must match the whole path. `options` names settings that only some families have. `objective` is what it is
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
     `controls`: it edits, starting from control pictures; None for one that takes none.
+    `video`: it is trained on clips, and on pictures as clips of one frame; None for a family of pictures.
     `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
@@ -156,6 +192,7 @@ class FamilyFacts(ABC):
     fixed_text_length: bool = False
     one_size_batches: bool = False
     controls: Controls | None = None
+    video: VideoRule | None = None
     caption_template: str = "{}"
     template_tokens: int = 0
     text_before: int = 0

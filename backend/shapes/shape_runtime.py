@@ -56,8 +56,9 @@ class Packed:
 class ShapeRuntime:
     """Shapes of a run. One object serves training, validation and sampling.
 
-    mode: one of MODES. static_token_count: image tokens that `static` pads to; a larger image keeps its size (a graph
-    of its own, which the plan lists). caption_buckets: ascending text lengths, or None for no trimming. text_length:
+    mode: one of MODES. static_token_count: image tokens that `static` pads to, the least of several that holds the row
+    (clips of each length have a count of their own); a larger image keeps its size (a graph of its own, which the plan
+    lists). caption_buckets: ascending text lengths, or None for no trimming. text_length:
     text tokens that rows are padded to, or None for the longest row of the batch. route: from `attention.choose`.
     padding: False says that the plan has no padded row at all, so static mode needs no mask. longest: text and image
     tokens of the plan's longest row, to which dynamic graphs are bounded (None: unbounded).
@@ -67,7 +68,7 @@ class ShapeRuntime:
     def __init__(
         self,
         mode: str = "off",
-        static_token_count: int | None = None,
+        static_token_count: int | Sequence[int] | None = None,
         caption_buckets: Sequence[int] | None = None,
         text_length: int | None = None,
         route: Route | None = None,
@@ -79,7 +80,8 @@ class ShapeRuntime:
         if mode == "static" and not static_token_count:
             raise ValueError("shape mode static needs static_token_count")
         self.mode = mode
-        self.static_token_count = static_token_count
+        counts = [static_token_count] if isinstance(static_token_count, int) else static_token_count or ()
+        self.static_token_counts = tuple(sorted(counts))
         self.caption_buckets = tuple(sorted(caption_buckets)) if caption_buckets else None
         self.text_length = text_length
         self.route = route or attention_routes.MaskedSdpa()
@@ -115,7 +117,8 @@ class ShapeRuntime:
 
     def describe(self) -> str:
         """The decision in one line, for the log."""
-        size = f" at {self.static_token_count} image tokens" if self.mode == "static" else ""
+        counts = " or ".join(map(str, self.static_token_counts))
+        size = f" at {counts} image tokens" if self.mode == "static" else ""
         captions = f", captions trimmed to {self.caption_buckets}" if self.caption_buckets else ""
         return f"{self.mode}{size}{captions}, attention {self.route.name} ({self.route.detail})"
 
@@ -138,8 +141,8 @@ class ShapeRuntime:
     def image_size(self, lengths: Sequence[int]) -> int:
         """Image tokens of the batch's rectangle, from the rows' real tokens."""
         longest = max(lengths)
-        if self.mode == "static" and self.static_token_count is not None:
-            return max(longest, self.static_token_count)
+        if self.mode == "static":
+            return next((count for count in self.static_token_counts if count >= longest), longest)
         return longest
 
     def text_tokens(self, length: int, real: int | None) -> int:

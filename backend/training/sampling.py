@@ -75,10 +75,9 @@ def draw_latent(
     tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
-    rows, columns = geometry.latent_size(width, height)
     source = torch.Generator("cpu").manual_seed(prompt.seed)
     steps = sampler(prompt.steps, geometry.image_tokens(width, height))
-    x = steps.start(flow.noise((geometry.latent_channels, rows, columns), source).to(device))
+    x = steps.start(flow.noise(geometry.latent_shape(width, height), source).to(device))
     for number, now in enumerate(steps.levels):
         check()
         level = torch.tensor([now], dtype=torch.float32, device=device)

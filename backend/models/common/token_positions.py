@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from backend.shapes.rotary_embedding import Rope
 
-Sizes = Sequence[Sequence[tuple[int, int]]]
-"""Of each row the latents' (h, w): of the picture that is made first, then of its control pictures."""
+Sizes = Sequence[Sequence[tuple[int, ...]]]
+"""Of each row the latents' (h, w), of clips (f, h, w): of what is made first, then of its control pictures."""
 
 
 def picture_places(sizes: Sizes, text: int, image: int, patch: int, most: int | None = None) -> Tensor:

@@ -34,6 +34,23 @@ def unpack_channels_last(tokens: Tensor, height: int, width: int) -> Tensor:
     return cells.permute(4, 0, 2, 1, 3).reshape(-1, height, width)
 
 
+def pack_clip(latent: Tensor) -> Tensor:
+    """(C, f, h, w) -> (f * h/2 * w/2, 4C), frame by frame as `pack_latent`: what a convolution of 1x2x2 cells reads."""
+    channels, frames, height, width = latent.shape
+    cells = latent.reshape(channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
+    return cells.permute(1, 2, 4, 0, 3, 5).reshape(-1, channels * PATCH * PATCH)
+
+
+def unpack_clip(tokens: Tensor, frames: int, height: int, width: int, *, channels_last: bool = False) -> Tensor:
+    """Inverse of `pack_clip`: (f * h/2 * w/2, 4C) -> (C, f, h, w); channels_last: within a token."""
+    sides = (frames, height // PATCH, width // PATCH)
+    if channels_last:
+        cells = tokens.reshape(*sides, PATCH, PATCH, -1).permute(5, 0, 1, 3, 2, 4)
+    else:
+        cells = tokens.reshape(*sides, -1, PATCH, PATCH).permute(3, 0, 1, 4, 2, 5)
+    return cells.reshape(-1, frames, height, width)
+
+
 def flow_sigmas(steps: int, image_tokens: int, config: Mapping[str, Any], *, own_range: bool = False) -> list[float]:
     """Noise levels of `steps` sampling steps, `steps` + 1 of them, descending to 0, by a scheduler's `config`.
 

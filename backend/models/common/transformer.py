@@ -7,6 +7,7 @@ the blocks with checkpointing, and the one place where a whole stack is compiled
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from backend.compile.cuda_graphs.recording import recorded
 from backend.models.common.attention import JointAttention, Rotate
 from backend.models.common.conditioning import controls_in
 from backend.models.common.token_positions import Sizes
-from backend.models.common.tokens import PATCH, pack_latent, unpack_latent
+from backend.models.common.tokens import PATCH, pack_clip, pack_latent, unpack_clip, unpack_latent
 from backend.models.family import Family
 from backend.shapes.attention_routes import Route
 from backend.shapes.rotary_embedding import rotate_neighbours
@@ -89,12 +90,16 @@ class Transformer(Family):
     def pack(self, denoiser: nn.Module, rows: Rows, shapes: ShapeRuntime) -> Packed:
         """The batch in rectangles. Captions are trimmed by the family's rule."""
         captions, room = trimmed(shapes, rows.text, self.facts.text_rule, self.facts.text_before)
-        tokens = [torch.cat([pack_latent(latent).to(rows.dtype) for latent in row]) for row in rows.latents]
+        tokens = [torch.cat([self.tokens(latent).to(rows.dtype) for latent in row]) for row in rows.latents]
         return shapes.pack(tokens, [caption.to(rows.dtype) for caption in captions], room)
 
-    def unpack(self, tokens: Tensor, height: int, width: int) -> Tensor:
-        """Velocity of one picture: (h/2 * w/2, 4C) -> (C, h, w)."""
-        return unpack_latent(tokens, height, width)
+    def tokens(self, latent: Tensor) -> Tensor:
+        """Tokens (n, 4C) of a picture's latent (C, h, w), or a clip's (C, f, h, w)."""
+        return pack_latent(latent) if latent.ndim == 3 else pack_clip(latent)
+
+    def unpack(self, tokens: Tensor, *size: int) -> Tensor:
+        """Velocity of one picture or clip of `size` (h, w) or (f, h, w): (n, 4C) -> (C, *size)."""
+        return unpack_latent(tokens, *size) if len(size) == 2 else unpack_clip(tokens, *size)
 
     def block_lists(self, denoiser: nn.Module) -> dict[str, nn.ModuleList]:
         """As the class's. Gives the denoiser its `core`."""
@@ -134,7 +139,7 @@ class Transformer(Family):
         """
         shapes.install(denoiser, self.install)
         latents = [[latent, *controls_in(told)] for latent, told in zip(noisy, text, strict=True)]
-        sizes = [[(latent.shape[1], latent.shape[2]) for latent in row] for row in latents]
+        sizes = [[tuple(latent.shape[1:]) for latent in row] for row in latents]
         dtype = denoiser.get_submodule(self.first_weight).weight.dtype
         rows = Rows(latents, sizes, level, text, guidance, dtype)
         batch = self.pack(denoiser, rows, shapes)
@@ -146,10 +151,7 @@ class Transformer(Family):
             self.mark(mark, (batch.image, batch.text), step)
             mark = None
         velocity = recorded(denoiser, denoiser.core)(batch.image, batch.text, step, mark).float()
-        return [
-            self.unpack(velocity[i, : height * width // PATCH**2], height, width)
-            for i, ((height, width), *_) in enumerate(sizes)
-        ]
+        return [self.unpack(velocity[i, : math.prod(size) // PATCH**2], *size) for i, (size, *_) in enumerate(sizes)]
 
     def run_blocks(
         self, denoiser: nn.Module, blocks: Iterable[nn.Module], step: Step, mark: Mark | None, *streams: Tensor

@@ -43,6 +43,14 @@ class VaeStack:
         posterior = self.vae.encode(pixels.to(self.device, self.dtype)).latent_dist
         return (posterior.mode().float() - self._shift) * self.vae.config.scaling_factor
 
+    def encode_row(self, pixels: Tensor) -> dict[str, Tensor]:
+        """All that the denoiser reads of one picture (3, H, W) or clip (3, F, H, W) in [-1, 1], to be cached.
+
+        ``latent`` is what is trained on, as `encode` gives it; a family that starts from a picture adds more, each of
+        which is put with the row's text under its name.
+        """
+        return {"latent": self.encode(pixels[None])[0]}
+
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) float32 in about [-1, 1] of latents (B, C, h, w) as `encode` gives them."""
