@@ -169,7 +169,7 @@ def test_caption_buckets_cost_one_graph_each() -> None:
 
 def test_a_block_with_a_backend_of_its_own_is_planned_and_no_recompile() -> None:
     """Blocks of a class share their code, whose graphs of two backends are two, as planned."""
-    facts, backends = family("flux"), ("eager", "aot_eager")
+    facts, backends = family("flux"), ("eager", "eager_noexcept")
     rows = [{"blocks": "double:1", "backend": backends[1]}, {"blocks": "single:0", "compile": False}]
     cfg = Config.model_validate({"compile": {"compile_backend": backends[0], "compile_blocks": rows}})
     classes = sum(count for _, count in graph_variants(cfg, facts, {}))
