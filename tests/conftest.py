@@ -188,6 +188,22 @@ def tiny_wan_i2v(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_wan22(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A random Wan 2.2 14B pipeline with its two experts, likewise."""
+    from tests.tiny.wan import make_tiny_wan22
+
+    return once("tiny_wan22", make_tiny_wan22)
+
+
+@pytest.fixture(scope="session")
+def tiny_wan22_i2v(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """The same of one that starts from a picture."""
+    from tests.tiny.wan import make_tiny_wan22_i2v
+
+    return once("tiny_wan22_i2v", make_tiny_wan22_i2v)
+
+
+@pytest.fixture(scope="session")
 def tiny_wan22_5b(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A random Wan 2.2 5B pipeline, likewise."""
     from tests.tiny.wan import make_tiny_wan22_5b

@@ -45,9 +45,9 @@ class BlockActivations:
     kept: Mapping[Stream, Kept] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
-    same: tuple[str, ...] = ()
     normed: tuple[tuple[str, Mapping[Stream, Kept]], ...] = ()
     scale: int = 1
+    same: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,6 @@ class FamilyMemory:
     blocks: tuple[BlockActivations, ...]
     vae: VaeActivations
     around: int = 0
-    around_full: float = 0.0
     resolutions: tuple[tuple[str, int], ...] = ()
     launch_bound: bool = False
+    around_full: float = 0.0

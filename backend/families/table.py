@@ -14,13 +14,15 @@ from backend.families.sd3.facts import FACTS as SD3
 from backend.families.sd15.facts import FACTS as SD15
 from backend.families.sdxl.facts import FACTS as SDXL
 from backend.families.spec import VIDEO_OPTIONS, FamilyFacts
+from backend.families.wan.expert_facts import FACTS as WAN22
+from backend.families.wan.expert_facts import I2V as WAN22_I2V
 from backend.families.wan.facts import FACTS as WAN
 from backend.families.wan.i2v_facts import I2V as WAN_I2V
 from backend.families.wan.small_facts import FACTS as WAN22_5B
 
 _ROWS = (
     *(FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3),
-    *(WAN, WAN_I2V, WAN22_5B, HUNYUAN_VIDEO, FRAMEPACK_FACTS),
+    *(WAN, WAN_I2V, WAN22, WAN22_I2V, WAN22_5B, HUNYUAN_VIDEO, FRAMEPACK_FACTS),
 )
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 

@@ -154,6 +154,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "qwen_image_edit_plus": {"steps": 20, "true_cfg_scale": 4.0},
     "wan": {"steps": 20, "true_cfg_scale": 5.0},
     "wan_i2v": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_5b": {"steps": 20, "true_cfg_scale": 5.0},
     "hunyuan_video": {"steps": 20, "guidance_scale": 6.0, "true_cfg_scale": 1.0},
     "framepack": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},

@@ -54,7 +54,7 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.sd3.denoiser import Sd3
 
             return Sd3
-        case "wan" | "wan22_5b":
+        case "wan" | "wan22" | "wan22_5b":
             from backend.models.wan.denoiser import Wan
 
             return Wan
@@ -66,7 +66,7 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.hunyuan_video.framepack import FramePack
 
             return FramePack
-        case "wan_i2v":
+        case "wan_i2v" | "wan22_i2v":
             from backend.models.wan.start_encoders import WanImage
 
             return WanImage

@@ -41,6 +41,17 @@ FILES = {
         "text_encoder_2": "clip_g",
         "text_encoder_3": "t5xxl",
     },
+    "wan": {"base_model": "wan2.1_t2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
+    "wan-1.3b": {"base_model": "wan2.1_t2v_1.3B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
+    "wan_i2v": {
+        "base_model": "wan2.1_i2v_480p_14B",
+        "vae": "wan_2.1_vae",
+        "text_encoder": "umt5_xxl",
+        "image_encoder": "clip_vision_h",
+    },
+    "wan22": {"base_model": "wan2.1_t2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
+    "wan22_i2v": {"base_model": "wan2.2_i2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
+    "wan22_5b": {"base_model": "wan2.2_ti2v_5B", "vae": "wan2.2_vae", "text_encoder": "umt5_xxl"},
 }
 
 

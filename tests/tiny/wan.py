@@ -122,13 +122,25 @@ def processor():
     return CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
 
 
+def make_tiny_wan22(path: Path, seed: int = 0) -> Path:
+    """The same of Wan 2.2 14B, with its two experts."""
+    _tiny(lambda: _write(Path(path), experts=True), seed)
+    return Path(path)
+
+
+def make_tiny_wan22_i2v(path: Path, seed: int = 0) -> Path:
+    """The same of Wan 2.2 14B that starts from a picture, of which it reads no tokens."""
+    _tiny(lambda: _write(Path(path), start=True, experts=True), seed)
+    return Path(path)
+
+
 def make_tiny_wan22_5b(path: Path, seed: int = 0) -> Path:
     """The same of Wan 2.2 5B, whose VAE has larger cells."""
     _tiny(lambda: _write(Path(path), small=True), seed)
     return Path(path)
 
 
-def _write(path: Path, start: bool = False, small: bool = False) -> None:
+def _write(path: Path, start: bool = False, small: bool = False, experts: bool = False) -> None:
     from diffusers import UniPCMultistepScheduler, WanImageToVideoPipeline, WanPipeline
     from transformers import T5TokenizerFast
 
@@ -143,7 +155,11 @@ def _write(path: Path, start: bool = False, small: bool = False) -> None:
     }
     if small:
         parts["expand_timesteps"] = True
-    if start:
+    if experts:
+        own = {"in_channels": I2V["in_channels"]} if start else {}
+        parts |= {"transformer": denoiser(**own), "transformer_2": denoiser(**own)}
+        parts["boundary_ratio"] = 0.9 if start else 0.875
+    elif start:
         parts |= {"image_encoder": vision(), "image_processor": processor()}
     (WanImageToVideoPipeline if start else WanPipeline)(**parts).save_pretrained(path)
 

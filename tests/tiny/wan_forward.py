@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.families.wan.facts import FACTS
@@ -53,3 +54,20 @@ def model_with_lora(targets: list[str] | None = None, layers: int = 2, **changes
 def ours(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[list[Tensor], dict[str, Tensor]]:
     out = predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
     return [x.detach() for x in out], gradients(model, out)
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Each row alone through diffusers' own forward, called as its pipelines do; gradients summed."""
+    outs = []
+    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        words = text["prompt_embeds"]
+        outs.append(
+            model(
+                hidden_states=(torch.cat([latent, text["start"]]) if "start" in text else latent)[None],
+                timestep=sigma[None] * 1000,
+                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
+                encoder_hidden_states_image=text["image_embeds"][None] if "image_embeds" in text else None,
+                return_dict=False,
+            )[0][0]
+        )
+    return [x.detach() for x in outs], gradients(model, outs)

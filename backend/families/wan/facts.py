@@ -50,18 +50,31 @@ class WanFacts(FamilyFacts):
         inputs, outputs = net.get("in_channels"), net.get("out_channels")
         if inputs != outputs and inputs is not None and outputs is not None:
             text = f"the transformer takes {inputs} channels, of which {outputs} are noise: it starts from a picture"
-            remedy = f"Choose a {self.title} text-to-video model, or the family wan_i2v for one of Wan 2.1."
-            return [Problem(SETTING, None, text, remedy)]
+            family = "wan22_i2v" if net.get("image_dim") is None else "wan_i2v"
+            return [Problem(SETTING, None, text, f"Choose a {self.title} text-to-video model, or the family {family}.")]
         patched = bool(self.config(base, "vae").get("patch_size"))
         if not problems and patched != (self.default_geometry.downscale == 16):
             text = f"the VAE is that of Wan {'2.2 5B' if patched else '2.1'}, and so is the transformer"
             remedy = f"Choose the family {'wan22_5b' if patched else 'wan'}."
             return [Problem(SETTING, None, text, remedy)]
-        return problems
+        return problems or self.of_experts(base)
+
+    def of_experts(self, base: BaseModelFiles) -> list[Problem]:
+        """What is wrong with a folder that holds the two experts of Wan 2.2."""
+        if not has_experts(base):
+            return []
+        text = "the folder holds two transformers, for high and for low noise: it is of Wan 2.2"
+        family = "wan22_i2v" if self.video is not None and self.video.starts else "wan22"
+        return [Problem(SETTING, None, text, f"Choose the family {family}.")]
 
     def lora_architecture(self, base: BaseModel) -> str:
         """``modelspec.architecture`` in the spelling that musubi-tuner began."""
         return "wan2.1/lora"
+
+
+def has_experts(base: BaseModelFiles) -> bool:
+    """Whether the base model is a folder with the two experts of Wan 2.2."""
+    return base.path is not None and (base.path / "transformer_2").is_dir()
 
 
 # Counted on diffusers' classes (0.42) at full size. In float32: three norms of the stream, those of the clip's queries

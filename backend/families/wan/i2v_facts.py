@@ -27,31 +27,33 @@ class WanImageFacts(WanFacts):
     """The facts of a model that starts from a picture."""
 
     def pairs(self, base: BaseModelFiles) -> tuple[Pair, ...]:
-        """As the class's, and the eyes."""
+        """As the class's, what the transformer takes, and the eyes of a model that has them."""
         outputs = self.number(base, "transformer", "out_channels")
-        return (
-            *super().pairs(base),
-            (
-                "the image encoder's width",
-                self.number(base, "image_encoder", "hidden_size"),
-                "the transformer's image width",
-                self.number(base, "transformer", "image_dim"),
-            ),
-            (
-                "the channels of noise, mask and picture",
-                None if outputs is None else 2 * outputs + GIVEN,
-                "the transformer's input channels",
-                self.number(base, "transformer", "in_channels"),
-            ),
+        taken = (
+            "the channels of noise, mask and picture",
+            None if outputs is None else 2 * outputs + GIVEN,
+            "the transformer's input channels",
+            self.number(base, "transformer", "in_channels"),
         )
+        pairs = (*super().pairs(base), taken)
+        if not any(part.name == "image_encoder" for part in self.parts):
+            return pairs
+        eyes = (
+            "the image encoder's width",
+            self.number(base, "image_encoder", "hidden_size"),
+            "the transformer's image width",
+            self.number(base, "transformer", "image_dim"),
+        )
+        return (*pairs, eyes)
 
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """Parts of one model, and a transformer that reads the picture's tokens."""
         net = self.config(base, "transformer")
         if net.get("_class_name") == self.denoiser_class and net.get("image_dim") is None:
             text = "the transformer does not read the tokens of a picture: it is of another Wan model"
-            return [Problem(SETTING, None, text, f"Choose a {self.title} model, or the family of the file.")]
-        return differing(self.pairs(base), self.title)
+            family = "wan22_i2v" if net.get("in_channels") != net.get("out_channels") else "wan"
+            return [Problem(SETTING, None, text, f"Choose a {self.title} model, or the family {family}.")]
+        return differing(self.pairs(base), self.title) or self.of_experts(base)
 
 
 PARTS = (

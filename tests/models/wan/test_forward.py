@@ -6,37 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from backend.memory import checkpointing
 from backend.models.wan import sinks
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.tiny.anima_forward import Batch, gradients
 from tests.tiny.shapes import assert_equal_runs, relative
-from tests.tiny.wan_forward import make_batch, model_with_lora, ours
+from tests.tiny.wan_forward import make_batch, model_with_lora, ours, theirs
 
 # clips of 32 and 24 tokens, and a picture of 15
 SIZES, LENGTHS = [(2, 8, 8), (3, 4, 8), (1, 6, 10)], [9, 40, 3]
 GARBAGE = 1e4
 EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|time_proj|proj_out)"]
-
-
-def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Each row alone through diffusers' own forward, called as `WanPipeline` does; gradients summed."""
-    outs = []
-    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
-        words = text["prompt_embeds"]
-        outs.append(
-            model(
-                hidden_states=latent[None],
-                timestep=sigma[None] * 1000,
-                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
-                return_dict=False,
-            )[0][0]
-        )
-    return [x.detach() for x in outs], gradients(model, outs)
 
 
 ROUTES = [attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", "aten", "flash, padded keys removed")]

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from diffusers import WanImageToVideoPipeline
 from diffusers.loaders import single_file_utils
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from transformers import CLIPVisionModel
 
 from backend.families.files.base_model import BaseModelFiles
@@ -30,11 +29,10 @@ from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
-from tests.tiny.anima_forward import Batch, gradients
 from tests.tiny.block_graphs import BUCKETS, Subject, compiled_and_checkpointed_equal_eager, planned_graphs_are_observed
 from tests.tiny.shapes import assert_equal_runs, relative
 from tests.tiny.wan import I2V, make_tiny_denoiser, published, vision
-from tests.tiny.wan_forward import make_start_batch, model_with_lora, ours
+from tests.tiny.wan_forward import make_start_batch, model_with_lora, ours, theirs
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 CODE = load_family("wan_i2v")
@@ -44,23 +42,6 @@ GARBAGE = 1e4
 
 def lora_model(targets: list[str] | None = None, layers: int = 2) -> nn.Module:
     return model_with_lora(targets or list(FACTS.default_targets), layers, **I2V)
-
-
-def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Each row alone through diffusers' own forward, called as `WanImageToVideoPipeline` does."""
-    outs = []
-    for latent, sigma, text in zip(batch.noisy, batch.sigma, batch.text, strict=True):
-        words = text["prompt_embeds"]
-        outs.append(
-            model(
-                hidden_states=torch.cat([latent, text["start"]])[None],
-                timestep=sigma[None] * 1000,
-                encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
-                encoder_hidden_states_image=text["image_embeds"][None] if "image_embeds" in text else None,
-                return_dict=False,
-            )[0][0]
-        )
-    return [x.detach() for x in outs], gradients(model, outs)
 
 
 EVERY_LAYER = [r".*(attn\d\.(to|add)_.*|net\..*|linear_\d|time_proj|proj_out)"]

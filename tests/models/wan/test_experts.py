@@ -1,0 +1,122 @@
+"""One expert of Wan 2.2 14B (wan22, wan22_i2v): forward, files, and whole runs on its range of noise."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend.config.schema import Config
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
+from backend.families.wan.expert_facts import FACTS, I2V
+from backend.memory import checkpointing
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.tensor_sources import open_part
+from backend.models.family_classes import load_family
+from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny import originals
+from tests.tiny.anima import _tiny
+from tests.tiny.clips import write_clip
+from tests.tiny.shapes import assert_equal_runs, relative
+from tests.tiny.single_files import words
+from tests.tiny.training import config, events, rows, train_here
+from tests.tiny.wan import autoencoder, make_tiny_denoiser, published, umt5
+from tests.tiny.wan_forward import make_start_batch, model_with_lora, ours, theirs
+
+CPU = LoadOptions(torch.float32, torch.device("cpu"))
+CODE = load_family("wan22_i2v")
+CHANNELS = {"in_channels": 12, "out_channels": 4}
+
+
+@pytest.mark.parametrize("mode", ["off", "static"])
+def test_wan22_i2v_equals_diffusers_own_call_in_output_and_gradients(mode: str) -> None:
+    batch = make_start_batch([(2, 8, 8), (3, 4, 8)], [9, 40], tokens=0)
+    wanted = theirs(model_with_lora(**CHANNELS), batch)
+    for kind in ("off", "block"):
+        model = model_with_lora(**CHANNELS)
+        checkpointing.apply(model, kind)
+        found = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
+        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
+        assert_equal_runs(found, wanted, 5e-4)
+
+
+def test_wan22_i2v_is_told_of_its_first_frame_by_latents_alone(tiny_wan22_i2v: Path) -> None:
+    row = CODE.load_vae(tiny_wan22_i2v, CPU).encode_row(torch.rand(3, 5, 32, 48) * 2 - 1)
+    assert set(row) == {"latent", "start"} and row["start"].shape == (8, 2, 4, 6)
+    assert torch.equal(row["start"][:4, 0], torch.ones(4, 4, 6)) and not row["start"][:4, 1].any()
+
+
+def expert(path: Path, **changes: int) -> Path:
+    net = make_tiny_denoiser(3, latent=16, attention_head_dim=128, num_attention_heads=1, **changes)
+    return originals.write(path, published(net.state_dict()))
+
+
+def test_experts_of_wan22_are_told_from_other_wan_models(
+    tmp_path: Path, tiny_wan22: Path, tiny_wan22_i2v: Path
+) -> None:
+    def said(name: str, path: Path, **given: Path) -> str:
+        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
+
+    for name, folder in (("wan22", tiny_wan22), ("wan22_i2v", tiny_wan22_i2v)):
+        (problem,) = family(name).check_base_model(folder)
+        assert problem.severity == "warning" and "high noise" in problem.text
+    assert "family wan22." in said("wan", tiny_wan22)
+    assert "family wan22_i2v" in said("wan_i2v", tiny_wan22_i2v)
+    vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
+    path = expert(tmp_path / "wan2.2_i2v_low_noise_14B_fp16.safetensors", in_channels=36)
+    assert "family wan22_i2v" in said("wan22", path, vae=vae) and "wan22_i2v" in said("wan", path, vae=vae)
+    config = open_part(BaseModelFiles.at(path), I2V.denoiser).config()
+    assert (config["in_channels"], config["out_channels"], config["image_dim"]) == (36, 16, None)
+
+
+def test_the_shipped_config_is_a_wan22_experts_size() -> None:
+    with torch.device("meta"):
+        nets = [load_family(f.name).model.from_config(BaseModelFiles(None).config(f.denoiser)) for f in (FACTS, I2V)]
+    counts = [sum(p.numel() for p in net.parameters()) for net in nets]
+    assert counts == [14_288_491_584, 14_288_901_184]
+
+
+@pytest.mark.parametrize("name", ["wan22", "wan22_i2v"])
+def test_an_expert_trains_on_clips_at_its_own_noise_from_its_single_file(
+    name: str, tiny_wan: Path, tmp_path: Path
+) -> None:
+    """Levels of the low-noise expert alone, resumed and swapped as the straight run."""
+    folder, files = tmp_path / "clips", tmp_path / "files"
+    for number in range(2):
+        write_clip(folder / f"clip_{number}.mp4", 12, size=(64, 48))
+        (folder / f"clip_{number}.txt").write_text(f"a grey clip {number}", encoding="utf-8")
+    shutil.copytree(tiny_wan / "tokenizer", files / "tokenizer")
+    text = _tiny(lambda: umt5(words(files / "tokenizer")), 2)
+    vae = originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict())
+    own = {"in_channels": 36} if name == "wan22_i2v" else {}
+    model = {
+        "base_model": expert(files / "wan2.2_low_noise_14B_fp16.safetensors", **own),
+        "vae": originals.write(files / "wan_2.1_vae.safetensors", vae),
+        "text_encoder": originals.write(files / "umt5_xxl_fp16.safetensors", originals.t5_file(text.state_dict())),
+        "tokenizer": files / "tokenizer",
+    }
+    sections = {
+        "model": {"family": name, "text_length": 512, **{part: str(path) for part, path in model.items()}},
+        "video": {"target_frames": [5]},
+        "compile": {"compile": False, "shape_mode": "static"},
+        "timesteps": {"max_timestep": 875},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+    }
+
+    def cfg(steps: int, **more: dict) -> Config:
+        return config(model["base_model"], folder, tmp_path, **sections, training={"max_train_steps": steps}, **more)
+
+    straight, code = train_here(cfg(4))
+    assert code == 0, events(straight, "error")
+    half, _ = train_here(cfg(2))
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(cfg(4), half, resume=True)
+    assert code == 0, events(half, "error")
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    swapped, code = train_here(cfg(4, memory={"blocks_to_swap": 3}))
+    assert code == 0, events(swapped, "error")
+    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
