@@ -24,21 +24,20 @@ class RehearsalSize:
     depth: entries of the denoiser's config that count the blocks of its stacks; none where the depth can't be cut.
     parts: part name -> entries that replace those of the published config. settings: ``section.name`` -> value, where
     the rehearsal differs from the defaults. resolution: px. true_guidance: of the sample picture. steps: before the run
-    is stopped; resumed: after that; inputs: pictures or clips. clip: of a video model, what is trained on; sample: what
-    is sampled. fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
+    is stopped; resumed: after that; inputs: pictures or clips. clip: of a video model, what is trained on and sampled.
+    fp8: parts whose matrices are written as float8_e4m3fn, as ComfyUI's smaller files hold them.
     """
 
     family: str
     depth: tuple[str, ...] = ()
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     resolution: int = 1024
     true_guidance: float = 1.0
     steps: int = 40
     resumed: int = 4
     inputs: int = 8
     clip: Clip | None = None
-    sample: Clip | None = None
     fp8: frozenset[str] = frozenset()
 
     @property
@@ -157,16 +156,25 @@ _TINY_HUNYUAN = {
     },
     "text_encoder_2": _tiny_clip(16, 16),
 }
-# A real clip at 480p; samples are small and short, since each of their steps takes a quarter of a training step.
-_CLIP, _SAMPLE = (832, 480, 81), (480, 272, 17)
+# A real clip at 480p.
+_CLIP = (832, 480, 81)
 _SHORT = {"steps": 4, "resumed": 1, "inputs": 4}
 
 SIZES = {
     "flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH),
     "sdxl": RehearsalSize(family="sdxl", settings=_UNET_SETTINGS, true_guidance=7.0),
     "qwen_image": RehearsalSize(family="qwen_image", depth=("num_layers",)),
-    "wan21_14b": RehearsalSize(family="wan", depth=("num_layers",), clip=_CLIP, sample=_SAMPLE, **_SHORT),
-    "hunyuan_video": RehearsalSize(family="hunyuan_video", depth=_FLUX_DEPTH, clip=_CLIP, sample=_SAMPLE, **_SHORT),
+    "wan21_14b": RehearsalSize(family="wan", depth=("num_layers",), clip=_CLIP, **_SHORT),
+    # The expert for high noise, with its matrices in 8 bits, as files and in memory.
+    "wan22": RehearsalSize(
+        family="wan22",
+        depth=("num_layers",),
+        settings={"memory.base_quantization": "fp8", "timesteps.min_timestep": 875},
+        clip=_CLIP,
+        fp8=frozenset({"transformer"}),
+        **_SHORT,
+    ),
+    "hunyuan_video": RehearsalSize(family="hunyuan_video", depth=_FLUX_DEPTH, clip=_CLIP, **_SHORT),
     # For tests on a CPU.
     "tiny-flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH, parts=_TINY_FLUX, resolution=64),
     "tiny-wan": RehearsalSize(family="wan", depth=("num_layers",), parts=_TINY_WAN, clip=(64, 64, 5), **_SHORT),

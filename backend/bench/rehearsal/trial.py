@@ -95,7 +95,7 @@ def write_settings(
     prompt = {"prompt": "a photo of a red circle", "steps": 8, "width": resolution, "height": resolution}
     every = max(1, steps // 2)
     if scale.clip is not None:
-        width, height, frames = size.sample or scale.clip
+        width, height, frames = scale.clip
         prompt |= {"width": width, "height": height, "frames": frames, "steps": 4}
         # Each takes as long as some steps, and must have begun before the run is asked to stop.
         every = max(1, steps - 1)
@@ -123,6 +123,8 @@ def write_settings(
     }
     if scale.clip is not None:
         data["video"] = {"target_frames": [scale.clip[2]]}
+        # The table then holds the clip's own size.
+        data["dataset"]["bucket_step"] = size.facts.default_geometry.pixels_per_token
     for name, value in size.settings.items():
         section, _, setting = name.partition(".")
         data.setdefault(section, {})[setting] = value
