@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.families.hunyuan_video.sections import BEHIND, SECTION
 from backend.shapes import attention_routes
 
 _WAN_TEXT = 512
 _HUNYUAN_TEXT = 256
 _TIMESTEPS = 1000.0
+_BEHIND = (1, 2, 16)
+"""Latent frames behind a section of FramePack, by the size of their patches: 1, 2 and 4 times a token's."""
 
 Row = Mapping[str, Tensor]
 
@@ -77,11 +78,12 @@ def _framepack(denoiser: Any, latents: Tensor, time: Tensor, text: Sequence[Row]
     """Of a single row: the model's places are given for all rows at once."""
     (row,) = text
     words, real = _padded([row["prompt_embeds"].to(dtype)], row["prompt_embeds"].shape[0])
-    first = 1 + SECTION * int(row["between"])
-    frames = [first, *(first + SECTION + count for count in (0, 1, 3))]
-    lengths = (SECTION, *BEHIND)
+    section = latents.shape[2] - 1
+    first = 1 + section * int(row["between"])
+    frames = [first, *(first + section + count for count in (0, 1, 3))]
+    lengths = (section, *_BEHIND)
     own, once, twice, four = (torch.arange(at, at + count) for at, count in zip(frames, lengths, strict=True))
-    start, one, two, more = row["behind"].to(dtype)[None].split([1, *BEHIND], dim=2)
+    start, one, two, more = row["behind"].to(dtype)[None].split([1, *_BEHIND], dim=2)
     return denoiser(
         latents[:, :, 1:],
         time,
