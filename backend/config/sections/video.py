@@ -21,9 +21,10 @@ class VideoSection(Section):
         unit="frames",
         label="Clip lengths",
         help="How many frames a training clip has. With several lengths each video gives clips of every length that "
-        "fits into it. Wan and HunyuanVideo take lengths of 4n+1 (1, 5, 9, ... 49, 81); others are rounded down. "
-        "Empty: the model's own length, 81 for Wan. Memory and time grow with the length. 33 is often enough to "
-        "learn a character or a style.",
+        "fits into it. Wan and HunyuanVideo take lengths of 4n+1 (1, 5, 9, ... 49, 81), FramePack of 36n+1 (37, 73); "
+        "others are rounded down. Empty: the model's own length: 81 for Wan, 121 for Wan 2.2 5B, 129 for "
+        "HunyuanVideo, 37 for FramePack. Memory and time grow with the length. 33 is often enough to learn a "
+        "character or a style.",
         aliases=("num_frames", "video_length", "clip_length", "frame_buckets"),
     )
     frame_extraction: FrameExtraction = setting(
@@ -69,7 +70,8 @@ class VideoSection(Section):
         unit="fps",
         label="Target frame rate",
         help="Frames a second that are taken from each video, by their time stamps, so that motion keeps its speed. "
-        "Empty: the rate that the model was trained at: 16 for Wan, 24 for HunyuanVideo, 30 for FramePack.",
+        "Empty: the rate that the model was trained at: 16 for Wan, 24 for Wan 2.2 5B and "
+        "HunyuanVideo, 30 for FramePack.",
         aliases=("framerate", "video_fps"),
         advanced=True,
     )
