@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from backend.compile.cuda_graphs import recording
 from backend.compile.memory_shortage import is_out_of_vram
 from backend.memory.exclusive_device import offloaded
-from backend.plan.memory.estimate import TILE_PX
+from backend.plan.memory.estimate import tile_px
 
 log = logging.getLogger(__name__)
 
 
-def tile(vae: nn.Module, side: int = TILE_PX) -> None:
-    """Let one of diffusers' VAEs work on tiles of `side` pixels, which overlap by a quarter and are blended there."""
+def tile(vae: nn.Module, side: int | None = None) -> None:
+    """Let one of diffusers' VAEs work on tiles of `side` pixels, which overlap by a quarter and are blended there.
+
+    side: None for the one that the memory estimate counts with.
+    """
+    side = side or tile_px(getattr(vae, "tile_sample_min_num_frames", 1))
     if hasattr(vae, "tile_sample_min_size"):
         downscale = vae.tile_sample_min_size // vae.tile_latent_min_size
         vae.tile_sample_min_size, vae.tile_latent_min_size = side, side // downscale

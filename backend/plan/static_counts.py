@@ -29,7 +29,9 @@ def static_counts(asked: int | None, rows: Iterable[tuple[int, int]], samples: I
     for frames, tokens in rows:
         largest[frames] = max(tokens, largest.get(frames, 0))
     if asked is not None:
-        return tuple(sorted({asked * frames for frames in largest or (1,)}))
+        # rows of a model of sections have more tokens than their latent frames say
+        lengths = (largest or {1: 0}).items()
+        return tuple(sorted({asked if frames == 1 else max(asked * frames, most) for frames, most in lengths}))
     counts = set(largest.values())
     for drawn in sorted(samples):
         near = [count for count in counts if count < drawn <= count * _RAISE_FOR_SAMPLES]

@@ -53,8 +53,16 @@ def write_clip(path: Path, frames: Sequence[np.ndarray], rate: float, texts: Map
     buffer = io.BytesIO()
     contact_sheet(frames).save(buffer, "PNG", pnginfo=info)
     write_atomic(sheet, buffer.getvalue())
+    # here, as a run without clips needs none of it
+    import av
+
     with atomic_path(path) as temporary:
-        _encode(temporary, frames, rate, {"comment": texts["monotile"], "description": texts["parameters"]})
+        try:
+            _encode(temporary, frames, rate, {"comment": texts["monotile"], "description": texts["parameters"]})
+        except av.error.FFmpegError as error:
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(f"the clip can't be encoded: {error}") from error
     return sheet
 
 
@@ -83,10 +91,13 @@ def read_comment(path: Path) -> str:
     """
     import av
 
-    with av.open(str(path)) as container:
-        if not container.streams.video or next(container.decode(video=0), None) is None:
-            raise OSError("it holds no frame")
-        return container.metadata["comment"]
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video or next(container.decode(video=0), None) is None:
+                raise OSError("it holds no frame")
+            return container.metadata["comment"]
+    except av.error.FFmpegError as error:
+        raise ValueError(str(error)) from error
 
 
 def _encode(path: Path, frames: Sequence[np.ndarray], rate: float, metadata: Mapping[str, str]) -> None:

@@ -79,5 +79,6 @@ class StartStack(HunyuanVaeStack):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """As the class's, the eyes too."""
         wanted = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
-        self.vision.to(**wanted)
+        if self.vision is not None:
+            self.vision.to(**wanted)
         return super().to(device, dtype)

@@ -46,6 +46,8 @@ RECORDING_WORKSPACES = 4 * 32 * 2**20
 backward thread of each, of the size that torch takes on an H100 and later."""
 
 TILE_PX = 512
+# A VAE that works on this many frames of a clip at a time has tiles of half that side.
+_MANY_FRAMES = 8
 """Side of the tiles that a tiled VAE works on."""
 
 TEXT_WORKING = 6
@@ -108,16 +110,18 @@ def _by_turns(
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
     trained = _trained(cfg, family, parts, settings, work)
     weights = _denoiser_weights(parts, settings) | trained.text.resident
+    # of a clip, what the VAE works on at a time
+    frames = 1 if family.video is None else family.video.vae_frames or 1
     stages = [
         Stage("encode_text", {} if trained.text.lora else _text(parts, settings, work)),
-        Stage("encode_pictures", _vae(parts, settings, work.largest_picture * work.encodes_pictures, decode=False)),
+        Stage("encode_pictures", _vae(parts, settings, work.largest_picture * work.encodes_pictures, False, frames)),
         _training(family, parts, settings, work.training, weights, trained),
     ]
     if work.validation is not None:
         stages.append(_forward("validate", family, parts, settings, work.validation, weights, trained))
     if work.sampling is not None:
         drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
-        decode = _vae(parts, settings, work.sample_pixels, decode=True, whole=work.sample_result)
+        decode = _vae(parts, settings, work.sample_pixels, True, frames, whole=work.sample_result)
         beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
         stages += [drawing, Stage("decode_samples", beside | decode | kept)]
@@ -276,11 +280,19 @@ def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, in
     return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
 
 
-def _vae(parts: Parts, settings: MemorySettings, pixels: int, decode: bool, whole: int = 0) -> dict[str, int]:
+def tile_px(frames: int) -> int:
+    """Side in px of the tiles of a VAE that works on `frames` at a time."""
+    return TILE_PX if frames < _MANY_FRAMES else TILE_PX // 2
+
+
+def _vae(
+    parts: Parts, settings: MemorySettings, pixels: int, decode: bool, frames: int, whole: int = 0
+) -> dict[str, int]:
+    """frames: that are worked on at a time, of whose pixels `pixels` are the sum."""
     memory = settings.vae
     if not parts.vae or not pixels or memory is None:
         return {}
-    worked = min(pixels, TILE_PX * TILE_PX) if settings.tiles(decode) else pixels
+    worked = min(pixels, tile_px(frames) ** 2 * frames) if settings.tiles(decode) else pixels
     each = memory.decode if decode else memory.encode
     passing = int(worked * each * parts.vae_width * settings.weight_width * VAE_WORKSPACE)
     # of a clip, the frames that are done wait for the others
