@@ -188,6 +188,26 @@ def test_files_that_are_no_clips_are_named(tmp_path: Path) -> None:
     assert len(said) == 9
 
 
+def test_a_format_without_a_decoder_is_named(tmp_path: Path) -> None:
+    whole = write_clip(tmp_path / "whole.mp4", 4).read_bytes()
+    path = tmp_path / "unknown.mp4"
+    path.write_bytes(whole.replace(b"avc1", b"xyz1"))
+    with pytest.raises(BadClip, match="a format that can't be decoded here"):
+        probe(path)
+
+
+@pytest.mark.parametrize("name", ["late.mkv", "late.webm"])
+def test_a_video_that_begins_late_is_whole(name: str, tmp_path: Path) -> None:
+    times = [Fraction(3) + Fraction(number, 16) for number in range(20)]
+    codec = "libvpx-vp9" if name.endswith("webm") else "libx264"
+    path = write_clip(tmp_path / name, 20, codec=codec, times=times)
+    assert probe(path).seconds == pytest.approx(20 / 16, abs=0.01) and numbers(path, [0.0, 0.5]) == [0, 8]
+    # and one that is cut off is still seen as that
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.6)])
+    with pytest.raises(BadClip, match="cut off"):
+        probe(path)
+
+
 FACTS = ClipFacts(width=64, height=48, frames=100, seconds=4.0, rate=25.0)
 
 
