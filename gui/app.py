@@ -107,10 +107,11 @@ def make_app(
 
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.draft = draft
-    app.include_router(run_routes.routes(store))
+    preview_folder = PreviewFolder.of_page(draft.folder)
+    app.include_router(run_routes.routes(store, preview_folder))
     app.include_router(form_routes.routes())
     app.include_router(compile_routes.routes(store, form_routes.config))
-    app.include_router(preview_routes.routes(store, form_routes.config, PreviewFolder.of_page(draft.folder)))
+    app.include_router(preview_routes.routes(store, form_routes.config, preview_folder))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)

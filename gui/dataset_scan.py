@@ -200,7 +200,7 @@ class PageScan:
             "images": sum(1 for item in trained if item.window is None),
             "clips": sum(1 for item in trained if item.window is not None),
             "windows": sum(1 for item in scan.train.items if item.window is not None),
-            "with_caption": sum(1 for item in trained if item.caption_path is not None),
+            "with_caption": sum(1 for item in trained if _says_more(item, config.dataset.trigger_word)),
             "validation": len(held_out),
             "sizes": len({(item.width, item.height) for item in scan.train.items}),
             "ignored": sum(scan.train.ignored.values()),
@@ -218,6 +218,11 @@ class PageScan:
             "histogram": plots.histogram(bars, "Images in each bucket"),
             **planned,
         }
+
+
+def _says_more(item: Item, trigger_word: str | None) -> bool:
+    """Whether it has a caption, of a file or a list, and not only the trigger word that all have."""
+    return item.caption not in ("", (trigger_word or "").strip())
 
 
 def _relevant(config: Config | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field
 
 from backend.base.errors import Refused, WriteFailed
+from backend.base.paths import resolve
 from backend.base.redact import redact
 from backend.config.load import load
 from backend.config.schema import Config, SamplePrompt
@@ -131,8 +132,10 @@ def _source(run: Run) -> dict[str, Any]:
 def _asked(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
     """The request of what a person asked for. Refused or RunError where it can't be drawn."""
     extra = ()
-    if drawing.lora.strip():
-        extra = (LoraUse(path=path_of(drawing.lora.strip()), strength=drawing.strength),)
+    # a path that was copied from a file manager comes in quotes
+    lora = drawing.lora.strip().strip("\"'").strip()
+    if lora:
+        extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
     folder = None
     if drawing.run is not None:
         run = store.run(drawing.run)

@@ -25,6 +25,8 @@ from backend.runs.control import Control
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.logs import read_log
+from backend.runs.preview.folder import PreviewFolder
+from backend.runs.preview.process import give_gpu_back
 from backend.runs.start_lock import one_start
 from gui import messages
 from gui.run_store import SAMPLES, RunStore, list_paths
@@ -63,12 +65,15 @@ class RunViews:
             return view
 
 
-def routes(places: RunStore) -> APIRouter:
-    """The routes about runs, files and folders; those about the form are in `gui.form_routes`."""
+def routes(places: RunStore, preview: PreviewFolder | None = None) -> APIRouter:
+    """The routes about runs, files and folders; those about the form are in `gui.form_routes`.
+
+    preview: of the page's preview, which gives the GPU to a run that is resumed.
+    """
     router = APIRouter()
     _reading(router, places, RunViews(places))
     _files(router, places)
-    _acting(router, places)
+    _acting(router, places, preview)
     return router
 
 
@@ -149,7 +154,7 @@ def _files(router: APIRouter, places: RunStore) -> None:
         return answer({"entries": list_paths(prefix, kind, typed=typed)})
 
 
-def _acting(router: APIRouter, places: RunStore) -> None:
+def _acting(router: APIRouter, places: RunStore, preview: PreviewFolder | None) -> None:
     @router.post("/control")
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
@@ -171,6 +176,8 @@ def _acting(router: APIRouter, places: RunStore) -> None:
 
         def start() -> None:
             with one_start(places.runs, but=target):
+                if preview is not None:
+                    give_gpu_back(preview)
                 supervise.start(None, target, resume=True)
 
         _or_refusal(start)

@@ -194,7 +194,8 @@ class BucketTable:
     def _native(self, width: int, height: int) -> Bucket:
         """The picture's own size rounded down to the step, within the budget."""
         sides = [max(self.step, min(self.longest, side) // self.step * self.step) for side in (width, height)]
-        while self.geometry.image_tokens(*sides) > self.budget and max(sides) > self.step:
+        unit = self.geometry.pixels_per_token
+        while sides[0] // unit * (sides[1] // unit) > self.budget and max(sides) > self.step:
             sides[sides.index(max(sides))] -= self.step
         return Bucket(sides[0], sides[1], self.geometry.image_tokens(*sides))
 

@@ -44,7 +44,8 @@ def read_list(path: Path, caption_extension: str, clips: bool) -> FileList:
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError("it is larger than 1 GB")
     found, endings = FileList(), EXTENSIONS | CLIPS if clips else EXTENSIONS
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    # JSON may have separators such as U+2028 as they are, at which splitlines() would cut
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -62,8 +62,9 @@ def measure(path: Path) -> Measured:
         missing = packets.announced - packets.seen
         if missing > 0:
             raise BadClip(f"the file is cut off: {packets.seen:,} of its {packets.announced:,} frames are there")
-        whole, there = _told_seconds(stream), packets.timeline.seconds
-        if whole is not None and there < whole - 0.1 - 2 * there / packets.count:
+        # what the file tells is when the stream ends, however late it begins
+        whole, there = _told_seconds(stream), packets.begin + packets.timeline.seconds
+        if whole is not None and there < whole - 0.1 - 2 * packets.timeline.seconds / packets.count:
             raise BadClip(f"the file is cut off: {there:.1f} of its {whole:.1f} seconds are there")
         ratio = float(stream.sample_aspect_ratio or 1)
     counted = packets.count
@@ -118,6 +119,11 @@ class _Packets:
         return len(self.stamps)
 
     @property
+    def begin(self) -> float:
+        """When the first frame is shown, in s after the beginning of the file."""
+        return max(0.0, self.stamps[0] * self.unit)
+
+    @property
     def timeline(self) -> Timeline:
         times = tuple((stamp - self.stamps[0]) * self.unit for stamp in self.stamps)
         return Timeline(times, times[-1] + self.last * self.unit, self.unit)
@@ -167,6 +173,10 @@ def _stream_of(path: Path) -> Iterator[tuple[Any, Any]]:
             streams = [each for each in container.streams.video if not _is_cover(each)]
             if not streams:
                 raise BadClip("it has no video stream")
+            # without a decoder of its format, a stream has no context
+            streams = [each for each in streams if each.codec_context is not None]
+            if not streams:
+                raise BadClip("its video is in a format that can't be decoded here")
             streams[0].thread_type = "AUTO"
             yield container, streams[0]
     except av.error.FFmpegError as error:

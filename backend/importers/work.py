@@ -46,7 +46,10 @@ class Work:
         alone = source.kind in DATA_SETS
         dataset = source if alone else dataset or source.dataset
         values = {} if alone else source.values
-        facts = FAMILIES.get(family_of(source.kind, values).family or wanted)
+        named = family_of(source.kind, values)
+        # a data set on its own names no family, and what is guessed of a file does not beat what a person names
+        unsure = alone or bool(named.guessed) or named.family is None
+        facts = FAMILIES.get((wanted if unsure else "") or named.family or "")
         videos = facts is not None and facts.video is not None
         data = read_dataset(dataset, videos) if dataset and dataset.kind == "dataset" else None
         return cls(source, source.kind, values, dataset, data, wanted, notes=list(source.read))

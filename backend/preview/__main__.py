@@ -18,7 +18,7 @@ from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
 from backend.runs.errors import RunError
-from backend.runs.folder import Run, find
+from backend.runs.folder import Run, find, list_runs
 from backend.runs.preview.request import (
     LoraUse,
     PreviewRequest,
@@ -31,6 +31,7 @@ from backend.runs.preview.request import (
     settings_of_base,
     settings_of_run,
 )
+from backend.runs.start_lock import shares_device
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
         options = _parser().parse_args(own)
         request = request_of(options, changes)
         folder = _folder(options, request)
+        _say_who_is_at_work(request, console)
         return _draw(request, folder, console)
     except (Refused, RunError, WriteFailed) as error:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
@@ -142,6 +144,16 @@ def _folder(options: argparse.Namespace, request: PreviewRequest) -> Path:
         return Path(options.out).expanduser().absolute()
     place = Path(request.run) if request.run else resolve(Config().saving.output_dir)
     return unused_path(place / "previews" / "preview")
+
+
+def _say_who_is_at_work(request: PreviewRequest, console: Console) -> None:
+    """Name the runs that need the same device, whose memory may not do for both."""
+    roots = {resolve(place) for place in (Config().saving.output_dir, request.config.saving.output_dir)}
+    roots |= {Path(request.run).parent} if request.run else set()
+    for run in (run for root in sorted(roots) for run in list_runs(root)):
+        if run.is_at_work() and shares_device(run):
+            text = f"note: the run {run.name} is at work on the same device: both get slower, and memory may run out."
+            console.print(text, markup=False, soft_wrap=True)
 
 
 def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:

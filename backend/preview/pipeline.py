@@ -238,7 +238,9 @@ def _encode_all(
     watch.phase("text")
     for prompt in prompts:
         refuse_controls(prompt)
-        for choices in sets or [()]:
+    # set by set: of many, each file is read once, and not again for every prompt
+    for choices in sets or [()]:
+        for prompt in prompts:
             watch.advance()
             _encode(base, encoder, prompt, scaled(choices, prompt.lora_scale))
 

@@ -23,7 +23,6 @@ from backend.runs.diagnose import explain
 from backend.runs.folder import Run, list_runs
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.request import Cell, PreviewRequest
-from backend.runs.process import ProcessId
 from backend.runs.start_lock import shares_device
 
 log = logging.getLogger(__name__)
@@ -48,12 +47,18 @@ class Ending:
         """In words for a person; None while it may stay."""
         if self.folder.is_asked_to_end():
             return "It was asked to end."
-        if ProcessId.of(os.getpid()) != self.folder.process():
+        if self.is_replaced():
             return "Another preview took its place."
         if self.has_gpu and self.clock() - self._looked > _RUNS_S:
             self._looked = self.clock()
             self._run = next((run.name for run in self._runs() if run.is_at_work() and shares_device(run)), None)
         return None if self._run is None else f"The run {self._run} needs the GPU."
+
+    def is_replaced(self) -> bool:
+        """Whether the folder names another process as its worker. A file that can't be read names none."""
+        process = self.folder.process()
+        # by the pid alone, which nobody else has while this process is there: its create time moves with the clock
+        return process is not None and process.pid != os.getpid()
 
     def _runs(self) -> list[Run]:
         return [run for root in self.roots for run in list_runs(root)]
@@ -135,20 +140,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.cuda.get_device_name() if gpu else "CPU"
     folder.write_worker(state="ready", device=device, gpu=gpu)
     ending, studio = Ending(folder=folder, roots=options.runs, has_gpu=gpu), Studio()
+    why = serve(folder, studio, ending, options.idle)
+    log.info("The preview ends: %s", why)
+    studio.close()
+    if not ending.is_replaced():
+        folder.write_worker(state="ended", why=why, device=device, gpu=gpu)
+    return 0
+
+
+def serve(folder: PreviewFolder, studio: Any, ending: Ending, idle_s: float) -> str:
+    """Draw request after request until there is a reason to end, which it gives in words."""
     last = time.monotonic()
-    while (why := ending.reason()) is None and time.monotonic() - last < options.idle:
-        identity = folder.next_id()
+    # one whose end can't be written, as on a full disk, would come again and again
+    tried: set[str] = set()
+    while (why := ending.reason()) is None and time.monotonic() - last < idle_s:
+        identity = folder.next_id(tried)
         if identity is None:
             time.sleep(_EVERY_S)
             continue
+        tried.add(identity)
         work_on(folder, identity, studio, ending)
         last = time.monotonic()
-    why = why or f"Nothing was asked of it for {options.idle:g} s."
-    log.info("The preview ends: %s", why)
-    studio.close()
-    if ProcessId.of(os.getpid()) == folder.process():
-        folder.write_worker(state="ended", why=why, device=device, gpu=gpu)
-    return 0
+    why = why or f"Nothing was asked of it for {idle_s:g} s."
+    if not ending.is_replaced():
+        folder.cancel_open(why)
+    return why
 
 
 def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -> None:

@@ -123,6 +123,10 @@ def test_clips_of_musubi_are_folders_with_their_settings(tmp_path: Path) -> None
     assert notes["datasets[0].video_directory"].fate == "near" and "by time" in notes["datasets[0].video_directory"].why
     assert converted.loaded.config is not None
     assert [f.path for f in converted.loaded.config.dataset.folders] == ["/d/clips", "/d/a.jsonl"]
+    # the data set on its own names no family: the person does
+    alone = convert(read(dataset), None, "wan").loaded.config
+    assert alone is not None and [f.path for f in alone.dataset.folders] == ["/d/clips", "/d/a.jsonl"]
+    assert alone.model.family == "wan" and alone.video.target_frames == [1, 25, 81]
     # of a family of pictures nothing of it is taken
     flux = convert(read(dataset), None, "flux")
     assert {n.fate for n in flux.notes if n.key.endswith(("video_directory", "target_frames"))} <= {

@@ -20,6 +20,7 @@ from backend.dataset.buckets import (
     table_for,
     token_buckets,
 )
+from backend.families.hunyuan_video.sections import SectionGeometry
 from backend.families.spec import Geometry
 
 FLUX = Geometry(downscale=8, patch=2, latent_channels=16)
@@ -161,6 +162,12 @@ def test_no_upscale_keeps_small_pictures_at_their_size() -> None:
     assert table.assign(2000, 30).bucket == Bucket(2000, 16, 125)
     upscaled = bucket_table(1024, 256, 2048, 16, FLUX, False, "off").assign(517, 333)
     assert upscaled.scale > 1.5 and upscaled.bucket.tokens > 3900
+
+
+def test_no_upscale_counts_the_tokens_of_one_frame_of_a_section() -> None:
+    sections = SectionGeometry(downscale=8, patch=2, latent_channels=16, frame_step=4)
+    native = bucket_table(640, 256, 1024, 16, sections, True, "off").assign(517, 333)
+    assert native.bucket == Bucket(512, 320, sections.image_tokens(512, 320))
 
 
 @settings(deadline=None)

@@ -70,6 +70,14 @@ def test_lines_that_cant_be_used_and_files_that_are_gone_are_named(tmp_path: Pat
     assert "a.png" in kinds["missing_caption"].text
 
 
+def test_separators_within_a_caption_end_no_line(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", colour=RED)
+    caption = "one\u2028two\u2029three\u0085four"
+    path = listed(tmp_path / "list.jsonl", json.dumps({"image_path": "a.png", "caption": caption}, ensure_ascii=False))
+    found = look(path)
+    assert [item.caption for item in found.items] == [caption] and "list_lines" not in said(found)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b'{"image_path": "a.pdf"}'])
 def test_a_list_of_nothing_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "list.jsonl"

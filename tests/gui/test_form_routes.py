@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -99,6 +100,20 @@ def test_a_scan_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     thumb = scan.thumb(0)
     assert thumb is not None and thumb.startswith(b"\xff\xd8") and scan.thumb(0) == thumb
     assert scan.thumb(8) is None and scan.thumb(-1) is None
+
+
+def test_captions_of_a_list_are_counted_and_a_trigger_word_alone_is_none(tmp_path: Path, image_folder: Path) -> None:
+    rows = [{"image_path": f"images/picture_{number}.png"} for number in range(3)]
+    rows = [{**rows[0], "caption": "a fox"}, {**rows[1], "caption": " "}, rows[2]]
+    path = tmp_path / "list.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for file in image_folder.glob("*.txt"):
+        file.unlink()
+    scan, chosen = PageScan(tmp_path / "scan"), config(None, path, dataset={"trigger_word": "sks "})
+    scan.start(chosen)
+    wait(scan.job)
+    counts = scan.facts(chosen)["result"]["counts"]
+    assert (counts["images"], counts["with_caption"]) == (3, 1)
 
 
 def test_a_scan_of_nothing_says_so(tmp_path: Path) -> None:

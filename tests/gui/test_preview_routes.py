@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from backend.base.files import write_atomic
 from backend.base.paths import PROJECT_ROOT
+from backend.runs import supervise
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
+from backend.runs.process import ProcessId
 from gui.draft import Draft
 from tests.gui.conftest import Page, make_run
 
@@ -96,3 +102,27 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     request = folder.request(reply["request"])
     assert request.config.model.base_model == base and request.rows[0].loras[0].strength == 0.3
     assert Path(request.rows[0].loras[0].path).name == "x.safetensors" and request.run is None
+    # as a file manager copies a path, and as a path of the settings is meant
+    whole, below = Path("/some where/x.safetensors").absolute(), PROJECT_ROOT / "loras" / "x.safetensors"
+    for typed, path in ((f' "{whole}" ', whole), ("'loras/x.safetensors'", below)):
+        reply = draw(page, lora=typed)[1]
+        (use,) = folder.request(reply["request"]).rows[0].loras
+        assert Path(use.path) == path
+
+
+def test_a_run_that_is_resumed_gets_the_gpu(page: Page, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(page.runs)
+    folder.clear_stop()
+    code = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)"
+    held = subprocess.Popen([sys.executable, "-c", code, str(folder.stop_path)])
+    write_atomic(folder.worker_path, json.dumps(ProcessId.of(held.pid).to_record()))
+    assert folder.is_alive()
+    seen: list[bool] = []
+    monkeypatch.setattr(supervise, "start", lambda *_, **__: seen.append(folder.is_alive()))
+    try:
+        assert page.client.post("/resume", json={"run": run.name}).status_code == 200
+        assert seen == [False]
+    finally:
+        held.kill()
+        held.wait()
+        folder.clear_stop()

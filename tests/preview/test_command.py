@@ -12,6 +12,7 @@ from rich.console import Console
 
 from backend.base.errors import Refused
 from backend.lora.comfyui_keys import LayerNames
+from backend.preview import __main__ as command
 from backend.preview.__main__ import DONE, INTERRUPTED, WRONG_INPUT, main
 from backend.preview.loras import LoraChoice, LoraShelf
 from backend.preview.pipeline import Pipeline
@@ -72,6 +73,20 @@ def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
     monkeypatch.setattr(Pipeline, "_predict", cancel)
     assert sample(*line[:-8], "--out", str(tmp_path / "none"), "--prompt", "a dot")[0] == INTERRUPTED
     assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_run_at_work_on_the_same_device_is_named(
+    tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create_empty(tmp_path / "runs", "x")
+    monkeypatch.delenv("MONOTILE_RUN", raising=False)
+    line = ["--base", str(tiny_flux), "--prompt", "a dot", "--lora", str(tmp_path / "none.safetensors")]
+    monkeypatch.setattr(command, "resolve", lambda _: tmp_path / "runs")
+    assert "note:" not in sample(*line)[1]
+    # this process stands for the trainer
+    run.prepare_start(["x"])
+    assert f"note: the run {run.name} is at work on the same device" in sample(*line)[1]
+    run.finish("done")
 
 
 def test_a_checkpoint_is_found_by_step_and_by_name(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Kind
 from backend.config.schema import Config
+from backend.preview import loras
 from backend.preview.__main__ import main
 from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
@@ -76,6 +77,20 @@ def test_swapped_loras_draw_the_pictures_of_a_model_loaded_for_each(tiny_flux: P
     for name, choices in files.items():
         assert drawn[name].tobytes() == again[name].tobytes() == fresh(cfg, choices).tobytes(), name
     assert len({picture.tobytes() for picture in drawn.values()}) == len(files)
+
+
+def test_a_file_of_many_is_not_read_again_for_every_prompt(
+    tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_lora(tmp_path / f"{number}.safetensors", tiny_flux, targets=["attn.to_q"]) for number in range(5)]
+    reads: list[Path] = []
+    read = loras.read_lora
+    monkeypatch.setattr(loras, "read_lora", lambda path, names: (reads.append(path), read(path, names))[1])
+    prompts = [PROMPT.model_copy(update={"prompt": words}) for words in ("a dot", "a ring", "a line")]
+    pipeline = Pipeline.open(settings(tiny_flux), [(LoraChoice(path=path),) for path in paths], prompts, Silent())
+    pipeline.close()
+    # once for the room that it needs, and once for the prompts
+    assert reads == [*paths, *paths]
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])

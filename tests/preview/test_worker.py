@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 
 from backend.preview import worker
 from backend.preview.carry_out import Studio
-from backend.preview.worker import Ending, work_on
+from backend.preview.worker import Ending, serve, work_on
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
@@ -106,6 +107,46 @@ def test_a_run_on_the_same_gpu_ends_the_worker(folder: PreviewFolder, tmp_path: 
     assert on_gpu.reason() is None
     folder.ask_to_end()
     assert on_gpu.reason() == "It was asked to end."
+
+
+def test_a_worker_is_replaced_by_another_process_alone(folder: PreviewFolder) -> None:
+    ending, record = Ending(folder=folder, roots=(), has_gpu=False), folder.worker()
+    # a clock that was set moves the create time; a file that is gone, or half of one, names nobody
+    for content in (json.dumps({**record, "create_time": record["create_time"] + 900}), "{", None):
+        folder.worker_path.unlink()
+        if content is not None:
+            folder.worker_path.write_text(content)
+        assert ending.reason() is None
+        folder.worker_path.touch()
+    folder.worker_path.write_text(json.dumps({**record, "pid": os.getppid()}))
+    assert ending.reason() == "Another preview took its place."
+
+
+def test_a_request_whose_end_can_not_be_written_is_drawn_once(
+    tiny_flux: Path, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (folder.submit(request(tiny_flux)) for _ in range(2))
+    drawn: list[str] = []
+    monkeypatch.setattr(worker, "work_on", lambda folder, identity, *_: drawn.append(identity))
+    assert "Nothing was asked" in serve(folder, Studio(), Ending(folder=folder, roots=(), has_gpu=False), 0.5)
+    assert sorted(drawn) == sorted([first, second])
+
+
+def test_what_waits_when_a_worker_ends_is_cancelled_with_the_reason(tiny_flux: Path, folder: PreviewFolder) -> None:
+    ending = Ending(folder=folder, roots=(), has_gpu=False)
+    done, waiting = (folder.submit(request(tiny_flux)) for _ in range(2))
+    folder.write_status(done, {"state": "done"})
+    time.sleep(0.02)
+    folder.ask_to_end()
+    time.sleep(0.02)
+    # for the worker after it
+    later = folder.submit(request(tiny_flux))
+    assert serve(folder, Studio(), ending, 5.0) == "It was asked to end."
+    assert folder.status(waiting) == {"state": "cancelled", "why": "It was asked to end."}
+    assert folder.status(done) == {"state": "done"} and folder.next_id() == later
+    folder.clear_stop()
+    folder.worker_path.write_text(json.dumps({**folder.worker(), "pid": os.getppid()}))
+    assert "took its place" in serve(folder, Studio(), ending, 5.0) and folder.next_id() == later
 
 
 def test_old_requests_go_and_waiting_ones_stay(tiny_flux: Path, folder: PreviewFolder) -> None:

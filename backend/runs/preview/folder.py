@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,13 @@ class PreviewFolder:
             return []
         return [name for name in names if (self.requests_dir / name / "request.json").is_file()]
 
-    def next_id(self) -> str | None:
-        """The oldest request that is not done."""
-        return next((name for name in self.ids() if self.status(name).get("state") not in ENDS), None)
+    def next_id(self, but: Collection[str] = ()) -> str | None:
+        """The oldest request that is not done, and none of `but`."""
+        return next((name for name in self._open_ids() if name not in but), None)
+
+    def _open_ids(self) -> list[str]:
+        """The requests that are not done, oldest first."""
+        return [name for name in self.ids() if self.status(name).get("state") not in ENDS]
 
     def request(self, identity: str) -> PreviewRequest:
         """What was asked. Refused, KeyError, TypeError, OSError or ValueError where its file is not whole."""
@@ -110,6 +114,16 @@ class PreviewFolder:
         for name in self.ids()[:-1]:
             if self.status(name).get("state") not in ENDS:
                 self.write_status(name, {**self.status(name), "state": "cancelled"})
+
+    def cancel_open(self, why: str) -> None:
+        """For the end of a worker: what it leaves undone is cancelled, and says why.
+
+        What was asked for after the wish that it ends is for the worker after it, and waits.
+        """
+        wished = _written_ns(self.stop_path)
+        for name in self._open_ids():
+            if wished is None or (_written_ns(self._of(name) / "request.json") or 0) <= wished:
+                self.write_status(name, {**self.status(name), "state": "cancelled", "why": why})
 
     def is_cancelled(self, identity: str) -> bool:
         """Whether somebody asked that."""
@@ -172,6 +186,14 @@ class PreviewFolder:
 def _read_request(path: Path) -> PreviewRequest:
     """The request in a file, which never changes once it is there."""
     return PreviewRequest.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _written_ns(path: Path) -> int | None:
+    """When a file was written, in ns; None where it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> dict[str, Any]:
