@@ -16,7 +16,7 @@ from backend.compile.model_compiler import compile_model
 from backend.compile.recompile_reasons import InForce
 from backend.compile.telemetry import CompileStats, Telemetry
 from backend.plan.graphs import SPARE_GRAPHS, TORCH_LIMIT, GraphCounter, Shape
-from backend.plan.mode_plan import compiled_classes
+from backend.plan.trained_blocks import graph_variants
 from backend.preview.base import PreviewBase
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.compile_setup import cache_folder
@@ -64,7 +64,7 @@ def compile_denoiser(base: PreviewBase, denoiser: nn.Module, shapes: ShapeRuntim
     torch._dynamo.reset()
     lists = base.code.block_lists(denoiser)
     variants = [_variants(blocks) for blocks in lists.values() if len(blocks)]
-    backends = sum(count for _, count in compiled_classes(base.cfg, base.facts.narrowed(base.files)))
+    backends = sum(count for _, count in graph_variants(base.cfg, base.facts.narrowed(base.files), {}))
     shown = 1 if base.mode == "dynamic" else _SHAPES
     trims = shapes.caption_buckets is not None
     telemetry = Telemetry(cache, in_force=InForce(shapes.mode == "static", trims, True)).start()

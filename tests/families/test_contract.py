@@ -155,9 +155,11 @@ def test_graphs_made_are_those_planned_with_every_kind_of_checkpointing(subject:
     unit = 2 * geometry.pixels_per_token
     # padded to one: without padding each has graphs of its own, which tell nothing more
     sizes = [(unit, unit), (unit, 2 * unit)][: 2 if mode == "static" else 1]
-    tokens = [geometry.image_tokens(*size) * pictures for size in sizes]
+    least = 1 if facts.video is None else facts.video.least
+    tokens = [geometry.image_tokens(*size, least) * pictures for size in sizes]
     length = facts.text_length if facts.fixed_text_length else 24
     text = code.load_text(subject.base, CPU).encode(["a red circle"], length)
+    vae = code.load_vae(subject.base, CPU)
     model = with_lora(subject)
     shapes = ShapeRuntime(mode, max(tokens) if mode == "static" else None, longest=1000)
     seen = [Shape(max(tokens) if mode == "static" else each, length, 1) for each in tokens]
@@ -169,9 +171,13 @@ def test_graphs_made_are_those_planned_with_every_kind_of_checkpointing(subject:
     telemetry.expect_plan(wanted, training=training, no_grad=no_grad)
 
     def predicted(size: tuple[int, int]) -> torch.Tensor:
-        latents = [torch.randn(geometry.latent_channels, *geometry.latent_size(*size)) for _ in range(pictures)]
+        latents = [torch.randn(*geometry.latent_shape(*size, least)) for _ in range(pictures)]
         row = text[0] | ({} if code.conditions is None else code.conditions(size, (0.0, 0.0), size))
         row |= {"control": latents[1]} if facts.controls else {}
+        if facts.video is not None and facts.video.starts:
+            frames = (least,) if least > 1 else ()
+            encoded = vae.encode_row(torch.zeros(3, *frames, *reversed(size)))
+            latents, row = [encoded.pop("latent")], row | encoded
         level = torch.tensor([0.5 if facts.objective == "flow" else 500.0])
         return code.predict(model, latents[:1], level, [row], 1.0, shapes)[0].square().mean()
 

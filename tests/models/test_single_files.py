@@ -122,7 +122,8 @@ def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) 
     wrong = {"vae": str(lora), "text_encoder_2": str(qwen), "text_encoder": model["vae"]}
     assert said(model | wrong) == {
         "model.vae": "style.safetensors is a LoRA, not the VAE",
-        "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's, not the T5 text encoder",
+        "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's or Llama, not the T5 text "
+        "encoder",
         "model.text_encoder": "ae.safetensors is a VAE in latent diffusion's layout, not the CLIP text encoder",
     }
     assert said(model | {"base_model": model["vae"]}) == {
