@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from backend.bench.clip_table import sizes_of
 from backend.bench.groups import Group, groups
 from backend.bench.record import ROOT, read_rows
 from backend.bench.rehearsal import report as rehearsals
@@ -85,6 +86,14 @@ def whole_models() -> dict[str, str]:
     return found
 
 
+def clips() -> dict[str, str]:
+    """Wan 14B's width, at 832x480 px and 81 frames."""
+    found = {}
+    for name, variant in (("wan_eager", "eager"), ("wan_sdpa", "static:sdpa"), ("wan_fa4", "static:fa4")):
+        found[name] = f"{sizes_of(row_of('wan', variant, True), 'bucket_ms')['832x480x81']:,.0f}"
+    return found
+
+
 CLAIMS = {
     "README.md": (
         "| eager | {eager_checkpointed} | {eager} |",
@@ -96,6 +105,7 @@ CLAIMS = {
         "the right column was {eager_slow}, {sdpa_slow} and {fa4_slow}",
         "from {sdxl_eager} ms (eager) and {sdxl_compiled} (compiled) to {sdxl_recorded} ms on an H200, for "
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
+        "a step takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with FlashAttention 4",
     ),
     "docs/settings.md": (
         "a step took {linear_off} ms with off ({linear_off_graphs} graphs) and {linear_on} ms with on "
@@ -113,7 +123,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("page", CLAIMS)
 def test_pages_tell_the_figures_of_the_records(page: str) -> None:
-    figures = width_of_flux() | whole_models()
+    figures = width_of_flux() | whole_models() | clips()
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     missing = [words for each in CLAIMS[page] if (words := each.format(**figures)) not in text]
     assert not missing
