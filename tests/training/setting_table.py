@@ -212,7 +212,7 @@ SEEN: tuple[Seen, ...] = (
 
 _PARTS = "models/test_single_files.py::test_what_a_single_file_lacks_is_asked_for_by_its_setting"
 _SD3 = "models/sd3/test_parts.py::test_captions_are_what_the_pipeline_tells_its_denoiser"
-_CLIPS = "dataset/test_clips.py::test_settings_change_which_frames_are_trained_on"
+_CLIPS = "dataset/test_clip_scan.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
 _MERGED = "lora/test_base_weights.py::test_a_run_over_a_merged_base"
 
