@@ -50,6 +50,32 @@ class BlockActivations:
     same: tuple[str, ...] = ()
 
 
+def joint_blocks(half: float) -> tuple[BlockActivations, BlockActivations]:
+    """What double and single blocks of FLUX.1's build keep.
+
+    half: copies of a stream in the format of the arithmetic, which the norms of queries and keys decide. In float32
+    there are those norms' inputs and two more of a double block's streams, one more of a single block's.
+    """
+    stream = Kept(full=4, half=half)
+    double = BlockActivations(
+        "double",
+        "attn.to_q",
+        others=((r"add_|context", "text"), (r"^norm1", "row")),
+        kept={"image": stream, "text": stream},
+        outputs=(r"net\.0\.proj$",),
+        shared=(r"to_out\.0$", r"to_add_out$"),
+    )
+    single = BlockActivations(
+        "single",
+        "attn.to_q",
+        stream="joint",
+        others=((r"^norm", "row"),),
+        kept={"joint": Kept(full=3, half=half)},
+        outputs=(r"proj_mlp$",),
+    )
+    return double, single
+
+
 @dataclass(frozen=True)
 class VaeActivations:
     """Numbers a pixel that the VAE holds beside its weights at the worst moment, in widths of its first convolution."""

@@ -19,16 +19,3 @@ class Watch(Protocol):
 
     def note(self, text: str) -> None:
         """Something that a person should know."""
-
-
-class Silent:
-    """Reports to nobody."""
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """As `Watch`."""
-
-    def advance(self) -> None:
-        """As `Watch`."""
-
-    def note(self, text: str) -> None:
-        """As `Watch`."""

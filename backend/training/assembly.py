@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from accelerate import Accelerator
 from torch import nn
@@ -229,7 +228,7 @@ def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
     """The decoder of samples, with the memory settings as they were resolved."""
     memory, resolved = inputs.cfg.memory, inputs.resolved_memory
     return SampleDecoder(
-        load_vae=partial(_decoding_vae, inputs),
+        load_vae=lambda: inputs.load_vae().for_decoding(),
         denoiser=denoiser,
         device=inputs.device,
         exclusive=resolved.turns if resolved is not None else memory.offload_by_turns == "on",
@@ -237,14 +236,6 @@ def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
         may_leave=memory.offload_by_turns != "off",
         may_tile=memory.vae_tiling != "off",
     )
-
-
-def _decoding_vae(inputs: Inputs) -> Any:
-    """The VAE without what sees the picture that a clip starts from: that takes no part in decoding."""
-    vae = inputs.load_vae()
-    if getattr(vae, "vision", None) is not None:
-        vae.vision = None
-    return vae
 
 
 def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]:

@@ -161,3 +161,9 @@ def test_memory_counts_the_tokens_of_the_longest_clip_and_pixels_of_a_piece() ->
 def test_old_plans_of_events_still_open() -> None:
     event = PlanEvent(mode="static", static_token_count=4096)
     assert event.static_token_counts is None and event.clips is None
+
+
+def test_a_set_count_holds_rows_of_sections_that_have_more_tokens() -> None:
+    """A section's row has its start and what is behind it: more than its latent frames' tokens."""
+    assert static_counts(100, [(10, 1190), (10, 1100)], []) == (1190,)
+    assert static_counts(100, [(1, 90), (3, 290)], []) == (100, 300)

@@ -19,8 +19,8 @@ from backend.preview import loras
 from backend.preview.__main__ import main
 from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
-from backend.preview.watch import Silent
 from tests.tiny.previews import PROMPT, settings, write_lora
+from tests.tiny.silent_watch import Silent
 from tests.tiny.training import config, train_here
 
 FEW = ["attn2.to_k"]

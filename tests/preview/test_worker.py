@@ -78,7 +78,7 @@ def test_a_cancelled_request_keeps_whole_pictures_and_the_next_one_is_drawn(
 
 def test_a_pipeline_stays_for_what_fits_and_goes_for_a_larger_lora(tiny_flux: Path, tmp_path: Path) -> None:
     from backend.preview.carry_out import carry_out
-    from backend.preview.watch import Silent
+    from tests.tiny.silent_watch import Silent
 
     small, large = (write_lora(tmp_path / f"{rank}.safetensors", tiny_flux, rank=rank) for rank in (4, 8))
     studio = Studio()

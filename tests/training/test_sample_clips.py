@@ -89,3 +89,14 @@ def test_the_comment_of_what_is_no_whole_clip_is_an_error(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:900])
     with pytest.raises((OSError, ValueError, KeyError)):
         read_comment(path)
+
+
+def test_a_clip_that_is_cut_off_is_no_clip(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    frames = [np.full((32, 32, 3), value, np.uint8) for value in range(9)]
+    write_clip(path, frames, 16.0, {"monotile": "{}", "parameters": ""})
+    whole = path.read_bytes()
+    for part in (whole[:40], whole[: len(whole) // 2], b"not a clip at all" * 9, b""):
+        path.write_bytes(part)
+        with pytest.raises((OSError, ValueError, KeyError)):
+            read_comment(path)

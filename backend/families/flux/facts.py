@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from backend.base.problems import Problem
-from backend.families.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
+from backend.families.activations import FamilyMemory, VaeActivations, joint_blocks
 from backend.families.files import parts
 from backend.families.files.base_model import SHIPPED, BaseModelFiles
 from backend.families.files.fit import Pair
@@ -129,26 +129,8 @@ diffusers takes every linear layer."""
 
 # Counted on diffusers' classes (0.42) at full size. Two norms of the stream and those of queries and keys in float32;
 # queries, keys, values and the attention's result.
-_DOUBLE = Kept(full=4, half=4)
 MEMORY = FamilyMemory(
-    blocks=(
-        BlockActivations(
-            "double",
-            "attn.to_q",
-            others=((r"add_|context", "text"), (r"^norm1", "row")),
-            kept={"image": _DOUBLE, "text": _DOUBLE},
-            outputs=(r"net\.0\.proj$",),
-            shared=(r"to_out\.0$", r"to_add_out$"),
-        ),
-        BlockActivations(
-            "single",
-            "attn.to_q",
-            stream="joint",
-            others=((r"^norm", "row"),),
-            kept={"joint": Kept(full=3, half=4)},
-            outputs=(r"proj_mlp$",),
-        ),
-    ),
+    blocks=joint_blocks(half=4),
     vae=VaeActivations(encode=5, decode=6),
 )
 

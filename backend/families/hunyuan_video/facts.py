@@ -7,7 +7,7 @@ Class names, widths, template and text length: diffusers `HunyuanVideoPipeline` 
 from __future__ import annotations
 
 from backend.base.problems import Problem
-from backend.families.activations import BlockActivations, FamilyMemory, Kept, VaeActivations
+from backend.families.activations import FamilyMemory, VaeActivations, joint_blocks
 from backend.families.files import parts
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.fit import Pair
@@ -124,29 +124,6 @@ TEXT_PARTS = (
     ),
 )
 
-# Counted on diffusers' classes (0.42) at full size. Two norms of the stream, in single blocks one, and those of queries
-# and keys in float32; queries, keys, values and the attention's result, and again the queries and keys that came into
-# their norms.
-_DOUBLE = Kept(full=4, half=6)
-BLOCKS = (
-    BlockActivations(
-        "double",
-        "attn.to_q",
-        others=((r"add_|context", "text"), (r"^norm1", "row")),
-        kept={"image": _DOUBLE, "text": _DOUBLE},
-        outputs=(r"net\.0\.proj$",),
-        shared=(r"to_out\.0$", r"to_add_out$"),
-    ),
-    BlockActivations(
-        "single",
-        "attn.to_q",
-        stream="joint",
-        others=((r"^norm", "row"),),
-        kept={"joint": Kept(full=3, half=6)},
-        outputs=(r"proj_mlp$",),
-    ),
-)
-
 MARKERS = (
     "x_embedder.proj.weight",
     "context_embedder.token_refiner.refiner_blocks.0.attn.to_q.weight",
@@ -206,7 +183,8 @@ FACTS = HunyuanVideoFacts(
     lora_also=HUNYUAN_TENCENT,
     lora_version="hunyuan_video",
     memory=FamilyMemory(
-        blocks=BLOCKS,
+        # counted on diffusers' classes (0.42) at full size: of queries and keys also what came into their norms
+        blocks=joint_blocks(half=6),
         # of a piece of 17 frames, or of a picture
         vae=VaeActivations(encode=6, decode=9),
         # the last norm's input in float32, and the rotary tables

@@ -57,6 +57,10 @@ class VaeStack:
         raw = latents.float() / self.vae.config.scaling_factor + self._shift
         return self.vae.decode(raw.to(self.device, self.dtype), return_dict=False)[0].float()
 
+    def for_decoding(self) -> Self:
+        """What decoding needs of it; returns itself."""
+        return self
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move the weights; returns itself."""
         # diffusers warns at every call that names a dtype, None included

@@ -76,6 +76,11 @@ class StartStack(HunyuanVaeStack):
         given = cut.to(self.vision.device, self.vision.dtype)
         return self.vision(pixel_values=given).last_hidden_state[0].float()
 
+    def for_decoding(self) -> Self:
+        """As the class's: the eyes take no part in it."""
+        self.vision = None
+        return self
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """As the class's, the eyes too."""
         wanted = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}

@@ -76,6 +76,11 @@ class StartStack(WanVaeStack):
         given = cut.to(self.vision.device, self.vision.dtype)
         return self.vision(pixel_values=given, output_hidden_states=True).hidden_states[-2][0].float()
 
+    def for_decoding(self) -> Self:
+        """As the class's: the eyes take no part in it."""
+        self.vision = None
+        return self
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """As the class's, the eyes too."""
         if self.vision is not None:
