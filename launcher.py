@@ -63,6 +63,12 @@ COMMANDS = {
     "status": ("backend.runs", "list runs, or show one", "[RUN]", None),
     "stop": ("backend.runs", "stop a run; it saves first", "RUN", None),
     "logs": ("backend.runs", "show a run's log", "RUN [--follow]", None),
+    "queue": (
+        "backend.queue",
+        "train several runs one after the other: add, start, pause, skip, retry ...",
+        "[ACTION] [CONFIG.toml ...]",
+        None,
+    ),
     "cache": (
         "backend.doctor.cache",
         "show the size of the compile cache; clear, export or import it",

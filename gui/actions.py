@@ -17,6 +17,7 @@ from backend.base.problems import Problem
 from backend.config import load, presets
 from backend.config.schema import by_path
 from backend.families.table import FAMILIES
+from backend.plan.start_check import start_problems
 from backend.runs import supervise
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
@@ -26,7 +27,6 @@ from backend.runs.start_lock import one_start
 from gui import base_model, fields, form, imports, keep_on_load, messages
 from gui.draft import Draft
 from gui.run_store import RunStore
-from gui.start_check import start_problems
 
 log = logging.getLogger(__name__)
 

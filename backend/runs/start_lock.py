@@ -29,12 +29,13 @@ _threads = threading.Lock()
 
 
 @contextmanager
-def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iterator[None]:
+def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None, gpus: str | None = None) -> Iterator[None]:
     """Hold the lock of starts; what is started within is seen by the next one.
 
     Args:
         runs: gives the runs that may be at work on the same machine; asked once the lock is held.
         but: a run that does not count, the one that is to be resumed.
+        gpus: the GPUs that the new run will see, as in CUDA_VISIBLE_DEVICES; None for those of this process.
 
     Raises:
         RunBusy: another run is at work, or another start does not come to its end.
@@ -44,9 +45,10 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None) -> Iter
             raise _stuck()
         stack.callback(_threads.release)
         _lock_file(stack)
-        other = next((run for run in runs() if run != but and run.is_at_work() and shares_device(run)), None)
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
+        other = next((run for run in runs() if run != but and run.is_at_work() and shares_device(run, seen)), None)
         if other is not None:
-            raise _busy(other)
+            raise _busy(other, seen)
         yield
 
 
@@ -66,8 +68,8 @@ def _stuck() -> RunBusy:
     return RunBusy("Another run has been starting for too long.", "Look at the runs, then start again.")
 
 
-def _busy(other: Run) -> RunBusy:
-    if not _uses_gpu(os.environ.get("CUDA_VISIBLE_DEVICES")):
+def _busy(other: Run, seen: str | None) -> RunBusy:
+    if not _uses_gpu(seen):
         return RunBusy(
             f"The run {other.name} is still running on this machine's CPU, and two at once would share its cores and "
             "its RAM.",
@@ -86,9 +88,9 @@ def _uses_gpu(visible: str | None) -> bool:
     return not hidden and (has_gpu() or AMD_DRIVER.exists())
 
 
-def shares_device(run: Run) -> bool:
-    """Whether a run may compute on a GPU that this process sees too, or both on the CPU."""
-    theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES")
+def shares_device(run: Run, gpus: str | None = None) -> bool:
+    """Whether a run may compute on one of `gpus` too, or both on the CPU. gpus: None for those of this process."""
+    theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
     theirs = theirs if isinstance(theirs, str) else None
     if not _uses_gpu(theirs) or not _uses_gpu(own):
         return _uses_gpu(theirs) == _uses_gpu(own)

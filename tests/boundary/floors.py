@@ -30,6 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("backend.shapes",),
     ("backend.compile",),
     # The torch line: what follows imports no torch.
+    ("backend.queue",),
     ("backend.plan",),
     ("backend.runs",),
     ("backend.dataset",),
@@ -58,7 +59,7 @@ TABLES = ("backend.families.table", "backend.models.family_classes")
 LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "launcher": (
         *("backend.train", "backend.plan", "backend.importers", "backend.doctor", "backend.demo"),
-        *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview"),
+        *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview", "backend.queue"),
     ),
     "gui.compile_routes": ("backend.doctor.cache",),
     "gui.dataset_scan": ("backend.dataset",),
@@ -68,6 +69,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
     "backend.bench.rehearsal.trial": ("backend.train",),
     "backend.doctor.__main__": ("backend.doctor.probe",),
+    "backend.queue.process": ("backend.queue.worker",),
     "backend.runs.preview.process": ("backend.preview.worker",),
     "backend.runs.supervise": ("backend.train",),
 }

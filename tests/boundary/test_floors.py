@@ -31,8 +31,8 @@ def test_the_sources_keep_to_the_floors(sources: Mapping[str, str]) -> None:
     assert problems(sources) == []
 
 
-def test_torch_begins_above_the_plan() -> None:
-    assert TORCH_FREE[0] == "backend.plan" and TORCH_FREE[-1] == "backend.setup"
+def test_torch_begins_above_the_queue() -> None:
+    assert TORCH_FREE[0] == "backend.queue" and TORCH_FREE[-1] == "backend.setup"
     assert FLOORS[10] == ("backend.compile",)
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from backend.config import presets
 from backend.config.load import parse
+from backend.plan.start_check import start_problems
 from gui import form, keep_on_load
 from gui.actions import Actions
 from gui.draft import Draft
 from gui.run_store import RunStore
-from gui.start_check import start_problems
 from tests.gui.conftest import make_run
 
 

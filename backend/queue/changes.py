@@ -1,0 +1,122 @@
+"""Changes a queue as a person asks: each function is one button of the page, or one word in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from backend.queue.entries import Entry, Queue
+from backend.queue.folder import QueueFolder
+from backend.runs import supervise
+from backend.runs.errors import RunBusy, RunError, RunNotFound
+from backend.runs.folder import Run
+
+
+def set_on(folder: QueueFolder, on: bool) -> None:
+    """Start or pause the queue. A run at work goes on."""
+    folder.update(lambda queue: replace(queue, on=on))
+
+
+def set_continue_ended(folder: QueueFolder, wanted: bool) -> None:
+    """Continue, or leave, runs that end without a word."""
+    folder.update(lambda queue: replace(queue, continue_ended=wanted))
+
+
+def move(folder: QueueFolder, identity: str, by: int) -> None:
+    """Move a waiting entry by so many places, up where negative."""
+
+    def change(queue: Queue) -> Queue:
+        _waiting(queue, identity)
+        place = [entry.id for entry in queue.waiting()].index(identity)
+        return queue.moved(identity, place + by)
+
+    folder.update(change)
+
+
+def run_now(folder: QueueFolder, identity: str) -> None:
+    """Make a waiting entry the next one, and start the queue."""
+
+    def change(queue: Queue) -> Queue:
+        _waiting(queue, identity)
+        return replace(queue.moved(identity, 0), on=True)
+
+    folder.update(change)
+
+
+def set_gpu(folder: QueueFolder, identity: str, gpu: str | None) -> None:
+    """Choose the GPU of a waiting entry: its number, or None for any. RunError for what is no number."""
+    if gpu is not None and not gpu.isdecimal():
+        raise RunError(f"{gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
+    _change(folder, identity, _waiting, lambda entry: replace(entry, gpu=gpu))
+
+
+def skip(folder: QueueFolder, identity: str, stop: Callable[[Run], object] = supervise.stop_in_background) -> None:
+    """Leave an entry out: one that waits is not started, one at work is stopped by `stop` and saves first."""
+    entry = _known(folder.read(), identity)
+    if entry.phase == "started":
+        if entry.run is not None and Run(entry.run).is_at_work():
+            stop(Run(entry.run))
+            return
+        raise RunError(f"{entry.name} has ended.")
+    _change(folder, identity, _waiting, lambda waiting: replace(waiting, phase="skipped"))
+
+
+def retry(folder: QueueFolder, identity: str) -> None:
+    """Let an entry wait again: it continues from its saved state where there is one, or else begins a new run."""
+    entry = _known(folder.read(), identity)
+    run = None if entry.run is None else Run(entry.run)
+    here = run is not None and run.path.is_dir()
+    if entry.phase == "waiting":
+        raise RunError(f"{entry.name} is waiting already.")
+    if run is not None and here:
+        status = run.status()
+        if status.active:
+            raise RunBusy(f"{run.name} is still running.", "Stop it first, or wait until it ends.")
+        if status.state == "done":
+            raise RunError(f"{run.name} has finished.", "Load its settings on the Library tab to train it again.")
+        here = status.resumable
+    path = entry.run if here else None
+    again: dict = {"phase": "waiting", "run": path, "resume": here, "restarts": 0, "reached": 0}
+    _change(folder, identity, _known, lambda known: replace(known, **again))
+
+
+def remove(folder: QueueFolder, identity: str) -> Entry:
+    """Take an entry off the list; its run folder stays. RunBusy while it is at work."""
+    entry = _known(folder.read(), identity)
+    if entry.phase == "started" and entry.run is not None and Run(entry.run).is_at_work():
+        raise RunBusy(f"{entry.name} is being trained.", "Stop it first.")
+    folder.update(lambda queue: queue.without(identity))
+    return entry
+
+
+def remove_ended(folder: QueueFolder) -> None:
+    """Take all entries off the list that have ended or were skipped."""
+    folder.update(
+        lambda queue: replace(
+            queue, entries=tuple(entry for entry in queue.entries if entry.phase in ("waiting", "started"))
+        )
+    )
+
+
+def _change(
+    folder: QueueFolder, identity: str, check: Callable[[Queue, str], Entry], change: Callable[[Entry], Entry]
+) -> None:
+    def under_lock(queue: Queue) -> Queue:
+        check(queue, identity)
+        return queue.changed(identity, change)
+
+    folder.update(under_lock)
+
+
+def _known(queue: Queue, identity: str) -> Entry:
+    entry = queue.of(identity)
+    if entry is None:
+        raise RunNotFound("This entry is no longer in the queue.", "Look at the list again.")
+    return entry
+
+
+def _waiting(queue: Queue, identity: str) -> Entry:
+    entry = _known(queue, identity)
+    if entry.phase != "waiting":
+        raise RunBusy(f"{entry.name} does not wait any more.", "Look at the list again.")
+    return entry

@@ -1,0 +1,105 @@
+"""Defines the queue and its entries as they lie in ``queue.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+Phase = Literal["waiting", "started", "ended", "skipped"]
+
+PHASES: frozenset[str] = frozenset({"waiting", "started", "ended", "skipped"})
+
+ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+"""Form of an entry's id, which is part of a file's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One run to be trained. How a started run stands is in its own folder, and nowhere else."""
+
+    id: str
+    name: str
+    """The run's ``output_name``."""
+    added: float
+    """Unix seconds."""
+    gpu: str | None = None
+    """The number of the GPU that it trains on, as in CUDA_VISIBLE_DEVICES; None for any."""
+    phase: Phase = "waiting"
+    """What the queue has done with it."""
+    run: str | None = None
+    """Its run folder, from the first start on."""
+    resume: bool = False
+    """Its next start continues from the saved state."""
+    restarts: int = 0
+    """Starts since its training last came further, after it had ended without a word."""
+    reached: int = 0
+    """The step that it was last continued from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queue:
+    """All entries in their order."""
+
+    entries: tuple[Entry, ...] = ()
+    on: bool = False
+    """Whether entries are started; a run that was started goes on in any case."""
+    continue_ended: bool = False
+    """Whether a run that ended without a word (a crash, a power cut) is continued from its saved state."""
+
+    def of(self, identity: str) -> Entry | None:
+        """The entry of this id."""
+        return next((entry for entry in self.entries if entry.id == identity), None)
+
+    def waiting(self) -> list[Entry]:
+        """Those that are still to be started, in order."""
+        return [entry for entry in self.entries if entry.phase == "waiting"]
+
+    def changed(self, identity: str, change: Callable[[Entry], Entry]) -> Queue:
+        """The queue with one entry changed; the same where that entry is gone."""
+        return replace(self, entries=tuple(change(each) if each.id == identity else each for each in self.entries))
+
+    def without(self, identity: str) -> Queue:
+        """The queue without one entry."""
+        return replace(self, entries=tuple(each for each in self.entries if each.id != identity))
+
+    def moved(self, identity: str, to: int) -> Queue:
+        """The queue with one entry at the place `to` of those that wait, counted from 0; others keep their order."""
+        entry = self.of(identity)
+        if entry is None or entry.phase != "waiting":
+            return self
+        waiting = [each for each in self.waiting() if each.id != identity]
+        waiting.insert(max(0, min(to, len(waiting))), entry)
+        order = iter(waiting)
+        return replace(self, entries=tuple(next(order) if each.phase == "waiting" else each for each in self.entries))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``queue.json``."""
+        return {"v": 1, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Queue:
+        """The queue of such values; an entry that is none is left out."""
+        rows = data.get("entries")
+        entries = (_entry(row) for row in (rows if isinstance(rows, list | tuple) else ()))
+        return cls(
+            entries=tuple(entry for entry in entries if entry is not None),
+            on=data.get("on") is True,
+            continue_ended=data.get("continue_ended") is True,
+        )
+
+
+def shares_gpu(one: str | None, other: str | None) -> bool:
+    """Whether two entries may want the same GPU."""
+    return one is None or other is None or one == other
+
+
+def _entry(row: Any) -> Entry | None:
+    if not isinstance(row, dict) or row.get("phase") not in PHASES or not ID.fullmatch(str(row.get("id"))):
+        return None
+    known = {field.name for field in fields(Entry)}
+    try:
+        return Entry(**{name: value for name, value in row.items() if name in known})
+    except TypeError:
+        return None

@@ -1,0 +1,154 @@
+"""Tells how each entry of a queue stands, and when it will begin and end as far as earlier runs say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from backend.config import load, toml_io
+from backend.config.schema import Config
+from backend.queue.entries import Entry, shares_gpu
+from backend.queue.folder import QueueFolder
+from backend.runs.folder import Run
+from backend.runs.status import RunStatus
+
+# What may differ between two runs of the same pace.
+_FREE_SECTIONS = ("saving", "logging")
+_FREE_SETTINGS = {"training": ("max_train_steps", "max_train_epochs", "seed")}
+_MOST_COMPARED = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """How an entry stands."""
+
+    entry: Entry
+    state: str
+    """waiting, skipped or missing; or the run's own: starting, running, stopping, done, stopped, failed or dead."""
+    text: str
+    """One sentence."""
+    run: str | None = None
+    """The run's name."""
+    step: int = 0
+    total: int | None = None
+    begins: float | None = None
+    """Unix seconds of an entry that waits; None where it can't be told."""
+    ends: float | None = None
+    like: str | None = None
+    """The earlier run that the times are taken from."""
+    resumable: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the page and for JSON."""
+        names = ("state", "text", "run", "step", "total", "begins", "ends", "like", "resumable")
+        own = {name: getattr(self, name) for name in names}
+        return {"id": self.entry.id, "name": self.entry.name, "gpu": self.entry.gpu, **own}
+
+
+def rows(folder: QueueFolder, runs: Sequence[Run], now: float | None = None) -> list[Row]:
+    """Every entry with its state. runs: earlier ones, newest first, whose pace tells how long an entry will take."""
+    now = time.time() if now is None else now
+    queue = folder.read()
+    free_at: list[tuple[str | None, float | None]] = []  # of each GPU that is or will be used: when its run ends
+    listed = []
+    for entry in queue.entries:
+        row = _waiting(folder, entry, runs, free_at, now) if entry.phase == "waiting" else _begun(entry, now)
+        if entry.phase == "waiting" or row.state in ("starting", "running", "stopping"):
+            free_at.append((entry.gpu, row.ends))
+        listed.append(row)
+    return listed
+
+
+def _begun(entry: Entry, now: float) -> Row:
+    if entry.phase == "skipped":
+        return Row(entry=entry, state="skipped", text="Skipped.")
+    if entry.run is None:
+        return Row(entry=entry, state="failed", text="It could not be started; the log of the queue says why.")
+    run = Run(entry.run)
+    if not run.path.is_dir():
+        return Row(entry=entry, state="missing", text="Its run folder was deleted.")
+    status = run.status()
+    ends = now + status.eta_s if status.active and status.phase == "train" and status.eta_s is not None else None
+    return Row(
+        entry=entry,
+        state=status.state,
+        text=status.text,
+        run=run.name,
+        step=status.step,
+        total=status.total_steps,
+        ends=ends,
+        resumable=status.resumable,
+    )
+
+
+def _waiting(
+    folder: QueueFolder,
+    entry: Entry,
+    runs: Sequence[Run],
+    free_at: Sequence[tuple[str | None, float | None]],
+    now: float,
+) -> Row:
+    before = [end for gpu, end in free_at if shares_gpu(gpu, entry.gpu)]
+    known = [end for end in before if end is not None]
+    begins = None if len(known) < len(before) else max([now, *known])
+    config = folder.config(entry.id).config
+    expected = None if config is None else expected_seconds(config, runs)
+    text = "Waiting."
+    if entry.resume:
+        text = "Waiting; it continues from its saved state."
+        expected = None
+    ends = None if begins is None or expected is None else begins + expected[0]
+    like = None if expected is None else expected[1]
+    return Row(entry=entry, state="waiting", text=text, begins=begins, ends=ends, like=like)
+
+
+def expected_seconds(config: Config, runs: Sequence[Run]) -> tuple[float, str] | None:
+    """Seconds from start to end by the newest finished run of the same settings, and its name; None without one.
+
+    Names, saves, seed and length may differ: its seconds a step are taken times the steps of `config`, and what it
+    took besides (loading, caching, samples, saves) once.
+    """
+    wanted = _pace_settings(config)
+    for run in runs[:_MOST_COMPARED]:
+        made = _finished(run.path)
+        if made is None or made[0] != wanted:
+            continue
+        status, theirs = made[1], made[2]
+        steps = config.training.step_limit
+        if steps is None:  # epochs rule: as many steps as that run made of as many epochs
+            same = theirs.training.max_train_epochs == config.training.max_train_epochs
+            steps = status.total_steps if same else None
+        if steps is None or status.s_per_step is None or status.elapsed_s is None:
+            continue
+        besides = max(0.0, status.elapsed_s - status.s_per_step * status.step)
+        return besides + status.s_per_step * steps, run.name
+    return None
+
+
+@lru_cache(maxsize=256)
+def _finished_at(path: Path, written_ns: int) -> tuple[dict[str, Any], RunStatus, Config] | None:
+    run = Run(path)
+    status = run.status()
+    config = load.load(run.config_path).config if status.state == "done" and status.generation == 0 else None
+    return None if config is None else (_pace_settings(config), status, config)
+
+
+def _finished(path: Path) -> tuple[dict[str, Any], RunStatus, Config] | None:
+    """A run that was trained in one go, with its settings; None for any other."""
+    try:
+        return _finished_at(path, Run(path).record_path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+def _pace_settings(config: Config) -> dict[str, Any]:
+    data = toml_io.to_data(config, whole=True)
+    return {
+        section: {name: value for name, value in values.items() if name not in _FREE_SETTINGS.get(section, ())}
+        for section, values in data.items()
+        if section not in _FREE_SECTIONS and isinstance(values, dict)
+    }

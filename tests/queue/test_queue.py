@@ -1,0 +1,248 @@
+"""The queue: entries in their order, real trainers one at a time, one that is killed and continued; the list's file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from backend.config import toml_io
+from backend.config.load import load, parse
+from backend.config.schema import Config, with_values
+from backend.queue import changes, cli, process, view
+from backend.queue.entries import Entry, Queue
+from backend.queue.folder import QueueFolder
+from backend.queue.worker import Worker
+from backend.runs.errors import RunBusy, RunError
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
+from backend.runs.process import ProcessId
+from backend.runs.supervise import stop
+from tests.gui.conftest import make_run
+from tests.tiny.runs import eventually, save_state, set_fields
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[QueueFolder]:
+    held = QueueFolder(tmp_path / "page" / "queue")
+    yield held
+    changes.set_on(held, False)
+    for entry in held.read().entries:
+        if entry.run is not None and Run(entry.run).path.is_dir():
+            stop(Run(entry.run), grace_s=0)
+    worker = held.process()
+    if worker is not None and (left := worker.process()) is not None:
+        left.kill()
+
+
+def settings(tmp_path: Path, name: str, **more: dict) -> Config:
+    """Settings that are whole; nothing of them is trained here unless `more` names a model."""
+    data = {"saving": {"output_dir": str(tmp_path / "runs"), "output_name": name}}
+    for section, values in more.items():
+        data[section] = {**data.get(section, {}), **values}
+    config = parse(data).config
+    assert config is not None
+    return config
+
+
+def names(folder: QueueFolder) -> list[str]:
+    return [entry.name for entry in folder.read().entries]
+
+
+@pytest.mark.slow
+def test_a_failed_run_stops_no_other_and_a_killed_one_is_continued(
+    folder: QueueFolder, tmp_path: Path, tiny_flux: Path, image_folder: Path
+) -> None:
+    """Trainers of their own: the first has no image to train on, the second ends without a word."""
+    from tests.tiny.training import config
+
+    none = config(tiny_flux, tmp_path / "empty", tmp_path, saving={"output_name": "none"})
+    long = config(
+        tiny_flux, image_folder, tmp_path, training={"max_train_steps": 400}, saving={"save_every_n_steps": 3}
+    )
+    for each in (none, long):
+        folder.add(each)
+    ended = tmp_path / "ended.txt"
+    words = f"import os; open({str(ended)!r}, 'a').write(os.environ['MONOTILE_STATE'] + os.environ['MONOTILE_WAITING'])"
+    folder.set_command([sys.executable, "-c", words])
+    changes.set_continue_ended(folder, True)
+    changes.set_on(folder, True)
+    process.see_to(folder, [tmp_path / "runs"])
+    worker = folder.process()
+    process.see_to(folder, [tmp_path / "runs"])
+    assert folder.process() == worker, "the one that is there goes on"
+    eventually(lambda: folder.read().entries[0].run, "the first is started")
+    assert view.rows(folder, [])[1].state == "waiting", "one at a time"
+    run = Run(str(eventually(lambda: folder.read().entries[1].run, "the second is started")))
+    eventually(lambda: len(run.checkpoints()) > 1, "a state is saved")
+    trainer = run.process()
+    assert trainer is not None
+    # a short rest: what is continued is the same run by the settings in its folder
+    rest = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": run.status().step + 3})
+    toml_io.dump(rest, run.config_path)
+    os.kill(trainer.pid, signal.SIGKILL)
+    eventually(lambda: not process.is_needed(folder), "both have ended", 120)
+    rows = view.rows(folder, [])
+    assert [row.state for row in rows] == ["failed", "done"], [row.text for row in rows]
+    assert folder.read().entries[1].run == str(run.path) and run.status().generation == 1, "continued, not begun again"
+    eventually(lambda: not folder.is_alive(), "its process leaves")
+    assert ended.read_text() == "failed1done0"
+
+
+def test_an_earlier_run_of_the_same_settings_tells_how_long_it_takes(folder: QueueFolder, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", steps=40)
+    with MetricsWriter(run, start_step=40) as metrics:
+        for step in range(41, 51):
+            metrics.add(step, loss=0.1, s_per_step=0.5)
+    set_fields(run.record_path, started=1000.0, ended=1100.0, result={"step": 50})
+    config = load(run.config_path).config
+    assert config is not None
+    longer = with_values(config, {"training.max_train_steps": 400, "saving.output_name": "other", "training.seed": 7})
+    assert view.expected_seconds(longer, [run]) == (100 - 50 * 0.5 + 400 * 0.5, run.name)
+    slower = with_values(longer, {"dataset.batch_size": 2})
+    assert view.expected_seconds(slower, [run]) is None
+    set_fields(run.record_path, generation=1)
+    assert view.expected_seconds(longer, [run]) is None, "made in two goes"
+
+
+def test_entries_are_moved_skipped_and_taken_off(folder: QueueFolder, tmp_path: Path) -> None:
+    a, b, c = (folder.add(settings(tmp_path, name)) for name in "abc")
+    changes.move(folder, c.id, -1)
+    assert names(folder) == ["a", "c", "b"]
+    changes.move(folder, a.id, 5)
+    assert names(folder) == ["c", "b", "a"]
+    changes.run_now(folder, a.id)
+    assert names(folder) == ["a", "c", "b"] and folder.read().on
+    changes.set_on(folder, False)
+    changes.skip(folder, c.id)
+    changes.move(folder, b.id, -1)
+    assert names(folder) == ["b", "c", "a"], "a skipped one keeps its place"
+    with pytest.raises(RunBusy, match="does not wait"):
+        changes.run_now(folder, c.id)
+    changes.retry(folder, c.id)
+    assert [entry.name for entry in folder.read().waiting()] == ["b", "c", "a"]
+    changes.set_gpu(folder, b.id, "1")
+    with pytest.raises(RunError, match="no number"):
+        changes.set_gpu(folder, b.id, "1; rm")
+    assert folder.config(b.id).config == settings(tmp_path, "b")
+    changes.remove(folder, b.id)
+    assert names(folder) == ["c", "a"] and not folder.config_path(b.id).exists()
+    with pytest.raises(RunError, match="no longer in the queue"):
+        changes.retry(folder, b.id)
+
+
+def test_runs_at_work_are_left_alone_and_ended_ones_can_be_tried_again(folder: QueueFolder, tmp_path: Path) -> None:
+    entry = folder.add(settings(tmp_path, "fox"))
+    run = make_run(tmp_path / "runs", steps=4)
+    folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="ended", run=str(run.path))))
+    with pytest.raises(RunError, match="has finished"):
+        changes.retry(folder, entry.id)
+    set_fields(run.record_path, state="failed")
+    save_state(run, 4)
+    changes.retry(folder, entry.id)
+    (again,) = folder.read().entries
+    assert (again.phase, again.resume, again.run) == ("waiting", True, str(run.path))
+    assert "saved state" in view.rows(folder, [])[0].text
+    # a process of this machine works on it
+    set_fields(run.record_path, state=None, **ProcessId.of(os.getpid()).to_record())
+    folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="started")))
+    for refused in (changes.remove, changes.retry):
+        with pytest.raises(RunBusy):
+            refused(folder, entry.id)
+    # nothing else is started beside it, on whatever GPU of the same kind
+    folder.add(settings(tmp_path, "hare"))
+    changes.set_on(folder, True)
+    Worker(folder=folder, roots=[]).look()
+    assert folder.read().entries[1].phase == "waiting"
+
+
+def test_times_follow_from_those_before(folder: QueueFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, gpu in (("a", "0"), ("b", "0"), ("c", "1"), ("d", None)):
+        folder.add(settings(tmp_path, name, training={"max_train_steps": 100}), gpu)
+    monkeypatch.setattr(view, "expected_seconds", lambda config, runs: (60.0, "earlier"))
+    times = [(row.begins, row.ends) for row in view.rows(folder, [], now=1000.0)]
+    assert times == [(1000.0, 1060.0), (1060.0, 1120.0), (1000.0, 1060.0), (1120.0, 1180.0)]
+    monkeypatch.setattr(view, "expected_seconds", lambda config, runs: None)
+    times = [(row.begins, row.ends) for row in view.rows(folder, [], now=1000.0)]
+    assert times == [(1000.0, None), (None, None), (1000.0, None), (None, None)]
+
+
+def test_a_list_that_is_damaged_is_kept_and_begun_again(folder: QueueFolder, tmp_path: Path) -> None:
+    folder.add(settings(tmp_path, "a"))
+    content = json.loads(folder.queue_path.read_text())
+    content["entries"] += [7, {"id": "../../x", "phase": "waiting"}, {"id": "20260101-000000-abcdef", "phase": "?"}]
+    folder.queue_path.write_text(json.dumps(content))
+    assert names(folder) == ["a"]
+    folder.queue_path.write_bytes(b"\x00half")
+    assert folder.read() == Queue()
+    folder.add(settings(tmp_path, "b"))
+    assert names(folder) == ["b"]
+    (kept,) = folder.path.glob("queue-unreadable-*.json")
+    assert kept.read_bytes() == b"\x00half"
+    with pytest.raises(ValueError, match="no entry"):
+        folder.config_path("../../x")
+
+
+def test_a_start_that_was_cut_off_is_made_again(folder: QueueFolder, tmp_path: Path) -> None:
+    entry = folder.add(settings(tmp_path, "a"))
+    run = Run.create(settings(tmp_path, "a"))
+    folder.update(
+        lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="started", run=str(run.path)))
+    )
+    Worker(folder=folder, roots=[]).look()
+    (again,) = folder.read().entries
+    assert (again.phase, again.run) == ("waiting", str(run.path)), "the same folder, since nothing was trained in it"
+
+
+def test_what_never_comes_further_is_continued_three_times(folder: QueueFolder, tmp_path: Path) -> None:
+    entry = folder.add(settings(tmp_path, "a"))
+    run = make_run(tmp_path / "runs", steps=4)
+    set_fields(run.record_path, start="word", state="dead")
+    save_state(run, 4)
+
+    def end_again() -> Entry:
+        path = str(run.path)
+        folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="started", run=path)))
+        Worker(folder=folder, roots=[]).look()
+        return folder.read().entries[0]
+
+    assert end_again().phase == "ended", "left as it is unless asked"
+    changes.set_continue_ended(folder, True)
+    assert [end_again().phase for _ in range(4)] == ["waiting"] * 3 + ["ended"]
+    save_state(run, 8)
+    assert end_again().phase == "waiting", "it came further"
+
+
+def test_the_terminal_says_what_it_does(tmp_path: Path, tiny_flux: Path, image_folder: Path) -> None:
+    from tests.tiny.training import config
+
+    path = tmp_path / "fox.toml"
+    toml_io.dump(config(tiny_flux, image_folder, tmp_path, saving={"output_name": "fox"}), path)
+
+    def said(*words: str) -> tuple[int, str]:
+        console = Console(file=io.StringIO(), width=200, highlight=False)
+        return cli.main(["--data", str(tmp_path), *words], console), console.file.getvalue()
+
+    assert "empty" in said()[1]
+    code, text = said("add", str(path), str(path), "--gpu", "0")
+    assert code == 0 and text.count("Added fox") == 2
+    assert said("skip", "fox")[0] == 2, "two have that name"
+    rows = json.loads(said("--json")[1])["entries"]
+    code, text = said("skip", rows[1]["id"][-6:])
+    assert code == 0 and "skipped" in text and "paused" in text
+    assert said("up", "nothing")[0] == 2
+    bad = tmp_path / "bad.toml"
+    toml_io.dump(config(tiny_flux, tmp_path / "nowhere", tmp_path), bad)
+    code, text = said("add", str(bad))
+    assert code == 1 and "there is no folder" in text
+    assert said("clear")[0] == 0 and len(json.loads(said("--json")[1])["entries"]) == 1
+    assert "MONOTILE_STATE" in said("notify", "mail", "-s", "done")[1]
+    assert QueueFolder.of_page(tmp_path / "page").command() == ["mail", "-s", "done"]
