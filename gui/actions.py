@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.errors import Refused, WriteFailed
+from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load, presets
-from backend.config.schema import by_path
+from backend.config.schema import Config, by_path
 from backend.families.table import FAMILIES
 from backend.plan.start_check import start_problems
+from backend.queue.folder import QueueFolder
 from backend.runs import supervise
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
 from backend.runs.start_lock import one_start
-from gui import base_model, fields, form, imports, keep_on_load, messages
+from gui import base_model, fields, form, imports, keep_on_load, messages, queue_routes
 from gui.draft import Draft
 from gui.run_store import RunStore
 
@@ -70,6 +72,7 @@ class Actions:
             "redo": self.redo,
             "apply": self.apply,
             "start": self.start,
+            "enqueue": self.enqueue,
         }
 
     def greet(self) -> Message:
@@ -332,18 +335,40 @@ class Actions:
         message = self.state(form.read(self.draft.now.values).problems)
         return Reply(message | {"notice": messages.notice(text)} if moved else message, reload=moved)
 
-    def start(self, request: Mapping[str, Any]) -> Reply:
-        """Check everything; then write the run's folder and start its trainer."""
+    def enqueue(self, request: Mapping[str, Any]) -> Reply:
+        """Check everything as a start does; then put the settings at the end of the queue."""
+        config, problems = self._ready()
+        if config is None:
+            return Reply(self.state(problems) | {"refused": True})
+        folder, preview = QueueFolder.of_page(self.draft.folder), PreviewFolder.of_page(self.draft.folder)
+        try:
+            entry = folder.add(config)
+        except WriteFailed as wrong:
+            return self._answer(messages.words(wrong), "error")
+        self.store.started_in(resolve(config.saving.output_dir))
+        queue_routes.see_to(self.store, folder, preview)
+        queue = folder.read()
+        rest = "" if queue.on else " The queue is paused: start it on the Queue tab."
+        notice = messages.notice(f"Added “{entry.name}” to the queue. Runs that wait: {len(queue.waiting())}.{rest}")
+        return Reply(self.state(problems) | {"notice": notice, "queued": {"entry": entry.id}})
+
+    def _ready(self) -> tuple[Config | None, list[Problem]]:
+        """The form's settings if a run can be started from them, and all problems of such a start."""
         loaded = form.read(self.draft.now.values)
         problems = [*loaded.problems]
         if loaded.partial is not None:
             problems += start_problems(loaded.partial)
-        if form.has_errors(problems) or loaded.config is None:
+        return (None if form.has_errors(problems) else loaded.config), problems
+
+    def start(self, request: Mapping[str, Any]) -> Reply:
+        """Check everything; then write the run's folder and start its trainer."""
+        config, problems = self._ready()
+        if config is None:
             return Reply(self.state(problems) | {"refused": True})
         try:
             with one_start(self.store.runs):
                 give_gpu_back(PreviewFolder.of_page(self.draft.folder))
-                run = Run.create(loaded.config)
+                run = Run.create(config)
                 supervise.start(None, run)
         except RunBusy as wrong:
             notice = messages.notice(messages.words(wrong), "error")

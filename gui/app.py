@@ -20,9 +20,10 @@ from fastapi import FastAPI
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config import presets
+from backend.queue.folder import QueueFolder
 from backend.runs import recovery
 from backend.runs.preview.folder import PreviewFolder
-from gui import compile_routes, fields, form, preview_routes, run_routes, theme
+from gui import compile_routes, fields, form, preview_routes, queue_routes, run_routes, theme
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
@@ -31,7 +32,7 @@ from gui.password import Password, password_fault
 from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
-from gui.tabs import compile, dataset, library, memory, model, preview, run, sampling, training
+from gui.tabs import compile, dataset, library, memory, model, preview, queue, run, sampling, training
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _TABS: dict[str, ModuleType] = {
     "memory": memory,
     "sampling": sampling,
     "run": run,
+    "queue": queue,
     "preview": preview,
     "library": library,
 }
@@ -103,15 +105,18 @@ def make_app(
         for root in store.roots():
             recovery.reconcile(root)
         store.empty_bins()
+        # A queue that was on when the machine went down goes on.
+        queue_routes.see_to(store, queue_folder, preview_folder)
         yield
 
+    preview_folder, queue_folder = PreviewFolder.of_page(draft.folder), QueueFolder.of_page(draft.folder)
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.draft = draft
-    preview_folder = PreviewFolder.of_page(draft.folder)
     app.include_router(run_routes.routes(store, preview_folder))
     app.include_router(form_routes.routes())
     app.include_router(compile_routes.routes(store, form_routes.config))
     app.include_router(preview_routes.routes(store, form_routes.config, preview_folder))
+    app.include_router(queue_routes.routes(store, queue_folder, preview_folder))
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)

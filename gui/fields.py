@@ -63,6 +63,7 @@ TABS = {
     "memory": "Memory",
     "sampling": "Sampling",
     "run": "Run",
+    "queue": "Queue",
     "preview": "Preview",
     "library": "Library",
 }

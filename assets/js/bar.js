@@ -9,6 +9,7 @@ import { drawIcon } from "./icons.js";
 import { openPresets, savePreset, savePresetAs } from "./presets.js";
 import { problemSummary } from "./problem_summary.js";
 import { importSettings } from "./settings_import.js";
+import { queueButton } from "./queue_tab.js";
 import { findSettings } from "./settings_search.js";
 import { startButton } from "./start_button.js";
 import { on, pageState } from "./state.js";
@@ -106,7 +107,7 @@ const build = (root) => {
       ),
       el("div", { class: "search" }, search, el("kbd", { "aria-hidden": "true" }, "/")),
       parts.chip,
-      el("div", { class: "bar-end" }, themeButton, startButton),
+      el("div", { class: "bar-end" }, themeButton, queueButton, startButton),
     ),
     problemSummary,
   );

@@ -44,5 +44,6 @@ export const receive = (message) => {
   if (message.foreign) emit("foreign", message.foreign);
   if (message.importFailed) emit("importFailed", message.importFailed);
   if (message.started) emit("started", message.started);
+  if (message.queued) emit("queued", message.queued);
   if (message.refused) emit("refused", message.problems || []);
 };

@@ -15,5 +15,7 @@ import "./doctor.js";
 import "./memory_estimate.js";
 import "./run_list.js";
 import "./run_tab.js";
+import "./run_notices.js";
+import "./queue_tab.js";
 import "./preview_tab.js";
 import "./library_tab.js";

@@ -2,6 +2,7 @@
 
 import { el, whenPresent } from "./dom.js";
 import { getJson } from "./http.js";
+import { wantsNotices } from "./run_notices.js";
 import { LIVE } from "./run_states.js";
 import { emit, pageState } from "./state.js";
 
@@ -37,6 +38,7 @@ export const pollRuns = async () => {
   emit("active", answer.runs.find((run) => LIVE.has(run.state)) || null);
 };
 const visible = () => document.visibilityState === "visible";
-setInterval(() => visible() && pollRuns(), 2000);
+// A page that is out of sight asks too where a person waits for its notice.
+setInterval(() => (visible() || wantsNotices()) && pollRuns(), 2000);
 document.addEventListener("visibilitychange", () => visible() && pollRuns());
 whenPresent("#bar-root", pollRuns);

@@ -1,6 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { PreviewSource, PreviewState } from "./preview";
+import type { QueueState } from "./queue";
 import type { ScanState, ScannedClip } from "./scan";
 
 export interface Problem {
@@ -101,6 +102,7 @@ export interface Message extends Partial<Omit<PageState, "draft" | "runs">> {
   foreign?: ForeignSettings;
   importFailed?: { name: string; problems: Problem[] };
   started?: { run: string };
+  queued?: { entry: string };
   refused?: boolean;
 }
 // What the modules of the page tell each other.
@@ -113,6 +115,7 @@ export interface News {
   foreign: ForeignSettings;
   importFailed: { name: string; problems: Problem[] };
   started: { run: string };
+  queued: { entry: string };
   refused: Problem[];
   run: string;
   runs: RunStatus[];
@@ -345,6 +348,12 @@ export interface Answers {
     caption: string;
   };
   "/scan/caption/undo": { caption: string };
+  "/queue": QueueState;
+  "/queue/set": object;
+  "/queue/entry": object;
+  "/queue/remove": { token: number };
+  "/queue/restore": object;
+  "/queue/clear": object;
   "/preview/sources": { runs: PreviewSource[]; base: string | null };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };

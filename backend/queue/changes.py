@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from backend.base.files import write_atomic
 from backend.queue.entries import Entry, Queue
 from backend.queue.folder import QueueFolder
 from backend.runs import supervise
@@ -80,13 +81,37 @@ def retry(folder: QueueFolder, identity: str) -> None:
     _change(folder, identity, _known, lambda known: replace(known, **again))
 
 
-def remove(folder: QueueFolder, identity: str) -> Entry:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removed:
+    """An entry that was taken off the list, with all that puts it back."""
+
+    entry: Entry
+    place: int
+    settings: bytes
+
+
+def remove(folder: QueueFolder, identity: str) -> Removed:
     """Take an entry off the list; its run folder stays. RunBusy while it is at work."""
     entry = _known(folder.read(), identity)
     if entry.phase == "started" and entry.run is not None and Run(entry.run).is_at_work():
         raise RunBusy(f"{entry.name} is being trained.", "Stop it first.")
+    path = folder.config_path(identity)
+    settings = path.read_bytes() if path.is_file() else b""
+    place = [each.id for each in folder.read().entries].index(identity)
     folder.update(lambda queue: queue.without(identity))
-    return entry
+    return Removed(entry=entry, place=place, settings=settings)
+
+
+def restore(folder: QueueFolder, removed: Removed) -> None:
+    """Put an entry back to its place. Raises WriteFailed."""
+    write_atomic(folder.config_path(removed.entry.id), removed.settings)
+
+    def change(queue: Queue) -> Queue:
+        entries = [entry for entry in queue.entries if entry.id != removed.entry.id]
+        entries.insert(removed.place, removed.entry)
+        return replace(queue, entries=tuple(entries))
+
+    folder.update(change)
 
 
 def remove_ended(folder: QueueFolder) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,9 @@ class QueueFolder:
         return self.path / f"{identity}.toml"
 
     def config(self, identity: str) -> load.Loaded:
-        """The settings of an entry, with their problems."""
-        return load.load(self.config_path(identity))
+        """The settings of an entry, with their problems. They never change, so that they are read once."""
+        path = self.config_path(identity)
+        return _read_config(path) if path.is_file() else load.load(path)
 
     def process(self) -> ProcessId | None:
         """The newest process of the queue, alive or not."""
@@ -127,6 +129,11 @@ class QueueFolder:
         except OSError as error:
             text = f"{self.path} can't be made: {error.strerror or error}."
             raise WriteFailed(text, "Free some space there.", error.errno) from error
+
+
+@lru_cache(maxsize=256)
+def _read_config(path: Path) -> load.Loaded:
+    return load.load(path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -133,8 +133,11 @@ def test_entries_are_moved_skipped_and_taken_off(folder: QueueFolder, tmp_path: 
     with pytest.raises(RunError, match="no number"):
         changes.set_gpu(folder, b.id, "1; rm")
     assert folder.config(b.id).config == settings(tmp_path, "b")
-    changes.remove(folder, b.id)
+    removed = changes.remove(folder, b.id)
     assert names(folder) == ["c", "a"] and not folder.config_path(b.id).exists()
+    changes.restore(folder, removed)
+    assert names(folder) == ["b", "c", "a"] and folder.config(b.id).config == settings(tmp_path, "b")
+    changes.remove(folder, b.id)
     with pytest.raises(RunError, match="no longer in the queue"):
         changes.retry(folder, b.id)
 

@@ -1,0 +1,259 @@
+// Draws the Queue tab: runs that are trained one after the other, with the times at which they begin and end.
+
+import { sendRequest } from "./bridge.js";
+import { el, fill, whenPresent } from "./dom.js";
+import { formatCount } from "./format.js";
+import { getJson, postJson } from "./http.js";
+import { drawIcon } from "./icons.js";
+import { pollRuns } from "./run_list.js";
+import { setNotices, wantsNotices } from "./run_notices.js";
+import { LIVE, STATES } from "./run_states.js";
+import { chooseRun } from "./run_tab.js";
+import { on } from "./state.js";
+import { currentTab, onTabOpened, openTab } from "./tabs.js";
+import { showError, toast } from "./toasts.js";
+/** @import { QueueEntry, QueueState } from "./queue" */
+
+const WORDS = { ...STATES, waiting: ["Waiting", "calm"], skipped: ["Skipped", "calm"], missing: ["Deleted", "calm"] };
+
+let root = null;
+let shown = "";
+
+const refresh = async () => {
+  if (!root || currentTab() !== "Queue") return;
+  try {
+    const answer = await getJson("/queue");
+    const key = JSON.stringify(answer);
+    if (key === shown) return;
+    shown = key;
+    draw(answer);
+  } catch (error) {
+    showError(error);
+  }
+};
+// Carries out a button, then shows the list as it is now.
+const ask = async (path, body) => {
+  try {
+    return await postJson(path, body);
+  } catch (error) {
+    showError(error);
+    return null;
+  } finally {
+    await refresh();
+    pollRuns();
+  }
+};
+const press = (entry, what, more = {}) => ask("/queue/entry", { entry: entry.id, what, ...more });
+const remove = async (entry) => {
+  const answer = await ask("/queue/remove", { entry: entry.id });
+  if (answer)
+    toast(`${entry.name} was taken off the queue.`, {
+      action: "Undo",
+      onaction: () => ask("/queue/restore", { token: answer.token }),
+    });
+};
+
+const clock = (seconds) => {
+  const moment = new Date(seconds * 1000);
+  /** @type {Intl.DateTimeFormatOptions} */
+  const time = { hour: "2-digit", minute: "2-digit" };
+  const today = moment.toDateString() === new Date().toDateString();
+  return moment.toLocaleString(undefined, today ? time : { day: "numeric", month: "short", ...time });
+};
+/** @param {QueueEntry} entry */
+const times = (entry) => {
+  const waits = entry.state === "waiting";
+  const parts = [
+    waits && entry.begins !== null && entry.ends !== null ? `begins about ${clock(entry.begins)}` : null,
+    entry.ends !== null ? `ends about ${clock(entry.ends)}` : null,
+    entry.like ? `by the pace of ${entry.like}` : null,
+    waits && entry.ends === null ? "no earlier run of the same settings tells how long it takes" : null,
+  ];
+  const text = parts.filter(Boolean).join(" · ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+};
+
+/** @param {QueueEntry} entry */
+const gpuChoice = (entry, gpus) =>
+  el(
+    "label",
+    { class: "note" },
+    "GPU ",
+    el(
+      "select",
+      {
+        "data-focus": `${entry.id}-gpu`,
+        disabled: entry.state !== "waiting",
+        onchange: (event) => press(entry, "gpu", { gpu: event.target.value || null }),
+      },
+      el("option", { value: "", selected: entry.gpu === null }, "any"),
+      gpus.map((gpu) =>
+        el("option", { value: gpu.id, selected: entry.gpu === gpu.id }, `${gpu.id}: ${gpu.name}`),
+      ),
+    ),
+  );
+
+/** @param {QueueEntry} entry */
+const buttons = (entry, first, last) => {
+  const button = (what, label, onclick, attributes = {}) =>
+    el("button", { class: "small", "data-focus": `${entry.id}-${what}`, onclick, ...attributes }, label);
+  const arrow = (what, label, disabled) =>
+    button(what, drawIcon(what), () => press(entry, what), { "aria-label": label, title: label, disabled });
+  if (entry.state === "waiting")
+    return [
+      arrow("up", `Move ${entry.name} up`, first),
+      arrow("down", `Move ${entry.name} down`, last),
+      button("now", "Run next", () => press(entry, "now"), { title: "Make it the next one, and start the queue" }),
+      button("skip", "Skip", () => press(entry, "skip")),
+      button("remove", "Remove", () => remove(entry)),
+    ];
+  const show = entry.run ? button("show", "Show run", () => (chooseRun(entry.run), openTab("Run"))) : null;
+  if (LIVE.has(entry.state))
+    return [
+      show,
+      button("skip", "Stop", () => press(entry, "skip"), { title: "It saves first; the next one follows" }),
+    ];
+  const again = entry.resumable ? "Resume" : "Try again";
+  return [
+    show,
+    entry.state === "done" ? null : button("retry", again, () => press(entry, "retry")),
+    button("remove", "Remove", () => remove(entry), { title: "Take it off this list; the run folder stays" }),
+  ];
+};
+
+/** @param {QueueEntry} entry */
+const card = (entry, state, waiting) => {
+  const [word, tone] = WORDS[entry.state] || [entry.state, "calm"];
+  const place = waiting.indexOf(entry);
+  return el(
+    "article",
+    { class: "card queue-entry", "data-entry": entry.id },
+    el(
+      "div",
+      { class: "card-head" },
+      el("h2", {}, entry.run || entry.name),
+      el("span", { class: `state ${tone}` }, word),
+    ),
+    entry.total && LIVE.has(entry.state)
+      ? el("div", { class: "progress" }, el("div", { style: `width: ${(100 * entry.step) / entry.total}%` }))
+      : null,
+    el("p", {}, entry.text),
+    el("p", { class: "note" }, times(entry)),
+    el(
+      "div",
+      { class: "buttons" },
+      buttons(entry, place === 0, place === waiting.length - 1),
+      state.gpus.length > 1 ? gpuChoice(entry, state.gpus) : null,
+    ),
+  );
+};
+
+const check = (id, label, title, checked, onchange) =>
+  el(
+    "label",
+    { class: "check", title },
+    el("input", { type: "checkbox", id, checked, onchange, "data-focus": id }),
+    label,
+  );
+
+/** @param {QueueState} state */
+const head = (state) => {
+  const waiting = state.entries.filter((entry) => entry.state === "waiting").length;
+  const ended = state.entries.some((entry) => entry.state !== "waiting" && !LIVE.has(entry.state));
+  const switchQueue = () => ask("/queue/set", { on: !state.on });
+  return el(
+    "section",
+    { class: "card", id: "queue-head" },
+    el(
+      "div",
+      { class: "card-head" },
+      el("h2", {}, state.on ? "The queue is on" : "The queue is paused"),
+      el("span", { class: "note" }, `${formatCount(waiting, "run")} waiting`),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      "Runs are trained in this order, one at a time on each GPU. A run that fails stops no other. " +
+        "The queue goes on when this page is closed.",
+    ),
+    el(
+      "div",
+      { class: "buttons" },
+      el(
+        "button",
+        { class: state.on ? "" : "primary", id: "queue-switch", "data-focus": "switch", onclick: switchQueue },
+        state.on ? "Pause queue" : "Start queue",
+      ),
+      el(
+        "button",
+        { id: "queue-add", "data-focus": "add", onclick: () => sendRequest("enqueue") },
+        "Add the form's settings",
+      ),
+      ended
+        ? el("button", { "data-focus": "clear", onclick: () => ask("/queue/clear", {}) }, "Remove ended")
+        : null,
+    ),
+    check(
+      "queue-continue",
+      "Continue a run that ends unexpectedly",
+      "After a crash or a power cut it resumes from its saved state, once the page or the queue is started again.",
+      state.continue_ended,
+      (event) => ask("/queue/set", { continue_ended: event.target.checked }),
+    ),
+    check(
+      "queue-notices",
+      "Notify me in this browser when a run ends",
+      "The page has to stay open, in any tab.",
+      wantsNotices(),
+      async (event) => {
+        const wanted = event.target.checked;
+        event.target.checked = await setNotices(wanted);
+        if (wanted && !event.target.checked)
+          toast("This browser does not allow notices of this page.", { kind: "error" });
+      },
+    ),
+  );
+};
+
+/** @param {QueueState} state */
+const draw = (state) => {
+  const focus = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.focus;
+  const waiting = state.entries.filter((entry) => entry.state === "waiting");
+  const empty = el(
+    "div",
+    { class: "empty" },
+    el("h2", {}, "No runs in the queue"),
+    el("p", {}, "Set up a run in the form, then add it. Each run keeps the settings that it was added with."),
+  );
+  fill(
+    root,
+    el(
+      "div",
+      { class: "library" },
+      head(state),
+      state.entries.length ? state.entries.map((entry) => card(entry, state, waiting)) : empty,
+    ),
+  );
+  if (focus) /** @type {HTMLElement | null} */ (root.querySelector(`[data-focus="${CSS.escape(focus)}"]`))?.focus();
+};
+
+whenPresent("#queue-root", (node) => {
+  root = node;
+  shown = "";
+  refresh();
+});
+on("runs", refresh);
+on("queued", refresh);
+onTabOpened("Queue", refresh);
+
+// The button in the bar.
+export const queueButton = el(
+  "button",
+  {
+    class: "wide-only",
+    id: "enqueue",
+    title: "Check everything and add these settings to the queue",
+    onclick: () => sendRequest("enqueue"),
+  },
+  "Add to queue",
+);

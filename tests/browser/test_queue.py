@@ -1,0 +1,93 @@
+"""The Queue tab with real trainers: three runs of the demo, the second of which is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from backend.base.paths import PROJECT_ROOT
+from backend.queue import changes
+from backend.queue.folder import QueueFolder
+from backend.runs.folder import Run
+from backend.runs.supervise import stop
+from tests.browser.conftest import PATIENCE_MS, Server, load_preset, tab, wait_for
+
+TRAINING_MS = 240_000
+
+
+def queue_demo(page: Page, server: Server, name: str, steps: int) -> None:
+    """Put a short, uncompiled demo into the queue by the button in the bar."""
+    few = server.folder / "few"
+    few.mkdir(exist_ok=True)
+    for file in sorted((PROJECT_ROOT / "assets" / "demo" / "concept").glob("*"))[:4]:
+        shutil.copy(file, few)
+    change = {
+        "dataset.folders": [{"path": str(few)}],
+        "dataset.cache_dir": str(server.folder / "cache"),
+        "training.max_train_steps": steps,
+        "compile.compile": False,
+        "sampling.prompts": [],
+        "saving.output_dir": str(server.runs),
+        "saving.output_name": name,
+        "saving.save_every_n_steps": 2,
+    }
+    page.evaluate("change => window.monotile.act('apply', { change })", change)
+    page.locator(".toast").get_by_text("Changed: ").last.wait_for()
+    page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
+    page.click("#enqueue")
+    page.locator(".toast").get_by_text(f"Added “{name}” to the queue").wait_for(timeout=PATIENCE_MS)
+
+
+@pytest.mark.slow
+def test_the_second_of_three_is_killed_and_all_end_as_told(page: Page, server: Server) -> None:
+    folder = QueueFolder.of_page(server.folder / "page")
+    try:
+        load_preset(page, "demo")
+        for name, steps in (("q-one", 2), ("q-two", 400), ("q-three", 2)):
+            queue_demo(page, server, name, steps)
+        tab(page, "Queue")
+        expect(page.locator(".queue-entry h2")).to_have_text(["q-one", "q-two", "q-three"])
+        page.get_by_label("Move q-three up").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(".queue-entry h2")).to_have_text(["q-one", "q-three", "q-two"])
+        expect(page.get_by_label("Move q-three up")).to_be_focused()
+        page.get_by_label("Move q-two up").click()
+        card(page, "q-two").get_by_text("Remove", exact=True).click()
+        page.locator(".toast").get_by_role("button", name="Undo").click()
+        expect(page.locator(".queue-entry h2")).to_have_text(["q-one", "q-two", "q-three"])
+        page.click("#queue-switch")
+        expect(page.locator("#queue-head h2")).to_have_text("The queue is on")
+        expect(card(page, "q-one").locator(".state")).to_have_text("Finished", timeout=TRAINING_MS)
+        two = Run(str(started(folder, 1)))
+        wait_for(lambda: len(two.checkpoints()) > 0, 120)
+        expect(card(page, "q-two").locator(".state")).to_have_text("Running")
+        trainer = two.process()
+        assert trainer is not None
+        os.kill(trainer.pid, signal.SIGKILL)
+        expect(card(page, "q-two").locator(".state")).to_have_text("Failed")
+        expect(card(page, "q-two")).to_contain_text("The system killed the trainer")
+        expect(page.locator(".toast.error")).to_contain_text("q-two")
+        expect(card(page, "q-three").locator(".state")).to_have_text("Finished", timeout=TRAINING_MS)
+        expect(card(page, "q-two").get_by_text("Resume", exact=True)).to_be_visible()
+        page.get_by_text("Remove ended").click()
+        expect(page.locator(".queue-entry")).to_have_count(0)
+    finally:
+        changes.set_on(folder, False)
+        for entry in folder.read().entries:
+            if entry.run is not None:
+                stop(Run(entry.run), grace_s=0)
+
+
+def started(folder: QueueFolder, index: int) -> str | None:
+    """The run folder of an entry, once it has one."""
+    wait_for(lambda: folder.read().entries[index].run is not None, 120)
+    return folder.read().entries[index].run
+
+
+def card(page: Page, name: str) -> Locator:
+    """The entry of this name."""
+    return page.locator(".queue-entry", has_text=name)
