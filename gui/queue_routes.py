@@ -30,8 +30,6 @@ _KEPT = 30
 def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIRouter:
     """The routes of the queue in `folder`. A browser sends an entry's id, never a path."""
     router = APIRouter()
-    removed: dict[int, changes.Removed] = {}
-    numbers = itertools.count(1)
 
     def change(what: Callable[[], object]) -> None:
         _or_refusal(what)
@@ -81,6 +79,15 @@ def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIR
         change(buttons[what])
         return answer({})
 
+    _removing(router, folder, change)
+    return router
+
+
+def _removing(router: APIRouter, folder: QueueFolder, change: Callable[[Callable[[], object]], None]) -> None:
+    """The routes that take entries off the list, and put one back."""
+    removed: dict[int, changes.Removed] = {}
+    numbers = itertools.count(1)
+
     @router.post("/queue/remove")
     def remove(entry: Annotated[str, Body(embed=True, max_length=100)]) -> Response:
         """Take an entry off the list; the token restores it."""
@@ -103,8 +110,6 @@ def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIR
         """Take off the list what has ended; the run folders stay."""
         change(lambda: changes.remove_ended(folder))
         return answer({})
-
-    return router
 
 
 def see_to(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> None:

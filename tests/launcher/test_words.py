@@ -16,7 +16,7 @@ from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
 COMMANDS = ["gui", "train", "sample", "plan", "import", "doctor", "demo", "test", "bench"]
-COMMANDS += ["status", "stop", "logs", "cache"]
+COMMANDS += ["status", "stop", "logs", "queue", "cache"]
 
 
 def pythons() -> list[Path]:
