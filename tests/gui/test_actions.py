@@ -11,6 +11,7 @@ import pytest
 from backend.config import presets
 from backend.config.load import parse
 from backend.plan.start_check import start_problems
+from backend.queue.folder import QueueFolder
 from gui import form, keep_on_load
 from gui.actions import Actions
 from gui.draft import Draft
@@ -229,6 +230,9 @@ def test_start_tells_everything_at_once(actions: Actions, tmp_path: Path) -> Non
     }
     assert all(p["text"] and p["remedy"] and p["id"] and p["tab"] for p in errors)
     assert not (tmp_path / "runs").exists()
+    queued = ask(actions, "enqueue", values)
+    assert queued.message["problems"] == reply.message["problems"] and queued.message["refused"]
+    assert QueueFolder.of_page(actions.draft.folder).read().entries == ()
 
 
 def test_a_folder_for_runs_that_cannot_be_made_is_told_at_its_field(
