@@ -13,7 +13,6 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.hunyuan_video.framepack_facts import FRAMEPACK_FACTS as FACTS
 from backend.families.table import family
 from backend.lora.comfyui_keys import linear_layers, names_of
-from backend.lora.inject import find_targets, inject
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
@@ -23,6 +22,7 @@ from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import framepack, hunyuan_video, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.forward import add_lora
 from tests.tiny.framepack import make_batch, make_tiny_denoiser, model_with_lora
 from tests.tiny.hunyuan_forward import GUIDANCE
 from tests.tiny.hunyuan_forward import trained as trained_hunyuan
@@ -77,11 +77,7 @@ def test_loras_come_back_diffusers_takes_them_and_those_of_hunyuan_video_fit(
 ) -> None:
     model = CODE.load_denoiser(tiny_framepack, CPU)
     names = names_of(linear_layers(model), FACTS)
-    lora = inject(model, find_targets(model, FACTS.default_targets), rank=2, alpha=3.0, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
+    lora = add_lora(model, FACTS.default_targets, rank=2, alpha=3.0, scale=0.3)
     for form in ("kohya", "diffusers"):
         tensors = file_tensors(lora, "fp32", names, form)
         # musubi-tuner's names, which are diffusers' modules
