@@ -194,9 +194,7 @@ class PageScan:
         held_out = [item for folder in scan.validation.values() for item in clip_strips.one_of_each_clip(folder.items)]
         every = [*trained, *held_out]
         self.items, self._trained = [self._written.get(item.path, item) for item in every], len(trained)
-        self._clips = {
-            Path(clip.path): clip for found in (scan.train, *scan.validation.values()) for clip in found.clips
-        }
+        self._clips = {Path(clip.path): clip for part in (scan.train, *scan.validation.values()) for clip in part.clips}
         self._config, self._scan, self._work = config, scan, None
         problems = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {

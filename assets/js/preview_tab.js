@@ -109,13 +109,13 @@ const loadSources = async () => {
 // The files of the chosen run; and its prompts with their settings, unless a person wrote others.
 const chooseSource = (fresh) => {
   const run = sources.find((each) => each.name === ui.source.value);
-  const chosen = new Set([...ui.files.selectedOptions].map((option) => option.value));
+  const selected = new Set([...ui.files.selectedOptions].map((option) => option.value));
   const newest = run?.files[run.files.length - 1]?.name;
   fill(
     ui.files,
     (run?.files || []).map((file) => {
       const option = el("option", { value: file.name }, file.step === null ? file.name : `step ${file.step}`);
-      option.selected = fresh || !chosen.size ? file.name === newest : chosen.has(file.name);
+      option.selected = fresh || !selected.size ? file.name === newest : selected.has(file.name);
       return option;
     }),
   );

@@ -69,13 +69,13 @@ def _writable(path: Path) -> bool:
     return True
 
 
-def cache_root(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """The cache's root: `chosen` as it is, else the first candidate without trouble that can be written.
+def cache_root(setting: str | os.PathLike[str] | None = None) -> Path:
+    """The cache's root: `setting` as it is, else the first candidate without trouble that can be written.
 
     OSError, naming the folder, when nothing can be written.
     """
-    if chosen is not None:
-        path = Path(chosen).expanduser().resolve()
+    if setting is not None:
+        path = Path(setting).expanduser().resolve()
         if not _writable(path):
             raise OSError(f"the compile cache folder {path} cannot be written; choose another in compile_cache_dir")
         return path

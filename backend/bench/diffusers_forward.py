@@ -47,7 +47,7 @@ def predict(
     if not text[0].keys() >= {"behind"}:
         return made
     # A section's first frame is its start, which is known: see FramePack's own `predict`.
-    starts = [told["behind"][:, :1].float() for told in text]
+    starts = [conditioning["behind"][:, :1].float() for conditioning in text]
     ways = [(latent[:, :1] - start) / now for latent, start, now in zip(noisy, starts, level, strict=True)]
     return [torch.cat(parts, dim=1) for parts in zip(ways, made, strict=True)]
 
@@ -111,7 +111,7 @@ def _without_mask(denoiser: nn.Module) -> None:
     if getattr(denoiser, "_monotile_bench_unmasked", False):
         return
     for block in (*denoiser.transformer_blocks, *denoiser.single_transformer_blocks):
-        block.register_forward_pre_hook(lambda _, given: (*given[:3], None, *given[4:]))
+        block.register_forward_pre_hook(lambda _, inputs: (*inputs[:3], None, *inputs[4:]))
     denoiser._monotile_bench_unmasked = True
 
 

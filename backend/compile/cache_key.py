@@ -67,13 +67,13 @@ def signature(facts_: dict[str, str], shapes: Iterable[Any]) -> str:
     return _hash([facts_, code_version(), sorted(map(repr, shapes))], 12)
 
 
-def use_cache_folder(chosen: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
+def use_cache_folder(setting: str | os.PathLike[str] | None = None, device: Any = None) -> Path:
     """Make the folder of this torch and GPU and point torch and Triton at it; call before anything is compiled.
 
-    chosen: the setting compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
+    setting: compile_cache_dir, None for our own place. Returns the folder. OSError when none can be written.
     """
     facts = machine_facts(device)
-    folder = cache_root(chosen) / _hash(facts, 8)
+    folder = cache_root(setting) / _hash(facts, 8)
     for name, variable in (("inductor", "TORCHINDUCTOR_CACHE_DIR"), ("triton", "TRITON_CACHE_DIR")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         os.environ[variable] = str(folder / name)

@@ -32,17 +32,17 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
-def apply_profile(cfg: Config, given: Collection[str] = ()) -> list[Problem]:
+def apply_profile(cfg: Config, written: Collection[str] = ()) -> list[Problem]:
     """Set the six options of ``cfg`` to what its profile says; with the profile ``custom`` they stay as they are.
 
-    A compile that is switched off stays off. given: names of the options that the person wrote; one that says
+    A compile that is switched off stays off. written: names of the options that the person wrote; one that says
     otherwise than the profile is a warning, never silently ignored. Applying twice changes nothing.
     """
     section = cfg.compile
     values = PROFILES.get(section.compile_profile)
     if values is None or not section.compile:
         return []
-    ruled = [n for n in given if n in values and getattr(section, n) != values[n]]
+    ruled = [n for n in written if n in values and getattr(section, n) != values[n]]
     for name, value in values.items():
         setattr(section, name, value)
     if not ruled:

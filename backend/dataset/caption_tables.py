@@ -28,13 +28,15 @@ _PARQUET_STEMS = ("metadata", "train", "captions")
 def findings(gathered: ScanState) -> list[Finding]:
     """A finding that names every caption table below the chosen folders; a warning where captions are missing."""
     # A .json of a picture's own name is that picture's metadata, one of thousands perhaps.
-    own = {os.path.splitext(found.path)[0] for found in gathered.found}
-    texts = (text for found in gathered.walks.values() for text in found.texts)
+    own = {os.path.splitext(picture.path)[0] for picture in gathered.found}
+    texts = (text for files in gathered.walks.values() for text in files.texts)
     tables = sorted(text for text in texts if os.path.splitext(text)[0] not in own and _is_table(text))
     if not tables:
         return []
     missing = any(
-        found.caption_path is None and found.listed is None for found in gathered.found if found.measured.fault is None
+        picture.caption_path is None and picture.listed is None
+        for picture in gathered.found
+        if picture.measured.fault is None
     )
     names = name_files([Path(table).name for table in tables])
     kind = "a caption table" if len(tables) == 1 else "caption tables"

@@ -89,8 +89,8 @@ def probe(path: Path) -> ClipFacts:
             ends, size = begins + lasts, picture.size
             alpha = alpha or bool(picture.info.get("alpha"))
         return _facts(Timeline(tuple(times), ends, _ANIMATION_TICK_S), size, has_alpha=alpha)
-    found = video_stream.measure(path)
-    return _facts(found.timeline, found.size, has_alpha=found.has_alpha, bits=found.bits, hdr=found.hdr)
+    measures = video_stream.measure(path)
+    return _facts(measures.timeline, measures.size, has_alpha=measures.has_alpha, bits=measures.bits, hdr=measures.hdr)
 
 
 def _facts(timeline: Timeline, size: tuple[int, int], **more: Any) -> ClipFacts:

@@ -36,7 +36,7 @@ class Pair(Protocol):
 
 
 def pair(
-    found: Sequence[Pair],
+    pictures: Sequence[Pair],
     folder: Path,
     control: Path,
     most: int,
@@ -52,9 +52,9 @@ def pair(
     if not control.is_dir():
         text = f"The control folder {control} does not exist"
         return [Finding("no_control_folder", "error", text, "Check the path.", (), setting)]
-    files = {_name(path, control): path for pictures in walk(control).pictures.values() for path in pictures}
-    owned = _by_owner(files, {_name(each.path, folder) for each in found}, most)
-    wanted = [(each, owned.get(_name(each.path, folder), [])) for each in found]
+    files = {_name(path, control): path for paths in walk(control).pictures.values() for path in paths}
+    owned = _by_owner(files, {_name(each.path, folder) for each in pictures}, most)
+    wanted = [(each, owned.get(_name(each.path, folder), [])) for each in pictures]
     there = [path for _, paths in wanted for path in paths]
     measured = dict(zip(there, measure(there), strict=True))
     for each, paths in wanted:

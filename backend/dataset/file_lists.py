@@ -43,7 +43,7 @@ def read_list(path: Path, caption_extension: str, clips: bool) -> FileList:
     """
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError("it is larger than 1 GB")
-    found, endings = FileList(), EXTENSIONS | CLIPS if clips else EXTENSIONS
+    result, endings = FileList(), EXTENSIONS | CLIPS if clips else EXTENSIONS
     # JSON may have separators such as U+2028 as they are, at which splitlines() would cut
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if not line.strip():
@@ -51,23 +51,23 @@ def read_list(path: Path, caption_extension: str, clips: bool) -> FileList:
         try:
             name, caption = _row(json.loads(line))
         except (ValueError, RecursionError) as error:
-            found.faults[number] = f"it is not valid JSON ({error})"
+            result.faults[number] = f"it is not valid JSON ({error})"
             continue
         if name is None:
-            found.faults[number] = f"it names no file ({', '.join(_PATHS[:3])})"
+            result.faults[number] = f"it names no file ({', '.join(_PATHS[:3])})"
             continue
         file = Path(os.path.normpath(path.parent / name))
         if file.suffix.lower() not in endings:
-            found.walk.other[file.suffix.lower() or "without ending"] += 1
+            result.walk.other[file.suffix.lower() or "without ending"] += 1
             continue
-        found.walk.pictures.setdefault(file.parent, []).append(file)
+        result.walk.pictures.setdefault(file.parent, []).append(file)
         if caption is not None:
-            found.captions[file] = caption
+            result.captions[file] = caption
         text = file.with_suffix(caption_extension)
-        if text.is_file() and str(text) not in found.walk.texts:
-            found.walk.texts.add(str(text))
-            found.walk.other[caption_extension.lower()] += 1
-    return found
+        if text.is_file() and str(text) not in result.walk.texts:
+            result.walk.texts.add(str(text))
+            result.walk.other[caption_extension.lower()] += 1
+    return result
 
 
 def _row(row: object) -> tuple[str | None, str | None]:

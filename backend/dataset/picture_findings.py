@@ -13,40 +13,40 @@ from backend.dataset.scan_state import ScannedPicture, ScanState
 
 def pixels(gathered: ScanState) -> list[Finding]:
     """Pictures with transparent parts or more than one frame."""
-    usable = [found for found in gathered.found if found.measured.fault is None]
+    usable = [picture for picture in gathered.found if picture.measured.fault is None]
     result = []
-    clear = [found for found in usable if found.measured.has_alpha]
+    clear = [picture for picture in usable if picture.measured.has_alpha]
     if clear:
-        names = name_files([picture_name(found, gathered) for found in clear])
+        names = name_files([picture_name(picture, gathered) for picture in clear])
         text = f"{count_of(len(clear), 'image')} with transparent parts: {names}"
         remedy = "The setting transparency sets their background; their hidden colours are not trained."
         result.append(Finding("transparent", "note", text, remedy, paths_of(clear), "dataset.transparency"))
-    moving = [found for found in usable if found.measured.animated and not is_clip(found, gathered)]
+    moving = [picture for picture in usable if picture.measured.animated and not is_clip(picture, gathered)]
     if moving:
-        names = name_files([picture_name(found, gathered) for found in moving])
+        names = name_files([picture_name(picture, gathered) for picture in moving])
         text = f"{count_of(len(moving), 'animated image')}: {names}"
         result.append(Finding("animated", "note", text, "Only the first frame is trained.", paths_of(moving)))
     return result
 
 
-def is_clip(found: ScannedPicture, gathered: ScanState) -> bool:
+def is_clip(picture: ScannedPicture, gathered: ScanState) -> bool:
     """Whether it is trained as a clip."""
-    return found.measured.clip is not None and gathered.folders[found.folder].clips is not None
+    return picture.measured.clip is not None and gathered.folders[picture.folder].clips is not None
 
 
 def profiles(gathered: ScanState) -> list[Finding]:
     """Pictures whose colours are converted to sRGB, and those whose colour profile can't be used."""
-    usable = [found for found in gathered.found if found.measured.fault is None and found.measured.profile]
+    usable = [picture for picture in gathered.found if picture.measured.fault is None and picture.measured.profile]
     result = []
-    lost = [found for found in usable if found.measured.profile == UNUSABLE]
+    lost = [picture for picture in usable if picture.measured.profile == UNUSABLE]
     if lost:
-        names = name_files([picture_name(found, gathered) for found in lost])
+        names = name_files([picture_name(picture, gathered) for picture in lost])
         text = f"{count_of(len(lost), 'image')} with a colour profile that can't be used: {names}"
         remedy = "Their colours are read as sRGB and may be wrong; export them as sRGB."
         result.append(Finding("bad_profile", "warning", text, remedy, paths_of(lost)))
-    converted = [found for found in usable if found.measured.profile != UNUSABLE]
+    converted = [picture for picture in usable if picture.measured.profile != UNUSABLE]
     if converted:
-        kinds = Counter(found.measured.profile for found in converted)
+        kinds = Counter(picture.measured.profile for picture in converted)
         named = name_files([f"{kind} ({number:,})" for kind, number in kinds.most_common()])
         text = f"{count_of(len(converted), 'image')} in another colour profile than sRGB: {named}"
         result.append(Finding("profile", "note", text, "They are converted to sRGB.", paths_of(converted)))
@@ -55,7 +55,7 @@ def profiles(gathered: ScanState) -> list[Finding]:
 
 def special_files(gathered: ScanState) -> list[Finding]:
     """Pipes, sockets and devices, which are left unopened."""
-    special = [str(path) for found in gathered.walks.values() for path in found.special]
+    special = [str(path) for files in gathered.walks.values() for path in files.special]
     if not special:
         return []
     text = f"{count_of(len(special), 'entry')} that is not a file but a pipe, socket or device: {name_files(special)}"
@@ -64,20 +64,20 @@ def special_files(gathered: ScanState) -> list[Finding]:
     return [Finding("special_file", "warning", text, "They are left out; remove them.", tuple(special))]
 
 
-def picture_name(found: ScannedPicture, gathered: ScanState) -> str:
+def picture_name(picture: ScannedPicture, gathered: ScanState) -> str:
     """A picture's path below its chosen folder."""
-    return _shown(found.path, found.folder, gathered)
+    return _shown(picture.path, picture.folder, gathered)
 
 
-def caption_name(found: ScannedPicture, gathered: ScanState) -> str:
+def caption_name(picture: ScannedPicture, gathered: ScanState) -> str:
     """The path of a picture's caption file below its chosen folder."""
-    assert found.caption_path is not None
-    return _shown(found.caption_path, found.folder, gathered)
+    assert picture.caption_path is not None
+    return _shown(picture.caption_path, picture.folder, gathered)
 
 
-def paths_of(found: Iterable[ScannedPicture]) -> tuple[str, ...]:
+def paths_of(pictures: Iterable[ScannedPicture]) -> tuple[str, ...]:
     """The full paths of pictures."""
-    return tuple(str(one.path) for one in found)
+    return tuple(str(one.path) for one in pictures)
 
 
 def _shown(path: Path, folder: int, gathered: ScanState) -> str:

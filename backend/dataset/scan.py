@@ -64,7 +64,7 @@ def scan(
     # clips and pictures of one list: folders of a run are all scanned for the same family
     clips = any(spec.clips is not None for spec in gathered.folders)
     measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers, clips)
-    texts = {index: _by_lower_ending(found.texts) for index, found in gathered.walks.items()}
+    texts = {index: _by_lower_ending(files.texts) for index, files in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
         caption_path = None if caption is None else Path(caption)
@@ -73,7 +73,7 @@ def scan(
     _read_captions(gathered)
     for index, spec in enumerate(gathered.folders):
         if spec.control is not None:
-            own = [found for found in gathered.found if found.folder == index]
+            own = [picture for picture in gathered.found if picture.folder == index]
             measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
             most = spec.most_controls
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
@@ -83,9 +83,9 @@ def scan(
         items=tuple(items),
         findings=tuple(gathered.findings),
         folders=tuple(gathered.reports),
-        pictures=len(gathered.found) + sum(len(found.unread) for found in gathered.walks.values()),
+        pictures=len(gathered.found) + sum(len(files.unread) for files in gathered.walks.values()),
         captions=len(gathered.used_captions) + sum(bool(f.listed and not f.caption_path) for f in gathered.found),
-        ignored=scan_findings.add_counts(found.ignored for found in gathered.walks.values()),
+        ignored=scan_findings.add_counts(files.ignored for files in gathered.walks.values()),
         other=scan_findings.other_files(gathered),
         clips=tuple(gathered.clips),
     )
@@ -108,7 +108,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
 
     most, clips = most_controls(cfg), ClipRule.of(cfg)
-    chosen = [
+    folders = [
         FolderSpec(
             resolve(folder.path),
             folder.num_repeats,
@@ -119,10 +119,10 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         )
         for index, folder in enumerate(data.folders)
     ]
-    train = look(chosen)
-    if not chosen:
-        said = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
-        train = replace(train, findings=(said, *train.findings))
+    train = look(folders)
+    if not folders:
+        problem = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
+        train = replace(train, findings=(problem, *train.findings))
     sets: dict[str, Scan] = {}
     if data.validation_split > 0:
         train, held = hold_out(train, data.validation_split, data.validation_split_seed)
@@ -130,11 +130,11 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        found = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)])
+        result = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)])
         # Repeats weigh training; a measurement sees each picture once.
-        once = tuple(replace(item, repeats=1) for item in found.items)
-        findings = (*trained_too(train, once, folder.name, setting), *found.findings)
-        sets[folder.name] = replace(found, items=once, findings=findings)
+        once = tuple(replace(item, repeats=1) for item in result.items)
+        findings = (*trained_too(train, once, folder.name, setting), *result.findings)
+        sets[folder.name] = replace(result, items=once, findings=findings)
     return DatasetScan(train, sets)
 
 
@@ -156,16 +156,16 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
         if fault is not None:
             gathered.findings.append(fault)
             continue
-        found = gathered.walks[index] = _files_of(gathered, index, spec)
-        for folder, pictures in found.pictures.items():
+        files = gathered.walks[index] = _files_of(gathered, index, spec)
+        for folder, pictures in files.pictures.items():
             if spec.control is not None and folder.is_relative_to(spec.control):
                 continue
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
             places += [(path, index, repeats) for path in pictures]
-        if not found.pictures:
-            gathered.findings.append(scan_findings.no_pictures(spec, found))
+        if not files.pictures:
+            gathered.findings.append(scan_findings.no_pictures(spec, files))
     return places
 
 
@@ -188,11 +188,11 @@ def _named_below(root: Path, folder: Path) -> int | None:
 
 
 def _report(spec: FolderSpec, folder: Path, named: int | None, repeats: int) -> FolderReport:
-    chosen = folder == spec.path
-    if chosen:
+    is_root = folder == spec.path
+    if is_root:
         named = named_repeats(folder)
-    offer = str(folder.parent) if chosen and named is not None else None
-    return FolderReport(str(folder), 0, repeats, named, chosen, offer)
+    offer = str(folder.parent) if is_root and named is not None else None
+    return FolderReport(str(folder), 0, repeats, named, is_root, offer)
 
 
 def _measure(
@@ -268,46 +268,46 @@ def _by_lower_ending(texts: set[str]) -> dict[str, str]:
 
 
 def _read_captions(gathered: ScanState) -> None:
-    for found in gathered.found:
-        if found.caption_path is None:
-            found.caption = (found.listed or "").strip()
+    for picture in gathered.found:
+        if picture.caption_path is None:
+            picture.caption = (picture.listed or "").strip()
             continue
-        gathered.used_captions.add(str(found.caption_path))
+        gathered.used_captions.add(str(picture.caption_path))
         try:
-            found.caption, found.encoding = captions.read(found.caption_path)
+            picture.caption, picture.encoding = captions.read(picture.caption_path)
         except captions.BadCaption as error:
-            found.caption_fault = str(error)
+            picture.caption_fault = str(error)
         except OSError as error:
-            found.caption_fault = f"it can't be read ({error.strerror or error})"
+            picture.caption_fault = f"it can't be read ({error.strerror or error})"
 
 
 def _items(gathered: ScanState) -> list[Item]:
     items = []
     used: dict[str, int] = {}
-    for found in gathered.found:
-        seen = found.measured
-        if seen.fault is not None or found.caption_fault is not None:
+    for picture in gathered.found:
+        seen = picture.measured
+        if seen.fault is not None or picture.caption_fault is not None:
             continue
-        if gathered.folders[found.folder].control is not None and not found.controls:
+        if gathered.folders[picture.folder].control is not None and not picture.controls:
             continue
-        used[str(found.path.parent)] = used.get(str(found.path.parent), 0) + 1
-        if found.repeats:
+        used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
+        if picture.repeats:
             item = Item(
                 key=seen.key,
-                path=found.path,
+                path=picture.path,
                 width=seen.width,
                 height=seen.height,
-                caption=captions.with_trigger(found.caption, gathered.trigger_word),
-                caption_path=found.caption_path,
-                repeats=found.repeats,
+                caption=captions.with_trigger(picture.caption, gathered.trigger_word),
+                caption_path=picture.caption_path,
+                repeats=picture.repeats,
                 has_alpha=seen.has_alpha,
-                controls=found.controls,
+                controls=picture.controls,
             )
-            rule = gathered.folders[found.folder].clips
+            rule = gathered.folders[picture.folder].clips
             if seen.clip is None or rule is None:
                 items.append(item)
             else:
-                report = cut_clip(found.path, seen.clip, rule)
+                report = cut_clip(picture.path, seen.clip, rule)
                 gathered.clips.append(report)
                 alpha = seen.clip.has_alpha
                 items += [replace(item, has_alpha=alpha, window=window) for window in report.windows]

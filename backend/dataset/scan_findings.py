@@ -56,16 +56,16 @@ def broken_list(spec: FolderSpec, error: OSError | ValueError) -> Finding:
     return Finding("broken_list", "error", text, remedy, (str(spec.path),), spec.setting)
 
 
-def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
+def no_pictures(spec: FolderSpec, files: Walk) -> Finding:
     """The error of a folder without a single picture, with what is in it instead."""
-    if found.closed:
+    if files.closed:
         text, remedy = f"The folder {spec.path} can't be read", "Give yourself permission to read it."
-    elif found.unread:
-        endings = ", ".join(sorted({path.suffix.lower() for path in found.unread}))
-        text = f"{spec.path} contains {count_of(len(found.unread), 'image')} of a kind that can't be read ({endings})"
+    elif files.unread:
+        endings = ", ".join(sorted({path.suffix.lower() for path in files.unread}))
+        text = f"{spec.path} contains {count_of(len(files.unread), 'image')} of a kind that can't be read ({endings})"
         remedy = "Convert them to PNG, JPEG or WebP."
     else:
-        inside = f"only {count_of(found.other.total(), 'other file')}" if found.other else "it is empty"
+        inside = f"only {count_of(files.other.total(), 'other file')}" if files.other else "it is empty"
         where = "" if is_list(spec.path) else " or its sub-folders"
         text = f"There is no image {'or video ' if spec.clips else ''}in {spec.path}{where}: {inside}"
         kinds = "images (png, jpg, jpeg, webp, bmp, tif, avif)"
@@ -76,7 +76,7 @@ def no_pictures(spec: FolderSpec, found: Walk) -> Finding:
 
 def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
     """Everything else there is to say, errors and warnings first."""
-    found = [
+    result = [
         *_damaged(gathered),
         *_unread(gathered),
         *_closed(gathered),
@@ -92,7 +92,7 @@ def findings(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
         *_leftovers(gathered),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda finding: order[finding.severity])
+    return sorted(result, key=lambda finding: order[finding.severity])
 
 
 def _clips(gathered: ScanState, items: Sequence[Item]) -> list[Finding]:
@@ -112,27 +112,27 @@ def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
 
 def other_files(gathered: ScanState) -> dict[str, int]:
     """Files that are neither pictures nor captions in use, by ending."""
-    counts = Counter(add_counts(found.other for found in gathered.walks.values()))
+    counts = Counter(add_counts(files.other for files in gathered.walks.values()))
     for caption in gathered.used_captions:
         counts[os.path.splitext(caption)[1].lower()] -= 1
     return {ending: number for ending, number in sorted(counts.items()) if number > 0}
 
 
 def _damaged(gathered: ScanState) -> list[Finding]:
-    bad = [found for found in gathered.found if found.measured.fault is not None]
+    bad = [picture for picture in gathered.found if picture.measured.fault is not None]
     remedy = "It is left out; copy or export it again, or remove it."
     if len(bad) <= _SINGLY:
         return [
             Finding(
                 "unreadable",
                 "warning",
-                f"{picture_name(found, gathered)} can't be used: {found.measured.fault}",
+                f"{picture_name(picture, gathered)} can't be used: {picture.measured.fault}",
                 remedy,
-                (str(found.path),),
+                (str(picture.path),),
             )
-            for found in bad
+            for picture in bad
         ]
-    names = [picture_name(found, gathered) for found in bad]
+    names = [picture_name(picture, gathered) for picture in bad]
     text = f"{count_of(len(bad), 'image')} can't be used: {name_files(names)}; the first: {bad[0].measured.fault}"
     remedy = "They are left out; copy or export them again, or remove them."
     return [Finding("unreadable", "warning", text, remedy, paths_of(bad))]
@@ -140,9 +140,9 @@ def _damaged(gathered: ScanState) -> list[Finding]:
 
 def _unread(gathered: ScanState) -> list[Finding]:
     by_ending: dict[str, list[Path]] = defaultdict(list)
-    for found in gathered.walks.values():
+    for files in gathered.walks.values():
         # A folder with nothing else is an error of its own.
-        for path in found.unread if found.pictures else ():
+        for path in files.unread if files.pictures else ():
             by_ending[path.suffix.lower()].append(path)
     return [
         Finding(
@@ -157,7 +157,7 @@ def _unread(gathered: ScanState) -> list[Finding]:
 
 
 def _closed(gathered: ScanState) -> list[Finding]:
-    closed = [str(path) for found in gathered.walks.values() if found.pictures for path in found.closed]
+    closed = [str(path) for files in gathered.walks.values() if files.pictures for path in files.closed]
     if not closed:
         return []
     text = f"{count_of(len(closed), 'sub-folder')} can't be opened: {name_files(closed)}"
@@ -165,42 +165,44 @@ def _closed(gathered: ScanState) -> list[Finding]:
 
 
 def _captions(gathered: ScanState) -> list[Finding]:
-    usable = [found for found in gathered.found if found.measured.fault is None and found.repeats]
+    usable = [picture for picture in gathered.found if picture.measured.fault is None and picture.repeats]
     result = []
-    for found in usable:
-        if found.caption_fault is not None:
+    for picture in usable:
+        if picture.caption_fault is not None:
             result.append(
                 Finding(
                     "bad_caption",
                     "warning",
-                    f"The caption {caption_name(found, gathered)} can't be used: {found.caption_fault}",
+                    f"The caption {caption_name(picture, gathered)} can't be used: {picture.caption_fault}",
                     "Save it as UTF-8; until then its image is left out.",
-                    (str(found.caption_path),),
+                    (str(picture.caption_path),),
                 )
             )
-    foreign = [found for found in usable if found.encoding == "cp1252"]
+    foreign = [picture for picture in usable if picture.encoding == "cp1252"]
     if foreign:
-        names = name_files([caption_name(found, gathered) for found in foreign])
+        names = name_files([caption_name(picture, gathered) for picture in foreign])
         result.append(
             Finding(
                 "cp1252_caption",
                 "warning",
                 f"{count_of(len(foreign), 'caption')} not in UTF-8, read as Windows-1252: {names}",
                 "Check the text, and save it as UTF-8.",
-                tuple(str(found.caption_path) for found in foreign),
+                tuple(str(picture.caption_path) for picture in foreign),
             )
         )
     instead = f"only the trigger word {gathered.trigger_word!r}" if gathered.trigger_word else "an empty caption"
-    empty = [found for found in usable if found.caption_path and not found.caption and found.caption_fault is None]
+    empty = [
+        picture for picture in usable if picture.caption_path and not picture.caption and picture.caption_fault is None
+    ]
     if empty:
-        names = name_files([caption_name(found, gathered) for found in empty])
+        names = name_files([caption_name(picture, gathered) for picture in empty])
         result.append(
             Finding(
                 "empty_caption",
                 "warning",
                 f"{count_of(len(empty), 'caption file')} without text: {names}",
                 f"Write what the image shows, or leave it empty: it then trains with {instead}.",
-                tuple(str(found.caption_path) for found in empty),
+                tuple(str(picture.caption_path) for picture in empty),
             )
         )
     return result + _missing_captions(gathered, usable, instead)
@@ -209,11 +211,11 @@ def _captions(gathered: ScanState) -> list[Finding]:
 def _lists(gathered: ScanState) -> list[Finding]:
     """Lines of lists that can't be used, and captions that files have in the place of the list."""
     result = []
-    for index, found in gathered.lists.items():
+    for index, listed in gathered.lists.items():
         spec = gathered.folders[index]
-        if found.faults:
-            number, why = next(iter(found.faults.items()))
-            text = f"{count_of(len(found.faults), 'line')} of {spec.path.name} can't be used; line {number}: {why}"
+        if listed.faults:
+            number, why = next(iter(listed.faults.items()))
+            text = f"{count_of(len(listed.faults), 'line')} of {spec.path.name} can't be used; line {number}: {why}"
             result.append(Finding("list_lines", "warning", text, "", (str(spec.path),), spec.setting))
     both = [each for each in gathered.found if each.listed is not None and each.caption_path is not None]
     if both:
@@ -224,7 +226,7 @@ def _lists(gathered: ScanState) -> list[Finding]:
 
 
 def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead: str) -> list[Finding]:
-    missing = [found for found in usable if found.caption_path is None and found.listed is None]
+    missing = [picture for picture in usable if picture.caption_path is None and picture.listed is None]
     if not missing:
         return []
     remedy = f"Put a text file with the same name next to each image; without one, it trains with {instead}."
@@ -232,7 +234,7 @@ def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead
     if elsewhere:
         remedy = f"Files ending in {elsewhere} are next to them: set caption_extension to that if they are captions."
     if len(missing) < len(usable):
-        names = name_files([picture_name(found, gathered) for found in missing])
+        names = name_files([picture_name(picture, gathered) for picture in missing])
         text = f"{len(missing):,} of {len(usable):,} images have no caption ({gathered.caption_extension}): {names}"
     elif len(usable) == 1:
         text = f"The image has no caption ({gathered.caption_extension})"
@@ -244,10 +246,10 @@ def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead
 
 def _other_endings(gathered: ScanState, missing: list[ScannedPicture]) -> str:
     """The ending of text files that lie beside most of the pictures without caption, if there is one."""
-    stems = {os.path.splitext(found.path)[0] for found in missing}
+    stems = {os.path.splitext(picture.path)[0] for picture in missing}
     counts: Counter[str] = Counter()
-    for found in gathered.walks.values():
-        for text in found.texts:
+    for files in gathered.walks.values():
+        for text in files.texts:
             stem, ending = os.path.splitext(text)
             if stem in stems and ending.lower() in _TEXT_ENDINGS:
                 counts[ending.lower()] += 1
@@ -300,18 +302,18 @@ def _folder_names(gathered: ScanState) -> list[Finding]:
     if named:
         # Sub-folders beside them that carry no number have their repeats listed as well.
         others = [report for report in gathered.reports if not report.chosen and report.named_repeats is None]
-        said = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
+        repeats = [f"{Path(r.path).name} x {r.repeats}" for r in (*named, *others)]
         paths = tuple(r.path for r in (*named, *others))
-        result.append(Finding("final_repeats", "note", f"Repeats by folder name: {', '.join(said)}", "", paths))
+        result.append(Finding("final_repeats", "note", f"Repeats by folder name: {', '.join(repeats)}", "", paths))
     return result
 
 
 def _leftovers(gathered: ScanState) -> list[Finding]:
     result = []
     by_caption: dict[str, list[ScannedPicture]] = defaultdict(list)
-    for found in gathered.found:
-        if found.caption_path is not None:
-            by_caption[str(found.caption_path)].append(found)
+    for picture in gathered.found:
+        if picture.caption_path is not None:
+            by_caption[str(picture.caption_path)].append(picture)
     shared = {caption: users for caption, users in by_caption.items() if len({user.path for user in users}) > 1}
     if shared:
         names = name_files([" and ".join(user.path.name for user in users) for users in shared.values()])
@@ -320,8 +322,8 @@ def _leftovers(gathered: ScanState) -> list[Finding]:
     ending = gathered.caption_extension.lower()
     lone = sorted(
         text
-        for found in gathered.walks.values()
-        for text in found.texts
+        for files in gathered.walks.values()
+        for text in files.texts
         if text.lower().endswith(ending) and text not in gathered.used_captions
     )
     if lone:

@@ -20,8 +20,8 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     keys = sorted({item.key for item in train.items}, key=lambda key: _draw(seed, key))
     if len(keys) < 2:
         text = f"{count_of(len(keys), 'image')} can't be split: no validation images are kept"
-        said = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")
-        return replace(train, findings=(*train.findings, said)), None
+        finding = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")
+        return replace(train, findings=(*train.findings, finding)), None
     count = min(max(1, round(share * len(keys))), len(keys) - 1)
     held = set(keys[:count])
     # all windows of a clip, and of copies one
@@ -33,10 +33,10 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     paths = list({item.key: item.path for item in reversed(once.values())}.values())[::-1]
     text = f"{count_of(count, 'image')} kept for validation: {name_files([path.name for path in paths])}"
     files = tuple(map(str, paths))
-    said = Finding("held_out", "note", text, "", files, "dataset.validation_split")
+    note = Finding("held_out", "note", text, "", files, "dataset.validation_split")
     gone = {str(item.path) for item in train.items if item.key in held}
     clips = [[clip for clip in train.clips if (clip.path in gone) is out] for out in (False, True)]
-    rest = replace(train, items=kept, findings=(*train.findings, said), clips=tuple(clips[0]))
+    rest = replace(train, items=kept, findings=(*train.findings, note), clips=tuple(clips[0]))
     return rest, Scan(items=tuple(once.values()), pictures=count, clips=tuple(clips[1]))
 
 

@@ -1,4 +1,7 @@
-"""Decodes the video stream of a file with PyAV: its time stamps, and its frames upright, in RGB."""
+"""Decodes the video stream of a file with PyAV: its time stamps, and its frames upright, in RGB.
+
+PyAV is imported where a file is opened: a run on pictures needs none of its 18 MB.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import av
-from av.video.reformatter import ColorTrc
 from PIL import Image
 
 from backend.dataset.images import BACKING
@@ -24,7 +25,6 @@ _CHEAP_PIXELS = 150_000_000
 _HD_ROWS = 720
 _UNMARKED = 2
 _TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
-_HDR = (ColorTrc.SMPTE2084, ColorTrc.ARIB_STD_B67)
 
 
 class BadClip(ValueError):
@@ -57,6 +57,8 @@ class Measured:
 
 def measure(path: Path) -> Measured:
     """Measure the video stream of `path`; BadClip when it has none that can be decoded, OSError when unreadable."""
+    from av.video.reformatter import ColorTrc
+
     with _stream_of(path) as (container, stream):
         packets = _Packets.read(container, stream)
         missing = packets.announced - packets.seen
@@ -88,7 +90,7 @@ def measure(path: Path) -> Measured:
         size=(height, width) if _turn_of(first) in (90, 270) else (width, height),
         has_alpha=_has_alpha(first),
         bits=max(part.bits for part in first.format.components),
-        hdr=first.color_trc in _HDR,
+        hdr=first.color_trc in (ColorTrc.SMPTE2084, ColorTrc.ARIB_STD_B67),
     )
 
 
@@ -164,6 +166,8 @@ class _Packets:
 @contextlib.contextmanager
 def _stream_of(path: Path) -> Iterator[tuple[Any, Any]]:
     """The opened file and its video stream. Raises BadClip for all that FFmpeg says against it."""
+    import av
+
     try:
         with path.open("rb") as file:
             if not file.read(1):
@@ -197,6 +201,8 @@ def _words(error: Exception) -> str:
 
 
 def _is_cover(stream: Any) -> bool:
+    import av
+
     return bool(stream.disposition & av.stream.Disposition.attached_pic)
 
 
@@ -237,6 +243,8 @@ def _stamp(frame: Any, first: int) -> int:
 
 def _decoded(container: Any, stream: Any) -> Iterator[Any]:
     """Frames from where the container is. BadClip for one that can't be decoded."""
+    import av
+
     decoder = _alpha_decoder(stream)
     number = 0
     try:
@@ -257,6 +265,8 @@ def _decoded(container: Any, stream: Any) -> Iterator[Any]:
 
 def _alpha_decoder(stream: Any) -> Any:
     """The decoder that reads the transparency of VP8 and VP9, which FFmpeg's own leave out; None for other streams."""
+    import av
+
     kinds = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
     name = kinds.get(stream.codec_context.name)
     tags = {key.lower(): value for key, value in stream.metadata.items()}

@@ -40,7 +40,7 @@ class Walk:
 
 def walk(root: Path, clips: bool = False) -> Walk:
     """All files below `root`; links to folders are followed, loops of links are not. clips: are among the pictures."""
-    found = Walk()
+    files = Walk()
     seen: set[str] = set()
     folders = [root]
     while folders:
@@ -54,15 +54,15 @@ def walk(root: Path, clips: bool = False) -> Walk:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             log.debug("can't list %s: %s", folder, error)
-            found.closed.append(folder)
+            files.closed.append(folder)
             continue
         # A stack: pushed in reverse, so that folders come out by name.
-        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, found)]
+        inner = [entry for entry in entries if _is_folder(entry) and not _skip(entry.name, files)]
         folders += [Path(entry.path) for entry in reversed(inner)]
         for entry in entries:
             if not _is_folder(entry):
-                _sort(entry, folder, found, EXTENSIONS | CLIPS if clips else EXTENSIONS)
-    return found
+                _sort(entry, folder, files, EXTENSIONS | CLIPS if clips else EXTENSIONS)
+    return files
 
 
 def named_repeats(folder: Path) -> int | None:
@@ -86,27 +86,27 @@ def _is_special(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _skip(name: str, found: Walk) -> bool:
+def _skip(name: str, files: Walk) -> bool:
     if name.startswith(".") or name.casefold() in _SYSTEM_FOLDERS:
-        found.ignored["hidden or system folders"] += 1
+        files.ignored["hidden or system folders"] += 1
         return True
     return False
 
 
-def _sort(entry: os.DirEntry[str], folder: Path, found: Walk, endings: frozenset[str]) -> None:
+def _sort(entry: os.DirEntry[str], folder: Path, files: Walk, endings: frozenset[str]) -> None:
     name = entry.name
     if name.startswith("._"):
-        found.ignored["macOS shadow files (._*)"] += 1
+        files.ignored["macOS shadow files (._*)"] += 1
     elif name.startswith(".") or name.casefold() in _SYSTEM_FILES:
-        found.ignored["hidden or system files"] += 1
+        files.ignored["hidden or system files"] += 1
     elif _is_special(entry):
-        found.special.append(Path(entry.path))
+        files.special.append(Path(entry.path))
     else:
         ending = os.path.splitext(name)[1].lower()
         if ending in endings:
-            found.pictures.setdefault(folder, []).append(Path(entry.path))
+            files.pictures.setdefault(folder, []).append(Path(entry.path))
         elif ending in UNREAD_EXTENSIONS:
-            found.unread.append(Path(entry.path))
+            files.unread.append(Path(entry.path))
         else:
-            found.texts.add(entry.path)
-            found.other[ending or "without ending"] += 1
+            files.texts.add(entry.path)
+            files.other[ending or "without ending"] += 1

@@ -50,19 +50,23 @@ class ClipRule:
     @classmethod
     def of(cls, cfg: Config) -> ClipRule | None:
         """That of a run; None for a family of pictures."""
-        facts, given = family(cfg.model.family), cfg.video
+        facts, settings = family(cfg.model.family), cfg.video
         if facts.video is None:
             return None
         geometry = facts.default_geometry
-        asked = [given.max_frames] if given.frame_extraction == "full" else given.target_frames or [facts.video.frames]
+        asked = (
+            [settings.max_frames]
+            if settings.frame_extraction == "full"
+            else settings.target_frames or [facts.video.frames]
+        )
         return cls(
             lengths=tuple(sorted({geometry.whole_frames(length) for length in asked})),
-            rate=given.target_fps or facts.video.rate,
+            rate=settings.target_fps or facts.video.rate,
             geometry=geometry,
-            extraction=given.frame_extraction,
-            stride=given.frame_stride,
-            sample=given.frame_sample,
-            source_rate=given.source_fps,
+            extraction=settings.frame_extraction,
+            stride=settings.frame_stride,
+            sample=settings.frame_sample,
+            source_rate=settings.source_fps,
             asked=tuple(asked),
             least=facts.video.least,
         )

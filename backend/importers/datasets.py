@@ -94,7 +94,7 @@ def read_dataset(source: Source, videos: bool = False) -> Dataset:
 
 
 def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any], videos: bool) -> list[_Folder]:
-    found: list[_Folder] = []
+    folders: list[_Folder] = []
     for place, dataset in enumerate(datasets):
         where = f"datasets[{place}]"
         if not isinstance(dataset, Mapping):
@@ -113,8 +113,8 @@ def _folders(out: Dataset, general: Mapping[str, Any], datasets: list[Any], vide
             paths = {key: f"general.{key}" for key in general}
             paths |= {key: f"{where}.{key}" for key in outer} | {key: f"{at}.{key}" for key in row}
             folder = _Folder(at, {**general, **outer, **row}, paths, {**outer, **row})
-            found.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder, videos)))
-    return found
+            folders.append(_Folder(at, folder.values, paths, folder.own, _left_out(out, folder, videos)))
+    return folders
 
 
 def _left_out(out: Dataset, folder: _Folder, videos: bool) -> str:
@@ -156,30 +156,30 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     having = [folder for folder in staying if key in folder.values]
     values = [folder.values.get(key) for folder in staying]
     differ = any(value != values[0] for value in values)
-    chosen = max(having, key=lambda folder: _size(folder.values[key]))
+    source = max(having, key=lambda folder: _size(folder.values[key]))
     if differ and key in _EACH_ITS_OWN:
         places = dict.fromkeys(folder.paths[key] for folder in having)
         out.rows.extend(Row(place, _EACH_ITS_OWN[key]) for place in places)
         return
-    out.values[key], out.paths[key] = chosen.values[key], chosen.paths[key]
+    out.values[key], out.paths[key] = source.values[key], source.paths[key]
     if not differ:
         return
-    said = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
-    numbers = isinstance(_first(chosen.values[key]), int | float)
+    shown_values = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
+    numbers = isinstance(_first(source.values[key]), int | float)
     which = "the largest" if numbers else "the first"
-    why = f"data sets differ in it ({said}), and Monotile has one value for all: {which} is used"
-    out.rows.append(Row(chosen.paths[key], why, "near"))
+    why = f"data sets differ in it ({shown_values}), and Monotile has one value for all: {which} is used"
+    out.rows.append(Row(source.paths[key], why, "near"))
 
 
 def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
     """A word for each name that stands only at folders that are left out, or is not the one that was taken."""
-    said = {row.path for row in out.rows} | set(out.paths.values())
+    named = {row.path for row in out.rows} | set(out.paths.values())
     for folder in folders:
         for key in folder.own:
             path = folder.paths[key]
-            if path in said or (not folder.why and key in _OWN):
+            if path in named or (not folder.why and key in _OWN):
                 continue
-            said.add(path)
+            named.add(path)
             why = "it belongs to a folder that is left out" if folder.why else "see the value that is used for all"
             out.rows.append(Row(path, why, "off"))
 

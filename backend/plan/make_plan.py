@@ -58,7 +58,7 @@ def make_plan(
         mode_by_family=cfg.compile.shape_mode == "auto",
         modes=modes,
         items=scan.train.items,
-        validation={name: found.items for name, found in scan.validation.items()},
+        validation={name: part.items for name, part in scan.validation.items()},
         text=replace(text, before=modes[mode].text_before),
         geometry=geometry,
         references=References.of(cfg, facts, geometry),
@@ -83,14 +83,14 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     Without a readable base model the family's usual geometry is taken, and the plan says so.
     """
     row = family(cfg.model.family)
-    geometry, said = row.default_geometry, None
+    geometry, warning = row.default_geometry, None
     base = None if cfg.model.base_model is None else BaseModelFiles.of(cfg.model)
     if base is not None:
         try:
             geometry = row.geometry(base)
         except ValueError as error:
             text = f"The base model can't be read ({error}); the plan uses the usual {row.title} sizes"
-            said = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
+            warning = Finding("usual_geometry", "warning", text, "Check model.base_model.", (), "model.base_model")
     counter = token_counter(base, row) if base is not None and cfg.compile.caption_buckets else None
     facts = row if base is None else row.narrowed(base)
     known = base or BaseModelFiles(None)
@@ -98,4 +98,4 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     trained = trained_blocks(cfg, facts, parts)
     plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(known), trained)
     saved = findings_of_base(cfg, row, parts)
-    return replace(plan, findings=(*(() if said is None else (said,)), *plan.findings, *saved))
+    return replace(plan, findings=(*(() if warning is None else (warning,)), *plan.findings, *saved))

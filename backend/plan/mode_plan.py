@@ -45,16 +45,26 @@ def fitting_frames(frames: int | None, geometry: Geometry, video: VideoRule | No
 
 def sampling_is_on(cfg: Config) -> bool:
     """Whether the run draws samples at some time."""
-    given = cfg.sampling
-    times = (given.sample_at_start, given.sample_at_end, given.sample_every_n_steps, given.sample_every_n_epochs)
-    return bool(given.prompts) and any(times)
+    settings = cfg.sampling
+    times = (
+        settings.sample_at_start,
+        settings.sample_at_end,
+        settings.sample_every_n_steps,
+        settings.sample_every_n_epochs,
+    )
+    return bool(settings.prompts) and any(times)
 
 
 def validation_is_on(cfg: Config) -> bool:
     """Whether the run measures validation sets at some time, if there are any."""
-    given = cfg.validation
+    settings = cfg.validation
     return any(
-        (given.validate_at_start, given.validate_at_end, given.validate_every_n_steps, given.validate_every_n_epochs)
+        (
+            settings.validate_at_start,
+            settings.validate_at_end,
+            settings.validate_every_n_steps,
+            settings.validate_every_n_epochs,
+        )
     )
 
 
@@ -81,7 +91,7 @@ def plan_mode(
         return ModePlan(mode, impossible=str(error))
     items = scan.train.items
     fits = _fit_all(table, items)
-    held = {name: _fit_all(table, found.items) for name, found in scan.validation.items()}
+    held = {name: _fit_all(table, part.items) for name, part in scan.validation.items()}
     references = References.of(cfg, facts, geometry)
     own = tokens_of_all(items, fits, references)
     beside = [tokens - fit.bucket.tokens for tokens, fit in zip(own, fits, strict=True)]
@@ -190,18 +200,18 @@ class _Work:
 
     def graphs(self, variants: Sequence[tuple[bool, int]]) -> GraphPlan:
         """Shapes of training, validation and sampling, and the graphs they cost. variants: of `graph_variants`."""
-        found = self._graphs(variants, self.sampling() if sampling_is_on(self.cfg) else [])
+        graphs = self._graphs(variants, self.sampling() if sampling_is_on(self.cfg) else [])
         if sampling_is_on(self.cfg) or not self.cfg.sampling.prompts:
-            return found
+            return graphs
         more = self._graphs(variants, self.sampling())
-        return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
+        return replace(graphs, asked=(more.total - graphs.total, more.no_grad_graphs - graphs.no_grad_graphs))
 
     def _graphs(self, variants: Sequence[tuple[bool, int]], sampling: list[Shape]) -> GraphPlan:
         training, validation = self.training(), self.validation()
-        given = self.cfg
-        start = [*(validation if given.validation.validate_at_start else ())]
-        start += sampling if given.sampling.sample_at_start else []
-        dynamic = given.compile.compile_dynamic
+        cfg = self.cfg
+        start = [*(validation if cfg.validation.validate_at_start else ())]
+        start += sampling if cfg.sampling.sample_at_start else []
+        dynamic = cfg.compile.compile_dynamic
         calls = start, training, [*validation, *sampling]
         counted = count_graphs(self.mode, dynamic, *calls)
         joined = count_graphs(self.mode, dynamic, *([shape.joined for shape in each] for each in calls))

@@ -203,14 +203,14 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan as plain lines, for a log."""
-        chosen = self.chosen
+        mode_plan = self.chosen
         lines = [self.steps.sentence()]
-        if chosen.impossible is not None:
-            lines.append(f"shape mode {self.mode}: {chosen.impossible}")
+        if mode_plan.impossible is not None:
+            lines.append(f"shape mode {self.mode}: {mode_plan.impossible}")
         else:
-            targets = " or ".join(map(str, chosen.static_token_counts))
-            padded = f", {chosen.padding:.1%} padding to {targets}" if targets else ""
-            lines.append(f"shape mode {self.mode_words()}: {chosen.crop:.1%} mean cropping{padded}")
+            targets = " or ".join(map(str, mode_plan.static_token_counts))
+            padded = f", {mode_plan.padding:.1%} padding to {targets}" if targets else ""
+            lines.append(f"shape mode {self.mode_words()}: {mode_plan.crop:.1%} mean cropping{padded}")
             lines.append(self.graph_words())
         if self.footage is not None:
             lines.append(self.footage.words())

@@ -27,7 +27,7 @@ def trained_blocks(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> Trai
         return {}
     layers = trained_layers(parts.denoiser, included(cfg.network, facts), cfg.network.targets_exclude or ())
     try:
-        given = sizes(list(layers), cfg.network, parts.denoiser.kernels)
+        size_of = sizes(list(layers), cfg.network, parts.denoiser.kernels)
     except Refused:
         # told where the layers are chosen
         return {}
@@ -38,7 +38,7 @@ def trained_blocks(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> Trai
             continue
         kind, stack, number, path = place
         trained = blocks[kind][stack, number]
-        size = given.get(name.removesuffix(".weight"))
+        size = size_of.get(name.removesuffix(".weight"))
         if size is not None:
             trained.add((path.removesuffix(".weight"), size.rank, size.alpha))
     return {kind: [frozenset(each[key]) for key in sorted(each)] for kind, each in blocks.items()}
@@ -78,9 +78,9 @@ def _variants(cfg: Config, kind: str, trained: Sequence[Hashable] | None) -> set
 
 def _numbers(text: str) -> list[int]:
     """Block numbers of "0,2,5-8"; none of what is no number, which the settings' own check tells."""
-    found: list[int] = []
+    numbers: list[int] = []
     for piece in filter(None, text.split(",")):
         low, _, high = piece.partition("-")
         if low.strip().isdigit() and (high or low).strip().isdigit():
-            found += range(int(low), int(high or low) + 1)
-    return found
+            numbers += range(int(low), int(high or low) + 1)
+    return numbers

@@ -93,12 +93,12 @@ def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ..
         if run is None or options.checkpoint is not None:
             raise Refused("a matrix of checkpoints is of a whole run", "Write --run RUN --matrix checkpoints.")
         find_checkpoint(run, None)
-        chosen = [row_of_checkpoint(run, each) for each in run.checkpoints()]
+        own_rows = [row_of_checkpoint(run, each) for each in run.checkpoints()]
     elif run is not None:
-        chosen = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
+        own_rows = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
     else:
-        chosen = [Row(name=" + ".join(resolve(use.path).stem for use in extra) or "base model")]
-    rows = tuple(Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in chosen)
+        own_rows = [Row(name=" + ".join(resolve(use.path).stem for use in extra) or "base model")]
+    rows = tuple(Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in own_rows)
     if options.matrix != "strengths":
         return rows
     if not rows[0].loras:
@@ -124,8 +124,8 @@ def _prompts(options: argparse.Namespace, own: tuple[SamplePrompt, ...]) -> tupl
     prompts = tuple(like.model_copy(update={"prompt": each}) for each in words) or own
     if not prompts:
         raise Refused("there is no prompt to draw", "Give one with --prompt.")
-    given = {name: getattr(options, option) for option, name in _OF_PROMPTS.items()}
-    prompts = changed_prompts(prompts, {name: value for name, value in given.items() if value is not None})
+    changes = {name: getattr(options, option) for option, name in _OF_PROMPTS.items()}
+    prompts = changed_prompts(prompts, {name: value for name, value in changes.items() if value is not None})
     if options.seed:
         prompts = tuple(each for seed in options.seed for each in changed_prompts(prompts, {"seed": seed}))
     return prompts

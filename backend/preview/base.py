@@ -65,9 +65,9 @@ class PreviewBase:
         """The base model of `cfg`, of which [model], [memory] and [compile] count. Refused with all its problems."""
         if cfg.model.base_model is None:
             raise Refused("no base model is given", "Give its folder or file with --base.", "model.base_model")
-        found = errors(base_model_check.problems(cfg))
-        if found:
-            raise Refused.of(found)
+        problems = errors(base_model_check.problems(cfg))
+        if problems:
+            raise Refused.of(problems)
         facts, files, device = load_facts(cfg.model.family), BaseModelFiles.of(cfg.model), pick_device()
         _refuse_unknown(facts)
         lacking = quantization_support.problems(cfg.memory, device)

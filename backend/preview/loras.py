@@ -120,11 +120,11 @@ class LoraShelf:
 def _identity(path: Path) -> tuple[Path, int, int]:
     """A path with the file's time and size. Refused where there is no file."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError as error:
         text = f"{path} can't be read: {error.strerror or error}"
         raise Refused(text, "Give a LoRA as a .safetensors file that is there.") from error
-    return path, found.st_mtime_ns, found.st_size
+    return path, stat.st_mtime_ns, stat.st_size
 
 
 def _narrowed(file: LoraFile) -> LoraFile:

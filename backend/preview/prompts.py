@@ -110,8 +110,8 @@ class PromptEncoder:
 
 def choice_key(choice: LoraChoice) -> tuple[Any, ...]:
     """What tells one choice from another, files that were written again included."""
-    found = choice.path.stat()
-    return str(choice.path), found.st_mtime_ns, found.st_size, choice.strength
+    stat = choice.path.stat()
+    return str(choice.path), stat.st_mtime_ns, stat.st_size, choice.strength
 
 
 def used_of(shelf: LoraShelf, choices: tuple[LoraChoice, ...]) -> list[tuple[LoraFile, float]]:

@@ -266,10 +266,10 @@ def _differentiable(name: str, schema: str, forward: Any, backward: Callable[...
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Pair:
-            out, lse = forward(*given)
-            ctx.save_for_backward(*given[:4], out, lse)
-            ctx.rest = given[4:]
+        def forward(ctx: Any, *inputs: Any) -> Pair:
+            out, lse = forward(*inputs)
+            ctx.save_for_backward(*inputs[:4], out, lse)
+            ctx.rest = inputs[4:]
             ctx.mark_non_differentiable(lse)
             return out, lse
 
@@ -279,10 +279,10 @@ def _differentiable(name: str, schema: str, forward: Any, backward: Callable[...
             rest = (mask, *ctx.rest)
             return (*backward(dout, q, k, v, out, lse, *rest), *(None for _ in rest))
 
-    def differentiated(*given: Any) -> Pair:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given[:3]):
-            return Differentiable.apply(*given)
-        return forward(*given)
+    def differentiated(*inputs: Any) -> Pair:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs[:3]):
+            return Differentiable.apply(*inputs)
+        return forward(*inputs)
 
     operator = _register(name, schema, forward, forward)
     _LIBRARY.impl(name, differentiated, "Autograd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -22,14 +23,14 @@ print(json.dumps(sorted(name for name in sys.modules if name in json.loads(sys.a
 
 def loaded_heavy(names: list[str]) -> list[str]:
     """Which heavy modules a new process holds after importing `names`."""
-    line = [sys.executable, "-c", IMPORT, json.dumps(names), json.dumps(HEAVY)]
+    line = [sys.executable, "-c", IMPORT, json.dumps(names), json.dumps([*HEAVY, "av"])]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("packages", [TORCH_FREE, ("gui",)], ids=["backend", "page"])
-def test_importing_what_lies_below_the_torch_line_loads_no_torch(packages: tuple[str, ...]) -> None:
+def test_importing_what_lies_below_the_torch_line_loads_no_torch_and_no_pyav(packages: tuple[str, ...]) -> None:
     names = [module_name(path) for path in project_sources()]
     names = [name for name in names if package_of(name) in packages and not name.endswith("__main__")]
     assert len(names) > 20
@@ -37,7 +38,20 @@ def test_importing_what_lies_below_the_torch_line_loads_no_torch(packages: tuple
 
 
 def test_the_proof_sees_a_heavy_module_when_there_is_one() -> None:
-    assert "torch" in loaded_heavy(["torch"])
+    assert {"torch", "av"} <= set(loaded_heavy(["torch", "av"]))
+
+
+def test_pyav_is_imported_only_where_a_clip_is_opened() -> None:
+    # Inside of a function, above the torch line too: 18 MB that runs on pictures and the page do without.
+    # tests/training/test_run.py trains one that could not import it.
+    outside = []
+    for path, source in project_sources().items():
+        tree = ast.parse(source)
+        inner = {each for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for each in ast.walk(node)}
+        for node in {each for each in ast.walk(tree) if isinstance(each, ast.Import | ast.ImportFrom)} - inner:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+            outside += [f"{path}:{node.lineno}" for name in names if name.split(".")[0] == "av"]
+    assert not outside
 
 
 # Import name -> the name it is installed by, where they differ. `flash_attn` and its kin are extras for NVIDIA GPUs.

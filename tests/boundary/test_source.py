@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,51 @@ def test_no_file_names(words: list[str]) -> None:
         for number, line in enumerate(text(path).splitlines(), 1):
             found += [f"{path.relative_to(ROOT)}:{number} holds {word}" for word in words if word in line]
     assert not found
+
+
+# A local is a noun that says what it holds: `problems`, `message`, `section`, `conditioning`.
+NO_NOUNS = {"found", "said", "told", "given", "chosen"}
+JS_BINDING = re.compile(
+    r"\b(?:const|let|var|function)\s+([^=;]*?)\s*(?:=|\bof\b|\bin\b|;|$)|\(([^()]*)\)\s*=>|\b(\w+)\s*=>"
+)
+
+
+def python_locals(source: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of every variable and parameter; the fields of a class are no locals."""
+    tree = ast.parse(source)
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {each.target for node in classes for each in node.body if isinstance(each, ast.AnnAssign)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def script_locals(source: str) -> Iterator[tuple[int, str]]:
+    """The same of a script, by its declarations and the parameters of its functions."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for match in JS_BINDING.finditer(line):
+            yield from ((number, name) for name in re.findall(r"\w+", " ".join(filter(None, match.groups()))))
+
+
+def test_locals_are_nouns() -> None:
+    names = [(path, *each) for path in sources() for each in python_locals(text(path))]
+    scripts = [path for path in files() if path.suffix == ".js" and "assets" in path.relative_to(ROOT).parts]
+    names += [(path, *each) for path in scripts for each in script_locals(text(path))]
+    assert len(names) > 10_000
+    assert [f"{path.relative_to(ROOT)}:{line} {name}" for path, line, name in names if name in NO_NOUNS] == []
+
+
+def test_names_of_locals_are_seen() -> None:
+    python = (
+        "def f(told, *given):\n    for said in told:\n        found: int = 1\n    return [chosen for chosen in given]\n"
+    )
+    assert {name for _, name in python_locals(python)} == NO_NOUNS
+    assert set(python_locals("class A:\n    given: int = 1\n")) == set()
+    script = "const f = (a, told) => 1;\nfor (const said of found) {}\nlet { given } = b;\nx.map((chosen) => 2);\n"
+    assert {name for _, name in script_locals(script)} >= {"told", "said", "given", "chosen"}
+    assert "found" not in {name for _, name in script_locals(script)}
 
 
 def test_nothing_prints_but_the_launcher() -> None:

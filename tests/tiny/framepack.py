@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from backend.bench.rehearsal.tokenizers import clip_tokenizer, llama_tokenizer
 from backend.families.hunyuan_video.facts import TEMPLATE
 from backend.families.hunyuan_video.framepack_facts import FRAMEPACK_FACTS, IMAGE_TOKENS
-from backend.lora.inject import find_targets, inject
 from tests.tiny import hunyuan_video
 from tests.tiny.anima import _tiny
-from tests.tiny.hunyuan_forward import Batch
+from tests.tiny.forward import Batch, add_lora
 from tests.tiny.hunyuan_video import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH
 
 IMAGE_WIDTH = 16
@@ -80,12 +79,7 @@ def make_batch(sizes: list[tuple[int, int]], lengths: list[int], seed: int = 3) 
 def model_with_lora(targets: list[str] | None = None) -> nn.Module:
     """Tiny denoiser in train mode with a LoRA that does something."""
     model = make_tiny_denoiser().train()
-    found = find_targets(model, targets or FRAMEPACK_FACTS.default_targets)
-    lora = inject(model, found, rank=2, alpha=4.0, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.2)
+    add_lora(model, targets or FRAMEPACK_FACTS.default_targets)
     return model
 
 

@@ -1,4 +1,4 @@
-"""Bytes that autograd really keeps for a backward pass of FLUX, counted at full size on torch's meta device.
+"""Bytes that autograd really keeps for a backward pass, counted at full size on torch's meta device.
 
 On the meta device tensors have shapes and no contents, so that 12 GB are counted in a second on any machine. A mode
 casts as CUDA's autocast does, which the meta device does not have.
@@ -10,18 +10,21 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from backend.config.layer_patterns import Kind
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.spec import FamilyFacts
 from backend.families.table import family
 from backend.lora import dora
 from backend.lora.inject import find_targets, inject
@@ -73,19 +76,69 @@ class Flash(Route):
         return torch.ops.aten._scaled_dot_product_flash_attention(*parts)[0].transpose(1, 2)
 
 
-def empty_flux(double: int, single: int) -> nn.Module:
-    """FLUX.1-dev's transformer at full width with fewer blocks, in bf16 on the meta device."""
-    from diffusers import FluxTransformer2DModel
+class KeptTensors(saved_tensors_hooks):
+    """Counts what autograd keeps of a forward under it, weights and buffers of `model` left out."""
 
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(self._keep, lambda tensor: tensor)
+        self._own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+        # the tensors are held, so that no storage is counted under another's name
+        self._kept: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Of all storages that are kept, each once."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._kept.values())
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata
+        if place not in self._own:
+            self._kept.setdefault(place, tensor)
+        return tensor
+
+
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """The model that `make` makes, in bf16 on the meta device."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            return FluxTransformer2DModel(
-                in_channels=64, num_layers=double, num_single_layers=single, guidance_embeds=True
-            )
+            return make()
     finally:
         torch.set_default_dtype(before)
+
+
+def empty_denoiser(facts: FamilyFacts, **changes: Any) -> nn.Module:
+    """The denoiser of a family at full size but for `changes`, in train mode; what stays float32 is float32."""
+    config = BaseModelFiles(None).config(facts.denoiser) | changes
+    model = on_meta(lambda: load_family(facts.name).model.from_config(config).train())
+    kept = set(model._keep_in_fp32_modules or ())
+    for name, parameter in model.named_parameters():
+        if kept & set(name.split(".")):
+            parameter.data = parameter.data.float()
+    if facts.name.startswith("wan"):
+        for name, buffer in model.rope.named_buffers():
+            model.rope.register_buffer(name, buffer.float(), persistent=False)
+    if facts.name.startswith("qwen"):
+        # real tables: only their places are looked up
+        for name in ("pos_freqs", "neg_freqs"):
+            setattr(model.pos_embed, name, torch.zeros(4096, 64, dtype=torch.complex64))
+    return model
+
+
+def empty_flux(double: int, single: int) -> nn.Module:
+    """FLUX.1-dev's transformer at full width with fewer blocks, in bf16 on the meta device."""
+    from diffusers import FluxTransformer2DModel
+
+    return on_meta(
+        lambda: FluxTransformer2DModel(
+            in_channels=64, num_layers=double, num_single_layers=single, guidance_embeds=True
+        )
+    )
 
 
 def kept_bytes(
@@ -107,16 +160,6 @@ def kept_bytes(
     model = empty_flux(double, single)
     inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
     model.train()
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    # the tensors are held, so that no storage is counted under another's name
-    seen: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage()._cdata
-        if place not in weights:
-            seen.setdefault(place, tensor)
-        return tensor
-
     latents = [torch.empty(16, 2 * side, 2 * side, device="meta") for _ in range(batch)]
     words = {
         "prompt_embeds": torch.empty(text, 4096, device="meta", dtype=torch.bfloat16),
@@ -125,9 +168,9 @@ def kept_bytes(
     if control:
         words[CONTROLS[0]] = latents[0]
     shapes = ShapeRuntime("off", None, None, text, Flash())
-    with _meta_lengths(), CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with _meta_lengths(), CudaAutocast(), KeptTensors(model) as kept:
         load_family(FLUX.name).predict(model, latents, torch.empty(batch, device="meta"), [words] * batch, 1.0, shapes)
-    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+    return kept.bytes
 
 
 def _meta_lengths() -> Any:
@@ -153,13 +196,7 @@ def empty_unet(config: dict[str, Any]) -> nn.Module:
     """diffusers' UNet of this config in bf16 on the meta device."""
     from diffusers import UNet2DConditionModel
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            return UNet2DConditionModel(in_channels=4, out_channels=4, layers_per_block=2, **config)
-    finally:
-        torch.set_default_dtype(before)
+    return on_meta(lambda: UNet2DConditionModel(in_channels=4, out_channels=4, layers_per_block=2, **config))
 
 
 def unet_kept_bytes(
@@ -167,24 +204,15 @@ def unet_kept_bytes(
 ) -> int:
     """Bytes kept by a forward of this UNet on latents of `side`, under mixed precision, with a LoRA in `targets`."""
     inject(model, find_targets(model, targets), rank=rank, alpha=rank, dropout=0.0, seed=0, cast=False, kind=kind)
-    weights = {p.untyped_storage()._cdata for p in model.train().parameters()}
-    seen: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage()._cdata
-        if place not in weights:
-            seen.setdefault(place, tensor)
-        return tensor
-
     x = torch.empty(batch, 4, side, side, device="meta", dtype=torch.bfloat16, requires_grad=True)
     words = torch.empty(batch, 77, model.config.cross_attention_dim, device="meta", dtype=torch.bfloat16)
     added = {
         "text_embeds": torch.empty(batch, 1280, device="meta", dtype=torch.bfloat16),
         "time_ids": torch.empty(batch, 6, device="meta"),
     }
-    with _meta_lengths(), UnetAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with _meta_lengths(), UnetAutocast(), KeptTensors(model.train()) as kept:
         model(x, torch.empty(batch, device="meta"), encoder_hidden_states=words, added_cond_kwargs=added)
-    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+    return kept.bytes
 
 
 class Live(TorchDispatchMode):

@@ -15,7 +15,7 @@ from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProces
 from backend.config.schema import Config
 from backend.models.common.conditioning import controls_in
 from backend.models.common.load_options import LoadOptions
-from tests.tiny.qwen_forward import Batch, gradients
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.qwen_runs import settings as plain_settings
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))

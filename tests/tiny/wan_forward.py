@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.families.wan.facts import FACTS
-from backend.lora.inject import find_targets, inject
 from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.tiny.anima_forward import Batch, gradients
+from tests.tiny.forward import Batch, add_lora, gradients, random_batch
 from tests.tiny.wan import LATENT_CHANNELS, TEXT_WIDTH, VISION_WIDTH, make_tiny_denoiser
 
 predict = load_family("wan").predict
@@ -20,13 +19,8 @@ predict = load_family("wan").predict
 
 def make_batch(sizes: list[tuple[int, ...]], lengths: list[int], seed: int = 3) -> Batch:
     """Rows of clips (f, h, w), or of pictures (h, w), which are clips of one frame."""
-    draw = torch.Generator().manual_seed(seed)
     clips = [size if len(size) == 3 else (1, *size) for size in sizes]
-    return Batch(
-        [torch.randn(LATENT_CHANNELS, *size, generator=draw) for size in clips],
-        torch.rand(len(sizes), generator=draw),
-        [{"prompt_embeds": torch.randn(length, TEXT_WIDTH, generator=draw)} for length in lengths],
-    )
+    return random_batch(clips, lengths, seed, LATENT_CHANNELS, TEXT_WIDTH)
 
 
 def make_start_batch(sizes: list[tuple[int, ...]], lengths: list[int], tokens: int = 5) -> Batch:
@@ -42,12 +36,7 @@ def make_start_batch(sizes: list[tuple[int, ...]], lengths: list[int], tokens: i
 def model_with_lora(targets: list[str] | None = None, layers: int = 2, **changes: Any) -> nn.Module:
     """Tiny denoiser in train mode with a LoRA that does something."""
     model = make_tiny_denoiser(layers, **changes).train()
-    chosen = find_targets(model, targets or list(FACTS.default_targets))
-    lora = inject(model, chosen, rank=2, alpha=4.0, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.2)
+    add_lora(model, targets or FACTS.default_targets)
     return model
 
 

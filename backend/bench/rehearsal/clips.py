@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import av
 import numpy as np
 from PIL import Image
 
@@ -36,6 +35,8 @@ def draw_clips(folder: Path, count: int, clip: Clip, rate: float) -> None:
 
 def _write(path: Path, picture: np.ndarray, frames: int, rate: float) -> None:
     """One file: `picture` (H, W, 3) uint8 moves across, round and round."""
+    import av
+
     with av.open(str(path), "w") as container:
         # mpeg4 is in every build of FFmpeg; H.264 is what people have
         known = "libx264" in av.codecs_available

@@ -39,10 +39,10 @@ class Trial:
         """Whether it has seen enough."""
         return bool(self.words)
 
-    def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def __call__(self, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         capture.wait()
         began = time.perf_counter()
-        out = function(*given, **named)
+        out = function(*inputs, **named)
         launched = time.perf_counter()
         capture.wait()
         self._shares.append((launched - began) / (time.perf_counter() - began))

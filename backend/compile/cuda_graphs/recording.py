@@ -89,24 +89,24 @@ class Recorder:
         self._moves = 0
         self._pool: Any = None
 
-    def __call__(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def __call__(self, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled() or self.failed or (self.trial is not None and self.trial.against):
-            return function(*given, **named)
-        leaves, form = tree_flatten((given, named))
+            return function(*inputs, **named)
+        leaves, form = tree_flatten((inputs, named))
         key = self._shape(leaves, form)
         if key is None:
-            return function(*given, **named)
+            return function(*inputs, **named)
         if key in self.recordings:
             return self.recordings[key](leaves)
         if key not in self._seen:
             self._seen.add(key)
             self._make_room(sum(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)))
         elif self.trial is not None and not self.trial.decided:
-            return self._try(self.trial, function, *given, **named)
+            return self._try(self.trial, function, *inputs, **named)
         elif not self.full and self._has_room():
             self._record(key, function, leaves, form)
         recording = self.recordings.get(key)
-        return self._plain(function, *given, **named) if recording is None else recording(leaves)
+        return self._plain(function, *inputs, **named) if recording is None else recording(leaves)
 
     def _shape(self, leaves: Leaves, form: TreeSpec) -> Hashable | None:
         """What tells a pass's shape from others; None where it can't be recorded, which on a GPU is said."""
@@ -120,24 +120,24 @@ class Recorder:
             self._check_places()
         return None if self.failed else key
 
-    def _try(self, trial: Trial, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _try(self, trial: Trial, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         started = time.perf_counter()
-        out = trial(function, *given, **named)
+        out = trial(function, *inputs, **named)
         self.seconds += time.perf_counter() - started
         if trial.decided:
             log.info("CUDA graphs: %s", trial.words)
             self.tell(self)
         return out
 
-    def _plain(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _plain(self, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         """A pass as it is; where memory runs out beside the recordings, they go first."""
         try:
-            return function(*given, **named)
+            return function(*inputs, **named)
         except torch.OutOfMemoryError:
             if not self.recordings:
                 raise
         self._give_up("memory ran out")
-        return function(*given, **named)
+        return function(*inputs, **named)
 
     def _check_places(self) -> None:
         """Forget recordings of weights that have moved: they would read what lies there now."""

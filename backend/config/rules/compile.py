@@ -26,14 +26,14 @@ def _unrecordable(paths: tuple[str, ...], broken: Callable[..., bool], why: str,
     return (
         Rule(
             ("compile.cuda_graphs", *paths),
-            lambda chosen, *values: chosen == "on" and broken(*values),
+            lambda setting, *values: setting == "on" and broken(*values),
             f"cuda_graphs can't be used with {why}",
             f"{remedy[0].upper()}{remedy[1:]}, or set compile.cuda_graphs to auto",
         ),
         Rule(
             (*_RECORDING_PATHS, *paths),
-            lambda mode, on, backend, chosen, *values: (
-                chosen == "auto" and mode_records(on, mode, backend) and broken(*values)
+            lambda mode, on, backend, setting, *values: (
+                setting == "auto" and mode_records(on, mode, backend) and broken(*values)
             ),
             f"compile_mode {{compile_mode}} records nothing in this run: CUDA graphs can't be used with {why}",
             f"Set compile_mode to {_OFF_MODES}, or: {remedy}",
@@ -79,7 +79,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         _RECORDING_PATHS,
-        lambda mode, on, backend, chosen: chosen == "off" and mode_records(on, mode, backend),
+        lambda mode, on, backend, setting: setting == "off" and mode_records(on, mode, backend),
         "compile_mode {compile_mode} needs CUDA graphs, but cuda_graphs is off: nothing is recorded",
         f"Set compile.cuda_graphs to auto, or compile_mode to {_OFF_MODES}",
         "warning",
@@ -158,7 +158,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     *(
         Rule(
             ("compile.shape_mode", "model.family"),
-            lambda chosen, family, row=row, mode=mode: FAMILIES[family] is row and chosen == mode,
+            lambda setting, family, row=row, mode=mode: FAMILIES[family] is row and setting == mode,
             f"{row.title} can't have shape_mode {mode}: {reason}",
             "Set compile.shape_mode to auto, which is exact_buckets for this family: one or two graphs for all sizes",
         )
@@ -190,7 +190,7 @@ COMPILE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("compile.compile_cache_dir", "compile.compile"),
-        lambda chosen, on: on and chosen is not None and compile_cache.path_problem(resolve(chosen)) is not None,
+        lambda folder, on: on and folder is not None and compile_cache.path_problem(resolve(folder)) is not None,
         "compilers may fail with paths that are long or have spaces or non-English letters: {compile_cache_dir}",
         "Choose a short folder without spaces, or leave compile_cache_dir empty for Monotile's own",
         "warning",

@@ -71,11 +71,11 @@ def _refiner(comfy: bool) -> list[Rule]:
     inside, first, second = (r"\.", "0", "2") if comfy else ("_", "fc1", "fc2")
     timestep = ("in_layer", "out_layer") if comfy else (r"mlp\.0", r"mlp\.2")
     pooled = ("in_layer", "out_layer") if comfy else ("linear_1", "linear_2")
-    told = "context_embedder.time_text_embed"
+    embedder = "context_embedder.time_text_embed"
     return [
         _named(r"txt_in\.input_embedder", "context_embedder.proj_in"),
-        *_pair(r"txt_in\.t_embedder", f"{told}.timestep_embedder", *timestep),
-        *_pair(r"txt_in\.c_embedder", f"{told}.text_embedder", *pooled),
+        *_pair(r"txt_in\.t_embedder", f"{embedder}.timestep_embedder", *timestep),
+        *_pair(r"txt_in\.c_embedder", f"{embedder}.text_embedder", *pooled),
         Rule(rf"{_REFINER}\.(?P<norm>norm[12])\.{_LEAF}", (f"{_TO_REFINER}.{{norm}}.{{leaf}}",)),
         Rule(
             rf"{_REFINER}\.self_attn{inside}qkv\.{_LEAF}",

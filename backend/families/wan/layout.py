@@ -118,7 +118,7 @@ def measure(shapes: Shapes, config: Mapping[str, Any]) -> Config:
 
 def measure_i2v(shapes: Shapes, config: Mapping[str, Any]) -> Config:
     """Config of Wan's transformer that starts from a picture."""
-    found = measure(shapes, config)
-    width = found["num_attention_heads"] * config["attention_head_dim"]
+    measured = measure(shapes, config)
+    width = measured["num_attention_heads"] * config["attention_head_dim"]
     features = shapes["condition_embedder.image_embedder.norm1.weight"][0]
-    return found | {"image_dim": features, "added_kv_proj_dim": width}
+    return measured | {"image_dim": features, "added_kv_proj_dim": width}

@@ -56,28 +56,28 @@ class BaseWeights:
 
     def check(self) -> list[Problem]:
         """Refused, before anything loads, for a file that is none or of another model; warnings of what is left out."""
-        said = []
+        warnings = []
         for path, multiplier in self.files:
             try:
-                found = inspect_lora(path, self.names)
+                content = inspect_lora(path, self.names)
             except Refused as error:
                 raise Refused(error.text, error.remedy, SETTING) from error
-            log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[found.kind], multiplier)
-            said += [
+            log.info("Merged into the base: %s, %s, times %g", path.name, TITLES[content.kind], multiplier)
+            warnings += [
                 Problem(SETTING, None, f"Of {path.name} is not merged: {what}", "", "warning")
-                for what in found.left_out
+                for what in content.left_out
             ]
-        return said
+        return warnings
 
     def merged(self, part: str, tensors: Mapping[str, LazyTensor], device: torch.device) -> dict[str, LazyTensor]:
         """`tensors` of a part of the model, by its own names, with what the files change, worked out on `device`."""
         files = [(read_lora(path, self.names), multiplier) for path, multiplier in self.files]
-        found = {}
+        result = {}
         for name, lazy in tensors.items():
             layer = self._layer(part, name)
             changes = tuple((file, times) for file, times in files if layer in file.scales)
-            found[name] = _Merged(lazy, layer, changes, device) if changes else lazy
-        return found
+            result[name] = _Merged(lazy, layer, changes, device) if changes else lazy
+        return result
 
     def _layer(self, part: str, name: str) -> str:
         """What the layer of a tensor is called in `names`; "" for what no file changes."""
@@ -117,8 +117,8 @@ def clip_layers(base: BaseModelFiles, facts: FamilyFacts) -> dict[str, tuple[int
     layers = {}
     for part, word in clip_words(facts).items():
         for name, (_, shape) in base.tensors(facts.part(part)).items():
-            if found := _CLIP_LAYER.fullmatch(name):
-                layers[f"{word}.text_model.{found[1]}"] = shape[1], shape[0]
+            if match := _CLIP_LAYER.fullmatch(name):
+                layers[f"{word}.text_model.{match[1]}"] = shape[1], shape[0]
     return layers
 
 

@@ -41,14 +41,14 @@ def biases(count: int) -> tuple[float, ...]:
 
     One bias would do in exact numbers; in bf16, log(448) is rounded by so much that its exponential is 1 % off.
     """
-    found, left = [], float(count)
+    result, left = [], float(count)
     for _ in range(KEYS):
         if left <= count * 1e-9:
-            found.append(-math.inf)
+            result.append(-math.inf)
             continue
         exact = math.log(left)
         # a step of bf16's 8 bits, rounded down: what is left over stays positive
         step = 2.0 ** (math.floor(math.log2(max(abs(exact), 1e-3))) - 7)
-        found.append(math.floor(exact / step) * step)
-        left -= math.exp(found[-1])
-    return tuple(found)
+        result.append(math.floor(exact / step) * step)
+        left -= math.exp(result[-1])
+    return tuple(result)

@@ -138,7 +138,7 @@ class Transformer(Family):
         them is dropped.
         """
         shapes.install(denoiser, self.install)
-        latents = [[latent, *controls_in(told)] for latent, told in zip(noisy, text, strict=True)]
+        latents = [[latent, *controls_in(conditioning)] for latent, conditioning in zip(noisy, text, strict=True)]
         sizes = [[tuple(latent.shape[1:]) for latent in row] for row in latents]
         dtype = denoiser.get_submodule(self.first_weight).weight.dtype
         rows = Rows(latents, sizes, level, text, guidance, dtype)
@@ -185,13 +185,13 @@ def trimmed(
     front. before: tokens at the start that no bucket counts. "masked": rows are real tokens alone; `length` is the room
     that the plan has for them.
     """
-    rows = [told["prompt_embeds"] for told in text]
+    rows = [conditioning["prompt_embeds"] for conditioning in text]
     if rule == "masked":
         lengths = [row.shape[0] for row in rows]
-        planned = [int(told["length"]) for told in text if "length" in told]
+        planned = [int(conditioning["length"]) for conditioning in text if "length" in conditioning]
         return rows, max(*planned, *lengths) if len(planned) == len(text) else shapes.room(lengths)
     kept = []
-    for row, told in zip(rows, text, strict=True):
-        real = told.get("length")
+    for row, conditioning in zip(rows, text, strict=True):
+        real = conditioning.get("length")
         kept.append(before + shapes.text_tokens(row.shape[0] - before, None if real is None else int(real) - before))
     return [row[:count] for row, count in zip(rows, kept, strict=True)], None

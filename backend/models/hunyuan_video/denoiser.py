@@ -54,7 +54,7 @@ class HunyuanVideo(Transformer):
 
     def condition(self, denoiser: nn.Module, rows: Rows, batch: Packed, shapes: ShapeRuntime) -> Step:
         """Time, guidance and pooled text, and positions; ValueError without the guidance that a model embeds."""
-        pooled = torch.stack([told["pooled"] for told in rows.text]).to(rows.dtype)
+        pooled = torch.stack([conditioning["pooled"] for conditioning in rows.text]).to(rows.dtype)
         timestep = rows.sigma.float() * 1000
         temb = time_embedding(denoiser, timestep, rows.guidance, pooled)
         device = batch.image.device
@@ -102,8 +102,8 @@ def _joint_single(
     Called with both streams, it still does as diffusers' does.
     """
     if encoder_hidden_states is not None:
-        given = (hidden_states, encoder_hidden_states, temb, attention_mask, image_rotary_emb, *more)
-        return type(self).forward(self, *given)
+        inputs = (hidden_states, encoder_hidden_states, temb, attention_mask, image_rotary_emb, *more)
+        return type(self).forward(self, *inputs)
     return joint_single(self, hidden_states, temb, image_rotary_emb, attention_mask=attention_mask)
 
 

@@ -68,17 +68,17 @@ class FramePack(HunyuanVideo):
         made = super().predict(denoiser, [latent[:, 1:] for latent in noisy], level, text, guidance, shapes)
         levels = level.float().clamp(min=_LEAST)
         ways = [
-            (latent[:, :1].float() - told["behind"][:, :1].float()) / now
-            for latent, told, now in zip(noisy, text, levels, strict=True)
+            (latent[:, :1].float() - conditioning["behind"][:, :1].float()) / now
+            for latent, conditioning, now in zip(noisy, text, levels, strict=True)
         ]
         return [torch.cat([way, section], dim=1) for way, section in zip(ways, made, strict=True)]
 
     def pack(self, denoiser: nn.Module, rows: Rows, shapes: ShapeRuntime) -> Packed:
         """As the class's: tokens as wide as the model, and room for the picture's tokens behind each caption."""
         tokens = []
-        for (latent,), told in zip(rows.latents, rows.text, strict=True):
+        for (latent,), conditioning in zip(rows.latents, rows.text, strict=True):
             own = cut(denoiser.x_embedder.proj, self.tokens(latent).to(rows.dtype))
-            start, once, twice, four = told["behind"].to(rows.dtype)[None].split([1, *BEHIND], dim=2)
+            start, once, twice, four = conditioning["behind"].to(rows.dtype)[None].split([1, *BEHIND], dim=2)
             behind = denoiser.clean_x_embedder(torch.cat([start, once], dim=2), twice, four)
             tokens.append(torch.cat([own, *(part[0] for part in behind)]))
         captions, room = trimmed(shapes, rows.text, self.facts.text_rule)
@@ -94,11 +94,11 @@ class FramePack(HunyuanVideo):
 
     def condition(self, denoiser: nn.Module, rows: Rows, batch: Packed, shapes: ShapeRuntime) -> Step:
         """As the class's."""
-        pooled = torch.stack([told["pooled"] for told in rows.text]).to(rows.dtype)
+        pooled = torch.stack([conditioning["pooled"] for conditioning in rows.text]).to(rows.dtype)
         timestep = rows.sigma.float() * 1000
         temb = time_embedding(denoiser, timestep, rows.guidance, pooled)
-        seen = torch.stack([told["image_embeds"] for told in rows.text]).to(rows.dtype)
-        between = torch.stack([told["between"] for told in rows.text]).to(batch.image.device)
+        seen = torch.stack([conditioning["image_embeds"] for conditioning in rows.text]).to(rows.dtype)
+        between = torch.stack([conditioning["between"] for conditioning in rows.text]).to(batch.image.device)
         rope = sections_rope(denoiser, rows, between, batch)
         return Step(temb, rope, batch.mask, (timestep, real_text(batch)[:, : -seen.shape[1]], seen))
 

@@ -65,16 +65,16 @@ class StartStack(HunyuanVaeStack):
         behind = torch.zeros(len(start), sum(BEHIND), *start.shape[2:], dtype=start.dtype, device=start.device)
         known = min(rest.shape[1], sum(BEHIND))
         behind[:, :known] = rest[:, :known]
-        told = {"behind": torch.cat([start, behind], dim=1), "between": torch.tensor(between)}
-        return told | {"image_embeds": self._seen(picture)}
+        conditioning = {"behind": torch.cat([start, behind], dim=1), "between": torch.tensor(between)}
+        return conditioning | {"image_embeds": self._seen(picture)}
 
     @torch.no_grad()
     def _seen(self, picture: Tensor) -> Tensor:
         """(729, D) float32."""
         image = (picture.float().cpu() + 1) / 2
         cut = self.processor(images=image, return_tensors="pt", do_rescale=False).pixel_values
-        given = cut.to(self.vision.device, self.vision.dtype)
-        return self.vision(pixel_values=given).last_hidden_state[0].float()
+        pixels = cut.to(self.vision.device, self.vision.dtype)
+        return self.vision(pixel_values=pixels).last_hidden_state[0].float()
 
     def for_decoding(self) -> Self:
         """As the class's: the eyes take no part in it."""

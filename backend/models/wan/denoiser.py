@@ -62,15 +62,17 @@ class Wan(Transformer):
     def pack(self, denoiser: nn.Module, rows: Rows, shapes: ShapeRuntime) -> Packed:
         """Clip and text are two sequences; the mask is a pair: of the clip, and of the text's keys."""
         clips = [
-            self.tokens(torch.cat([latent, told["start"].to(latent)]) if "start" in told else latent).to(rows.dtype)
-            for (latent,), told in zip(rows.latents, rows.text, strict=True)
+            self.tokens(
+                torch.cat([latent, conditioning["start"].to(latent)]) if "start" in conditioning else latent
+            ).to(rows.dtype)
+            for (latent,), conditioning in zip(rows.latents, rows.text, strict=True)
         ]
         lengths = tuple(clip.shape[0] for clip in clips)
         size = shapes.image_size(lengths)
         runs = padding.ValidSpans((0,) * len(clips), lengths, size)
         # Where padding may come, the mask is always there: with and without one would be two graphs.
         masked = runs.padded or (shapes.mode == "static" and shapes.padding)
-        captions = [told["prompt_embeds"].to(rows.dtype) for told in rows.text]
+        captions = [conditioning["prompt_embeds"].to(rows.dtype) for conditioning in rows.text]
         clip = padding.pad_rows(clips, size, "right", shapes.pad_fill)
         words, bias, text_tokens = sinks.prepare(shapes, captions)
         mask = shapes.route.prepare(runs, clip.device) if masked else None
@@ -82,7 +84,7 @@ class Wan(Transformer):
         mask, bias = batch.mask
         pictures = None
         if denoiser.condition_embedder.image_embedder is not None:
-            pictures = torch.stack([told["image_embeds"].to(rows.dtype) for told in rows.text])
+            pictures = torch.stack([conditioning["image_embeds"].to(rows.dtype) for conditioning in rows.text])
         return Step(self.times(denoiser, rows), _ropes(denoiser, rows, batch.image_size), mask, (bias, pictures))
 
     def times(self, denoiser: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -111,8 +113,8 @@ class Wan(Transformer):
         travels with the first and the keys' bias with the second.
         """
         hidden, words, *pictures = streams
-        told = (words, step.extra[0], *pictures)
-        return block(hidden, told, step.temb, (step.rope, step.mask)), words, *pictures
+        context = (words, step.extra[0], *pictures)
+        return block(hidden, context, step.temb, (step.rope, step.mask)), words, *pictures
 
     def mark(self, mark: Mark, streams: Sequence[Tensor], step: Step) -> None:
         """As the class's, for the clip and for the text."""

@@ -73,8 +73,8 @@ class StartStack(WanVaeStack):
         values = ((picture.float().cpu() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
         image = Image.fromarray(values.permute(1, 2, 0).numpy(), "RGB")
         cut = self.processor(images=image, return_tensors="pt").pixel_values
-        given = cut.to(self.vision.device, self.vision.dtype)
-        return self.vision(pixel_values=given, output_hidden_states=True).hidden_states[-2][0].float()
+        pixels = cut.to(self.vision.device, self.vision.dtype)
+        return self.vision(pixel_values=pixels, output_hidden_states=True).hidden_states[-2][0].float()
 
     def for_decoding(self) -> Self:
         """As the class's: the eyes take no part in it."""

@@ -21,8 +21,8 @@ def losses_of(run: Run) -> dict[int | None, float]:
 @lru_cache(maxsize=16)
 def _losses(events: Path, size: int) -> dict[int | None, float]:
     """The losses in a file of events, which only ever grows: its size says whether there is more."""
-    found: dict[int | None, list[float]] = {}
+    losses: dict[int | None, list[float]] = {}
     for event in read_events(events)[0]:
         if isinstance(event, ValidationEvent) and event.loss is not None:
-            found.setdefault(event.step, []).append(event.loss)
-    return {step: sum(each) / len(each) for step, each in found.items()}
+            losses.setdefault(event.step, []).append(event.loss)
+    return {step: sum(each) / len(each) for step, each in losses.items()}

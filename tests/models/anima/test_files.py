@@ -14,13 +14,14 @@ from backend.families.anima.facts import FACTS
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import LAYOUTS, family
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
-from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.inject import Lora
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.tensor_sources import open_part
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny, conditioner, make_tiny_denoiser, qwen
 from tests.tiny.anima_pipeline import published
+from tests.tiny.forward import add_lora
 
 EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|proj|proj_out)"]
 
@@ -90,12 +91,7 @@ def test_another_cosmos_model_and_mixed_up_files_are_named(tmp_path: Path) -> No
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
     model = make_tiny_denoiser()
-    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
-    return model, lora
+    return model, add_lora(model, targets, rank, alpha, 0.3)
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])

@@ -14,8 +14,9 @@ from backend.models.anima import sinks
 from backend.models.common import sink_keys
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
-from tests.tiny.anima_forward import Batch, gradients, make_batch, model_with_lora, ours
+from tests.tiny.anima_forward import make_batch, model_with_lora, ours
 from tests.tiny.anima_pipeline import without_torchvision
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.shapes import assert_equal_runs, relative
 
 # 16, 24 and 15 tokens

@@ -12,13 +12,12 @@ from backend.memory import checkpointing
 from backend.models.hunyuan_video.denoiser import places, rope_of
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.hunyuan_forward import (
     EVERY_LAYER,
     GUIDANCE,
     LENGTHS,
     SIZES,
-    Batch,
-    gradients,
     make_batch,
     model_with_lora,
     ours,

@@ -18,8 +18,9 @@ from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.framepack import LATENT_CHANNELS, make_batch, make_tiny_denoiser, model_with_lora
-from tests.tiny.hunyuan_forward import EVERY_LAYER, GUIDANCE, Batch, gradients
+from tests.tiny.hunyuan_forward import EVERY_LAYER, GUIDANCE
 from tests.tiny.hunyuan_video import TEXT_WIDTH
 from tests.tiny.shapes import assert_equal_runs, relative
 

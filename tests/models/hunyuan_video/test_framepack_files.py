@@ -6,32 +6,26 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 from diffusers import HunyuanVideoFramepackPipeline
-from torch import Tensor
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.hunyuan_video.framepack_facts import FRAMEPACK_FACTS as FACTS
-from backend.families.hunyuan_video.framepack_facts import IMAGE_TOKENS
 from backend.families.table import family
 from backend.lora.comfyui_keys import linear_layers, names_of
-from backend.lora.inject import find_targets, inject
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.tensor_sources import open_part
 from backend.models.common.weight_loading import load_part
 from backend.models.family_classes import load_family
-from backend.plan.memory.activations import Format, Way, Work, training_bytes
-from backend.plan.memory.parts import denoiser_of, trained_layers
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import framepack, hunyuan_video, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.forward import add_lora
 from tests.tiny.framepack import make_batch, make_tiny_denoiser, model_with_lora
 from tests.tiny.hunyuan_forward import GUIDANCE
 from tests.tiny.hunyuan_forward import trained as trained_hunyuan
-from tests.tiny.kept import CudaAutocast, Flash
 
 CODE, CPU = load_family("framepack"), LoadOptions(torch.float32, torch.device("cpu"))
 
@@ -83,11 +77,7 @@ def test_loras_come_back_diffusers_takes_them_and_those_of_hunyuan_video_fit(
 ) -> None:
     model = CODE.load_denoiser(tiny_framepack, CPU)
     names = names_of(linear_layers(model), FACTS)
-    lora = inject(model, find_targets(model, FACTS.default_targets), rank=2, alpha=3.0, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
+    lora = add_lora(model, FACTS.default_targets, rank=2, alpha=3.0, scale=0.3)
     for form in ("kohya", "diffusers"):
         tensors = file_tensors(lora, "fp32", names, form)
         # musubi-tuner's names, which are diffusers' modules
@@ -108,50 +98,6 @@ def test_loras_come_back_diffusers_takes_them_and_those_of_hunyuan_video_fit(
     stored = file_tensors(other, "fp32", names_of(linear_layers(plain), family("hunyuan_video")), "diffusers")
     write_lora(tmp_path / "hunyuan.safetensors", stored, {})
     assert read_lora(tmp_path / "hunyuan.safetensors", names).pairs.keys() == set(other.layers)
-
-
-def test_what_is_kept_is_what_autograd_keeps() -> None:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            config = BaseModelFiles(None).config(FACTS.denoiser)
-            model = CODE.model.from_config(config | {"num_layers": 1, "num_single_layers": 2}).train()
-    finally:
-        torch.set_default_dtype(before)
-    denoiser = denoiser_of({name: tuple(v.shape) for name, v in model.state_dict().items()}, FACTS)
-    inject(model, find_targets(model, FACTS.default_targets), rank=16, alpha=16, dropout=0.0, seed=0, cast=False)
-    weights = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
-    seen: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage()._cdata
-        if place not in weights:
-            seen.setdefault(place, tensor)
-        return tensor
-
-    rows, columns = 32, 40
-    empty = {"device": "meta", "dtype": torch.bfloat16}
-    words = {
-        "prompt_embeds": torch.empty(256, 4096, **empty),
-        "pooled": torch.empty(768, **empty),
-        "image_embeds": torch.empty(IMAGE_TOKENS, 1152, **empty),
-        "behind": torch.empty(16, 20, 2 * rows, 2 * columns, **empty),
-        "between": torch.empty((), device="meta", dtype=torch.long),
-    }
-    latent = torch.empty(16, 10, 2 * rows, 2 * columns, device="meta")
-    shapes = ShapeRuntime("off", None, None, None, Flash())
-    with CudaAutocast(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        CODE.predict(model, [latent], torch.empty(1, device="meta"), [words], 1.0, shapes)
-    paths: dict[str, set[str]] = {}
-    for name in trained_layers(denoiser, FACTS.default_targets, ()):
-        kind, path = denoiser.places[name]
-        paths.setdefault(kind, set()).add(path)
-    tokens = FACTS.default_geometry.image_tokens(16 * columns, 16 * rows, 37)
-    work = Work(1, tokens, IMAGE_TOKENS + 256)
-    said = training_bytes(denoiser, FACTS.memory, work, 16, paths, Way(False, "off"), Format()).kept
-    found = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
-    assert said == pytest.approx(found, rel=0.07)
 
 
 def test_every_layer_of_the_eyes_projection_can_be_trained() -> None:

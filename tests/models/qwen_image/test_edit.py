@@ -31,6 +31,7 @@ from backend.plan.texts import token_counter
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import comfy_maps, originals
+from tests.tiny.forward import Batch
 from tests.tiny.plan_items import TEN_SIZES, items_of
 from tests.tiny.qwen_edit import CAPTIONS, CPU, picture, pipeline_of, settings, theirs
 from tests.tiny.qwen_forward import (
@@ -38,7 +39,6 @@ from tests.tiny.qwen_forward import (
     GARBAGE,
     LENGTHS,
     SIZES,
-    Batch,
     make_batch,
     model_with_lora,
     ours,

@@ -35,11 +35,12 @@ from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import comfy_maps, originals
 from tests.tiny.block_graphs import planned_graphs_are_observed
+from tests.tiny.forward import Batch
+from tests.tiny.graph_subjects import SUBJECTS
 from tests.tiny.plan_items import TEN_SIZES, items_of
 from tests.tiny.qwen_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
 from tests.tiny.qwen_edit import settings as edit_settings
-from tests.tiny.qwen_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, Batch, make_batch, model_with_lora, ours
-from tests.tiny.qwen_graphs import SUBJECT
+from tests.tiny.qwen_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, make_batch, model_with_lora, ours
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.tiny.qwen_runs import PROMPT, single_files
 from tests.tiny.shapes import assert_equal_runs
@@ -115,7 +116,7 @@ def test_one_dynamic_graph_marks_which_tokens_are_still() -> None:
         return batch
 
     torch._dynamo.reset()
-    subject = replace(SUBJECT, model=partial(model_with_lora, zero_cond_t=True), make_batch=batch_of)
+    subject = replace(SUBJECTS["qwen_image"], model=partial(model_with_lora, zero_cond_t=True), make_batch=batch_of)
     planned_graphs_are_observed(subject, "dynamic", "auto", None, "mask")
 
 

@@ -13,7 +13,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.qwen_image.facts import FACTS
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
-from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.inject import Lora
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
@@ -21,6 +21,7 @@ from backend.models.common.tensor_sources import open_part
 from backend.models.common.weight_loading import load_part
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.forward import add_lora
 from tests.tiny.qwen_forward import EVERY_LAYER
 from tests.tiny.qwen_image import make_tiny_denoiser, text_encoder
 from tests.tiny.qwen_runs import published_names
@@ -58,12 +59,7 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
     model = make_tiny_denoiser()
-    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
-    return model, lora
+    return model, add_lora(model, targets, rank, alpha, 0.3)
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])

@@ -13,13 +13,12 @@ from backend.memory import checkpointing
 from backend.models.qwen_image.denoiser import positions, rope_of
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.qwen_forward import (
     EVERY_LAYER,
     GARBAGE,
     LENGTHS,
     SIZES,
-    Batch,
-    gradients,
     make_batch,
     model_with_lora,
     ours,

@@ -13,8 +13,9 @@ from backend.memory import checkpointing
 from backend.models.sd3.denoiser import places
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.sd3 import MOST_SIDE, make_tiny_denoiser
-from tests.tiny.sd3_forward import EVERY_LAYER, Batch, gradients, make_batch, model_with_lora, ours
+from tests.tiny.sd3_forward import EVERY_LAYER, make_batch, model_with_lora, ours
 from tests.tiny.shapes import assert_equal_runs, relative
 
 # 16, 24 and 15 tokens; odd numbers of rows and columns too, which lie beside the middle of the table

@@ -15,7 +15,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import LAYOUTS
 from backend.families.wan.facts import FACTS
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable, split_key
-from backend.lora.inject import Lora, find_targets, inject
+from backend.lora.inject import Lora
 from backend.lora.load import read_lora
 from backend.lora.save import file_tensors, write_lora
 from backend.models.common.load_options import LoadOptions
@@ -23,6 +23,7 @@ from backend.models.common.tensor_sources import open_part
 from backend.models.common.weight_loading import load_part
 from tests.tiny import comfy_maps, originals
 from tests.tiny.anima import _tiny
+from tests.tiny.forward import add_lora
 from tests.tiny.wan import autoencoder, denoiser, make_tiny_denoiser, published, umt5, umt5_native
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
@@ -138,12 +139,7 @@ def test_relatives_and_mixed_up_files_are_named(tmp_path: Path, tiny_wan: Path) 
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
     model = make_tiny_denoiser()
-    lora = inject(model, find_targets(model, targets), rank=rank, alpha=alpha, dropout=0.0, seed=1)
-    draw = torch.Generator().manual_seed(2)
-    for path in lora.layers:
-        b = lora.pair(path)[1]
-        b.data.copy_(torch.randn(b.shape, generator=draw) * 0.3)
-    return model, lora
+    return model, add_lora(model, targets, rank, alpha, 0.3)
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])

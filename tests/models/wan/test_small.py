@@ -19,7 +19,7 @@ from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
-from tests.tiny.anima_forward import gradients
+from tests.tiny.forward import gradients
 from tests.tiny.shapes import assert_equal_runs, relative
 from tests.tiny.wan import autoencoder, large_autoencoder, make_tiny_denoiser, published
 from tests.tiny.wan_forward import make_batch, model_with_lora, ours

@@ -1,0 +1,37 @@
+"""Transformers compiled block by block: planned graphs are the observed ones, numbers those of eager blocks.
+
+FLUX's are in tests/compile/test_graphs.py, those of the UNets in tests/models/sdxl/test_graphs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.tiny.block_graphs import BUCKETS, compiled_and_checkpointed_equal_eager, planned_graphs_are_observed
+from tests.tiny.graph_subjects import SUBJECTS
+
+FAMILIES = ("anima", "qwen_image", "sd3", "wan", "hunyuan_video")
+# Of captions that are padded to one length, in one length; test_contract.py has the others so too.
+ONE_LENGTH = ("sd3", "hunyuan_video")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("mode", "dynamic", "style"), [("static", "false", "sink"), ("dynamic", "auto", "mask")])
+def test_graphs_equal_the_plan_over_eight_sizes_and_captions(family: str, mode: str, dynamic: str, style: str) -> None:
+    buckets = None if mode == "static" and family in ONE_LENGTH else BUCKETS
+    planned_graphs_are_observed(SUBJECTS[family], mode, dynamic, buckets, style)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_and_checkpointed_equal_eager(family: str) -> None:
+    compiled_and_checkpointed_equal_eager(SUBJECTS[family])
