@@ -13,6 +13,7 @@ from backend.config.sections.validation import ValidationSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
+from backend.training.follow_up import FollowUp
 from backend.training.position import CurrentPosition
 from backend.training.requests import Requests
 from backend.training.sampling import Interrupted
@@ -36,6 +37,10 @@ class ValidationSet:
     count: int
     """Pictures in it."""
     read: Callable[[], Iterable[Example]]
+    trained: bool = False
+    """Whether its pictures are trained, and measured for comparison."""
+    identity: str = ""
+    """Equal for losses that can be compared: of the same pictures, noise levels and noise."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,12 +67,24 @@ class BetweenSteps:
     """Called before samples that a person asked for are drawn."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
+    follow_up: FollowUp | None = None
+    """What is concluded from validations; None where there are none."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
+    validated_at: int | None = None
+    """The step of the last whole validation of this process."""
+    _sampled_at: int | None = None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether validations bring no gain any more, so that the run ends before its length."""
+        return self.follow_up is not None and self.follow_up.early_stop is not None
 
     def at_start(self) -> None:
-        """What is set for the time before the first step; nothing when the run continues from a state."""
+        """What is set for the time before the first step; no work when the run continues from a state."""
         if not self.position().is_start:
+            if self.follow_up is not None:
+                self.follow_up.resumed(self.position().step)
             return
         if self.validation.validate_at_start:
             self._validate()
@@ -103,16 +120,20 @@ class BetweenSteps:
             self.resume_training()
 
     def at_end(self) -> None:
-        """Measure and draw with the finished LoRA, which is saved already."""
-        if self.validation.validate_at_end:
+        """Measure and draw with the finished LoRA, which is saved already.
+
+        What was done at this step before an early stop is not done again.
+        """
+        step = self.position().step
+        if self.validation.validate_at_end and self.validated_at != step:
             self._validate()
         requested = self.requests.take("sample")
-        if self.sampling.sample_at_end or requested:
+        if (self.sampling.sample_at_end and self._sampled_at != step) or requested:
             self._sample(requested)
 
     def _validate(self) -> None:
         """Every validation set, until a stop is requested."""
-        step = self.position().step
+        step, means = self.position().step, {}
         for name, examples in self.validation_sets.items():
             try:
                 with PhaseProgress(self.events, "validate", examples.count) as progress, self.to_use():
@@ -122,9 +143,21 @@ class BetweenSteps:
                 return
             sigmas = self.validation.validation_sigmas
             losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, measured.sigma_losses, strict=True)}
-            self.events.write(ValidationEvent(step=step, set=name, sigma_losses=losses, loss=measured.loss))
+            event = ValidationEvent(
+                step=step,
+                set=name,
+                sigma_losses=losses,
+                loss=measured.loss,
+                trained=examples.trained,
+                identity=examples.identity,
+            )
+            self.events.write(event)
             log.info("Validation %s at step %d: %.5f", name, step, measured.loss)
             self.losses.setdefault(name, {"first": measured.loss})["last"] = measured.loss
+            means[name, examples.trained] = measured.loss
+        self.validated_at = step
+        if self.follow_up is not None and means:
+            self.follow_up.after(step, means)
 
     def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
         """The examples, each counted once it is measured: when the next one is asked for. Interrupted by a stop."""
@@ -140,6 +173,7 @@ class BetweenSteps:
                 self.note_requested_samples()
             with self.to_use():
                 self.draw_samples(self.position().step)
+            self._sampled_at = self.position().step
         elif requested:
             text = "A sample was asked for, but there are no sample prompts"
             self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))

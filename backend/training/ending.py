@@ -60,6 +60,8 @@ def train_to_end(run: Run, trainer: Trainer, events: EventWriter) -> End:
         "validation": trainer.between_steps.losses,
         "memory": memory,
     }
+    if trainer.between_steps.follow_up is not None:
+        result |= trainer.between_steps.follow_up.result()
     return End(state="done", fields=result)
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class Saver:
     """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``.
 
     A file's name stands for the newest of its step, and nothing is overwritten: what a name stood for before is kept
-    under another one.
+    under another one. Only files beside the run's own (`write_beside`) give way to what takes their place.
     """
 
     run: Run
@@ -168,6 +168,14 @@ class Saver:
         finally:
             self.run, self.events, self.file, self.state_at = run, events, None, None
         return place.path
+
+    def write_beside(self, path: Path, step: int, more: Mapping[str, str]) -> None:
+        """Write the LoRA as it is in the model now to `path`, in place of what is there; no save of the run's own.
+
+        more: metadata besides the usual. LoraNotFinite, Refused or WriteFailed where it can't be written.
+        """
+        tensors = file_tensors(self.lora, self.settings.save_precision, self.names, self.settings.save_layout)
+        write_lora(path, tensors, {**self.metadata(step), **more})
 
     def newest(self) -> tuple[int, Path | None]:
         """The latest step with a LoRA file, and the file; (0, None) when there is none."""

@@ -13,6 +13,7 @@ SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
+COMPARED = {"saving.keep_best": True, "validation.early_stop_patience": 2}
 TOO_LONG = {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)}
 PRODIGY = {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0}
 
@@ -333,6 +334,8 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation images"),
     ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation images"),
     ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation images"),
+    ({"validation.validate_training_images": 2}, "validation.validate_training_images", "no validation images"),
+    ({"validation.early_stop_min_gain": 0.1}, "validation.early_stop_min_gain", "early_stop_patience is empty"),
     ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation images"),
     ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation images"),
     ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation images"),

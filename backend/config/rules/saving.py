@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.base.files import cut_name, longest_name
 from backend.base.paths import is_broad, resolve
-from backend.config.rules.rule import Rule, longer_than_run
+from backend.config.rules.rule import Rule, longer_than_run, refused_without_validation
 from backend.config.sections.values import LONGEST_ENDING
 
 _LONGEST_FOLDER = 120
@@ -72,6 +72,7 @@ SAVING_RULES: tuple[Rule, ...] = (
         "Set save_every_n_steps or save_every_n_epochs, or remove save_last_n",
         "warning",
     ),
+    *refused_without_validation("saving.keep_best"),
     longer_than_run("saving.save_every_n_steps", "the steps of the run", "steps", "Nothing is saved before the end"),
     longer_than_run("saving.save_every_n_epochs", "the epochs of the run", "epochs", "Nothing is saved before the end"),
     Rule(

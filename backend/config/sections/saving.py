@@ -56,6 +56,14 @@ class SavingSection(Section):
         "LoRA is always kept.",
         aliases=("save_last_n_steps", "save_last_n_epochs", "checkpoints_total_limit", "max_step_saves_to_keep"),
     )
+    keep_best: bool = setting(
+        False,
+        label="Keep the best",
+        help="Keeps the LoRA with the lowest validation loss as a file of its own, the output name with -best. It is "
+        "written whenever a validation is lower than all before, and Keep last N never removes it. Needs validation "
+        "images, and validation every N steps or epochs. Several validation sets count the same.",
+        aliases=("load_best_model_at_end", "save_best_model"),
+    )
     save_precision: Literal["bf16", "fp16", "fp32"] = setting(
         "bf16",
         label="Save precision",
