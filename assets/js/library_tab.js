@@ -156,6 +156,7 @@ const runCard = (run) =>
           ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps`
           : null,
         run.bytes ? formatBytes(run.bytes) : null,
+        run.best,
         run.memory ? `memory ${run.memory}` : null,
       ]
         .filter(Boolean)

@@ -25,9 +25,9 @@ from backend.runs.events.kinds import DoneEvent, Event, ResumedEvent, Validation
 from backend.runs.events.validation import EarlyStopEvent
 from backend.runs.folder import Run
 from backend.runs.process import MARKER
-from backend.runs.validation_words import early_stop_words
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps
+from backend.training.terminal import event_line
 from backend.training.validation_history import Measurement, ValidationHistory, overfitting_of
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
@@ -149,7 +149,7 @@ def test_the_run_ends_where_its_losses_say(run: Run) -> None:
     assert run.status().state == "done" and run.status().step == end
     # measured once at its last step, which has no validation of its own
     assert [each["step"] for each in events(run, "validation") if each["set"] == "others"] == list(measured)
-    text = early_stop_words(EarlyStopEvent(**{k: v for k, v in event.items() if k not in ("v", "kind")}))
+    text = event_line(EarlyStopEvent(**{k: v for k, v in event.items() if k not in ("v", "kind")}))
     assert f"step {end} of {STEPS}" in text and f"at step {lowest['step']}" in text and "tiny-best" in text
 
 
