@@ -202,6 +202,7 @@ export interface RunFile {
   step: number | null;
   size: number;
   final: boolean;
+  role: "best" | "average" | null;
 }
 export interface Sample {
   file: string;

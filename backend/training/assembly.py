@@ -25,6 +25,7 @@ from backend.plan.training_sample import TRAINING_SAMPLE, identity_of
 from backend.runs.events import EventWriter, read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.training.averaging import Averaging
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Fingerprint
@@ -154,6 +155,11 @@ def _between_steps(
     cfg, sampler, validation_sets = inputs.cfg, None, _validation_sets(inputs, loader)
     if cfg.sampling.prompts:
         sampler = _sampler(context, inputs, forward, conditioning, trainable.lora, loader, counter.position.step)
+    follow_up = _follow_up(context, inputs, saver, validation_sets, counter.position.step)
+    averaging = None
+    if cfg.saving.average_checkpoints is not None:
+        averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
+        saver.protected = averaging.protected
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -170,7 +176,8 @@ def _between_steps(
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
         to_use=trainable.to_use,
-        follow_up=_follow_up(context, inputs, saver, validation_sets, counter.position.step),
+        follow_up=follow_up,
+        averaging=averaging,
     )
 
 

@@ -70,7 +70,7 @@ class BestFile:
             log.warning("%s", text)
             return
         self.loss = measurement.loss
-        self.saver.events.write(CheckpointEvent(step=measurement.step, file=self.name or self.path.name))
+        self.saver.events.write(CheckpointEvent(step=measurement.step, file=self.name or self.path.name, role="best"))
 
 
 def _loss_of(path: Path, identity: str) -> float:

@@ -12,7 +12,9 @@ from backend.config.sections.saving import SavingSection
 from backend.config.sections.validation import ValidationSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
+from backend.runs.events.validation import AverageEvent
 from backend.runs.phase_progress import PhaseProgress
+from backend.training.averaging import Averaging
 from backend.training.follow_up import FollowUp
 from backend.training.position import CurrentPosition
 from backend.training.requests import Requests
@@ -20,6 +22,7 @@ from backend.training.sampling import Interrupted
 from backend.training.saver import Saver
 from backend.training.step_log import StepLog
 from backend.training.validation import Example, ValidationLoss
+from backend.training.validation_history import Measurement
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,10 @@ class BetweenSteps:
     """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
     follow_up: FollowUp | None = None
     """What is concluded from validations; None where there are none."""
+    averaging: Averaging | None = None
+    """Averages LoRA files at the end of the run, where that is set."""
+    average: AverageEvent | None = None
+    """What came of it."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
     validated_at: int | None = None
@@ -130,14 +137,22 @@ class BetweenSteps:
         requested = self.requests.take("sample")
         if (self.sampling.sample_at_end and self._sampled_at != step) or requested:
             self._sample(requested)
+        if self.averaging is not None:
+            self.average = self.averaging.at_end(self._held_out_loss)
+
+    def _held_out_loss(self) -> float | None:
+        """The validation loss of the LoRA as it is in the model now; None without validation sets."""
+        sets = {(name, False): each for name, each in self.validation_sets.items() if not each.trained}
+        losses = {key: self._measure(each).loss for key, each in sets.items()}
+        return Measurement.of(self.position().step, losses).loss if losses else None
 
     def _validate(self) -> None:
         """Every validation set, until a stop is requested."""
         step, means = self.position().step, {}
         for name, examples in self.validation_sets.items():
             try:
-                with PhaseProgress(self.events, "validate", examples.count) as progress, self.to_use():
-                    measured = self.measure(self._counted(examples.read(), progress))
+                with self.to_use():
+                    measured = self._measure(examples)
             except Interrupted:
                 log.info("The validation of step %d was left out: the run was asked to stop", step)
                 return
@@ -158,6 +173,10 @@ class BetweenSteps:
         self.validated_at = step
         if self.follow_up is not None and means:
             self.follow_up.after(step, means)
+
+    def _measure(self, examples: ValidationSet) -> ValidationLoss:
+        with PhaseProgress(self.events, "validate", examples.count) as progress:
+            return self.measure(self._counted(examples.read(), progress))
 
     def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
         """The examples, each counted once it is measured: when the next one is asked for. Interrupted by a stop."""

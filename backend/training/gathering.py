@@ -192,6 +192,7 @@ def _without_validation(cfg: Config, plan: Plan) -> list[Problem]:
     remedy = "Add images to the dataset or to the validation folders, or remove it."
     wanted = {
         "saving.keep_best": cfg.saving.keep_best,
+        "saving.average_from": cfg.saving.average_from == "best",
         "validation.early_stop_patience": cfg.validation.early_stop_patience,
     }
     return [Problem(path, None, f"{path.split('.')[1]}: {text}", remedy) for path, value in wanted.items() if value]

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,8 @@ class Saver:
     """How long an end that can't be saved waits for somebody to free space before it gives up."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that files take, while the state keeps those that are trained."""
+    protected: Callable[[Collection[int]], set[int]] = lambda steps: set()
+    """Of the steps with a file, those whose files stay whatever save_last_n says."""
     final: Path | None = None
     """The finished LoRA, once it is written."""
     file: tuple[int, Path] | None = None
@@ -196,6 +198,10 @@ class Saver:
         before = "The resume state is that of an earlier save." if self.run.has_state() else "There is no resume state."
         return f"{what} in {path}. {before}"
 
+    def files(self) -> dict[int, Path]:
+        """Step -> the file saved on the way at it."""
+        return dict(self._files())
+
     @property
     def _final_name(self) -> str:
         return f"{self.settings.output_name}.safetensors"
@@ -298,7 +304,11 @@ class Saver:
         if self.settings.save_last_n is None:
             return
         try:
-            for _, path in self._files()[: -self.settings.save_last_n]:
+            files = self._files()
+            stay = self.protected([step for step, _ in files])
+            for step, path in files[: -self.settings.save_last_n]:
+                if step in stay:
+                    continue
                 log.info("Removing %s: save_last_n keeps %d", path.name, self.settings.save_last_n)
                 path.unlink(missing_ok=True)
         except OSError as error:

@@ -261,6 +261,8 @@ PROVEN: dict[str, str] = {
     "compile.compile_cache_dir": "training/test_compiled.py"
     "::test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start",
     "saving.keep_best": f"{_OVERFIT}::test_the_best_file_is_the_lora_of_the_lowest_loss",
+    "saving.average_checkpoints": f"{_OVERFIT}::test_the_last_files_are_averaged_as_what_they_change",
+    "saving.average_from": f"{_OVERFIT}::test_the_best_files_stay_and_are_averaged",
     "validation.early_stop_patience": f"{_OVERFIT}::test_the_run_ends_where_its_losses_say",
     "validation.early_stop_min_gain": f"{_OVERFIT}::test_a_gain_counts_from_the_smallest_that_is_set",
     "validation.validate_training_images": f"{_OVERFIT}::test_overfitting_is_said_once",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -22,9 +23,10 @@ from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, Event, ResumedEvent, ValidationEvent
-from backend.runs.events.validation import EarlyStopEvent
+from backend.runs.events.validation import AverageEvent, EarlyStopEvent
 from backend.runs.folder import Run
 from backend.runs.process import MARKER
+from backend.training.averaging import Averaging
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps
 from backend.training.terminal import event_line
@@ -32,7 +34,7 @@ from backend.training.validation_history import Measurement, ValidationHistory, 
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
-EVERY, PATIENCE, STEPS = 4, 3, 80
+EVERY, PATIENCE, STEPS, AVERAGED = 4, 3, 80, 3
 STOPPED_AT = 26
 
 
@@ -45,7 +47,8 @@ def settings(base: Path, where: Path, **validation: Any) -> Config:
         optimizer={"learning_rate": 0.05, "lr_scheduler": "constant", "lr_warmup": 0.0},
         training={"max_train_steps": STEPS},
         timesteps={"timestep_sampling": "uniform", "min_timestep": 50.0, "max_timestep": 350.0},
-        saving={"keep_best": True, "save_every_n_steps": EVERY, "save_last_n": 1},
+        saving={"keep_best": True, "save_every_n_steps": EVERY, "save_last_n": 1, "average_checkpoints": AVERAGED,
+                "average_from": "best"},
         validation={"validation_folders": [{"path": str(where / "others"), "name": "others"}],
                     "validate_every_n_steps": EVERY, "validation_sigmas": [0.2, 0.35], "validate_training_images": 3,
                     "early_stop_patience": PATIENCE, **validation},
@@ -92,6 +95,15 @@ def losses(run: Run, name: str = "others") -> dict[int, float]:
     return {event["step"]: event["loss"] for event in events(run, "validation") if event["set"] == name}
 
 
+def saved_at(step: int) -> str:
+    return f"tiny-step{step:08d}.safetensors"
+
+
+def plain(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an event's line."""
+    return {name: value for name, value in event.items() if name not in ("v", "kind")}
+
+
 def end_of(measured: Mapping[int, float]) -> int | None:
     """The step at which `PATIENCE` validations in a row were not lower than all before."""
     lowest, waited = math.inf, 0
@@ -103,13 +115,11 @@ def end_of(measured: Mapping[int, float]) -> int | None:
 
 
 def test_the_best_file_is_the_lora_of_the_lowest_loss(run: Run) -> None:
-    """keep_best: the file equals the LoRA saved at that step, although save_last_n removed that one."""
+    """keep_best: the file equals the LoRA saved at that step, and says step and loss."""
     measured = losses(run)
     lowest = min(measured, key=lambda step: measured[step])
     assert lowest < STOPPED_AT < max(measured)
-    names = sorted(path.name for path in run.checkpoints_dir.glob("*.safetensors"))
-    last = f"tiny-step{max(measured):08d}.safetensors"
-    assert names == ["tiny-best.safetensors", last, "tiny.safetensors"]
+    assert same(lora_of(run, "tiny-best.safetensors"), lora_of(run, saved_at(lowest)))
     with safetensors.safe_open(run.checkpoints_dir / "tiny-best.safetensors", "pt") as opened:
         metadata = opened.metadata()
     assert int(metadata["ss_steps"]) == lowest and float(metadata["ss_validation_loss"]) == measured[lowest]
@@ -122,15 +132,68 @@ def test_the_best_file_is_the_lora_of_the_lowest_loss(run: Run) -> None:
     assert {file.path.name: file.step for file in run.checkpoints()}["tiny-best.safetensors"] == lowest
 
 
-def test_the_best_file_has_the_weights_that_were_measured(run: Run, tiny_flux: Path, where: Path) -> None:
-    """A run that ends at its best step: its finished LoRA is the same."""
+def test_the_best_files_stay_and_are_averaged(run: Run) -> None:
+    """average_from best: save_last_n leaves those of the lowest losses, and the average of them is measured too."""
+    measured = losses(run)
+    best = sorted(sorted(measured, key=lambda step: measured[step])[:AVERAGED])
+    end = max(measured)
+    names = {path.name for path in run.checkpoints_dir.glob("*.safetensors")}
+    mean = f"tiny-step{end:08d}-average.safetensors"
+    assert names == {"tiny-best.safetensors", "tiny.safetensors", mean, *(saved_at(step) for step in {*best, end})}
+    (event,) = events(run, "average")
+    assert event["steps"] == best and event["file"] == f"checkpoints/{mean}"
+    assert (event["final_loss"], event["lowest_loss"]) == (measured[end], min(measured.values()))
+    # between files of one valley it is no worse than the worst of them
+    assert event["loss"] < max(measured[step] for step in best)
+    with safetensors.safe_open(run.checkpoints_dir / mean, "pt") as opened:
+        assert json.loads(opened.metadata()["ss_averaged_steps"]) == best
+    done = events(run, "done")[-1]
+    assert done["average"]["loss"] == event["loss"] and f"{event['loss']:.5f}" in event_line(
+        AverageEvent(**plain(event))
+    )
+    # neither of the two files beside the run's own is taken for its newest
+    assert [(file.path.name, file.role) for file in run.checkpoints() if file.step == end][0] == (mean, "average")
+    assert run.checkpoints()[-1].path.name == "tiny.safetensors"
+
+
+def test_the_last_files_are_averaged_as_what_they_change(
+    run: Run, tiny_flux: Path, where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """average_checkpoints: nearer to the mean of the changes than factors averaged by themselves; and what is trained
+    is put back."""
     lowest = events(run, "best")[-1]["step"]
-    cfg = settings(tiny_flux, where)
-    shorter = with_values(cfg, {"training.max_train_steps": lowest, "saving.keep_best": False})
-    straight, code = train_here(shorter)
-    assert code == 0 and losses(straight) == {s: loss for s, loss in losses(run).items() if s <= lowest}
+    changes = {"training.max_train_steps": lowest, "saving.keep_best": False, "saving.save_last_n": AVERAGED}
+    cfg = with_values(settings(tiny_flux, where), {**changes, "saving.average_from": "last"})
+    trained = []
+    at_end = Averaging.at_end
+
+    def watched(self: Averaging, measure: Any) -> Any:
+        before = {name: value.clone() for name, value in self.saver.lora.tensors().items()}
+        event = at_end(self, measure)
+        trained.append(same(before, self.saver.lora.tensors()))
+        return event
+
+    monkeypatch.setattr(Averaging, "at_end", watched)
+    straight, code = train_here(cfg)
+    assert code == 0 and trained == [True], events(straight, "error")
+    assert losses(straight) == {step: loss for step, loss in losses(run).items() if step <= lowest}
+    # a run that ends at its best step: its finished LoRA is the same
     assert same(lora_of(straight), lora_of(run, "tiny-best.safetensors"))
     assert not (straight.checkpoints_dir / "tiny-best.safetensors").exists()
+    (event,) = events(straight, "average")
+    steps = [lowest - 2 * EVERY, lowest - EVERY, lowest]
+    files = [lora_of(straight, saved_at(step)) for step in steps[:-1]] + [lora_of(straight)]
+    mean = lora_of(straight, Path(event["file"]).name)
+    assert event["steps"] == steps and mean.keys() == files[0].keys()
+    lost = whole = of_factors = 0.0
+    for up in (key for key in mean if ".lora_up." in key):
+        down = up.replace("lora_up", "lora_down")
+        exact = sum(file[up] @ file[down] for file in files) / len(files)
+        whole += float(exact.square().sum())
+        lost += float((mean[up] @ mean[down] - exact).square().sum())
+        factors = [sum(file[key] for file in files) / len(files) for key in (up, down)]
+        of_factors += float((factors[0] @ factors[1] - exact).square().sum())
+    assert 0 < lost < of_factors and event["error"] == pytest.approx((lost / whole) ** 0.5, rel=1e-2)
 
 
 def test_the_run_ends_where_its_losses_say(run: Run) -> None:
@@ -149,7 +212,7 @@ def test_the_run_ends_where_its_losses_say(run: Run) -> None:
     assert run.status().state == "done" and run.status().step == end
     # measured once at its last step, which has no validation of its own
     assert [each["step"] for each in events(run, "validation") if each["set"] == "others"] == list(measured)
-    text = event_line(EarlyStopEvent(**{k: v for k, v in event.items() if k not in ("v", "kind")}))
+    text = event_line(EarlyStopEvent(**plain(event)))
     assert f"step {end} of {STEPS}" in text and f"at step {lowest['step']}" in text and "tiny-best" in text
 
 

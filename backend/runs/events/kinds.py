@@ -172,6 +172,8 @@ class CheckpointEvent(Event):
     step: int | None = None
     file: str
     """Path in the run's folder."""
+    role: Literal["best", "average"] | None = None
+    """What it is besides the run's own saves."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -330,6 +332,8 @@ class DoneEvent(Event):
     """Fields of the newest `BestEvent`."""
     early_stop: Json | None = None
     """Fields of the `EarlyStopEvent` that ended the run."""
+    average: Json | None = None
+    """Fields of the `AverageEvent`."""
 
 
 KINDS: tuple[type[Event], ...] = (
