@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from backend.runs.events.kinds import (
     CheckpointEvent,
@@ -30,8 +31,11 @@ from backend.runs.events.kinds import (
     WarningEvent,
     to_fields,
 )
+from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
+from backend.runs.validation_words import average_words, best_words, early_stop_words, overfit_words
 from gui import messages
 
+Said = TypeVar("Said", bound=Event)
 MOST = 400
 """Enough for any chart and table; a run with thousands of samples shows the newest."""
 _MOST_WARNINGS = 20
@@ -66,6 +70,10 @@ class RunFacts:
 
     plan: PlanEvent | None = None
     validation: list[ValidationEvent] = field(default_factory=list)
+    bests: list[BestEvent] = field(default_factory=list)
+    overfits: list[OverfitEvent] = field(default_factory=list)
+    early_stop: EarlyStopEvent | None = None
+    average: AverageEvent | None = None
     compile: CompileFacts = field(default_factory=CompileFacts)
     recorded: CudaGraphsEvent | None = None
     recompiles: list[RecompileEvent] = field(default_factory=list)
@@ -111,11 +119,40 @@ class RunFacts:
                 self.swap = event
             case DoneEvent():
                 self.result = event
+            case BestEvent() | OverfitEvent() | EarlyStopEvent() | AverageEvent():
+                self._conclude(event)
             case ResumedEvent():
+                self._go_back(event)
                 # A new process compiles again: what the old one wrote about it holds no longer.
                 self.compile, self.recompiles, self.breaks, self.recorded = CompileFacts(), [], [], None
             case _:
                 self._compile(event)
+
+    def _conclude(self, event: Event) -> None:
+        """What the run concluded from its validation losses."""
+        match event:
+            case BestEvent():
+                self.bests = [*self.bests, event][-MOST:]
+            case OverfitEvent():
+                self.overfits = [*self.overfits, event][-MOST:]
+            case EarlyStopEvent():
+                self.early_stop = event
+            case AverageEvent():
+                self.average = event
+
+    def _go_back(self, event: ResumedEvent) -> None:
+        """The run continues from a step: what was concluded behind it is not known any more."""
+        self.early_stop = self.average = None
+        if event.step is not None:
+            self.bests = [each for each in self.bests if each.step <= event.step]
+            self.overfits = [each for each in self.overfits if each.step <= event.step]
+
+    def _overfit_warnings(self) -> list[dict[str, str]]:
+        """The newest notice of overfitting, until it is taken back."""
+        if not self.overfits or self.overfits[-1].state != "begun":
+            return []
+        text, remedy = overfit_words(self.overfits[-1])
+        return [{"text": messages.sentence(text), "remedy": messages.sentence(remedy)}]
 
     def _compile(self, event: Event) -> None:
         match event:
@@ -144,11 +181,14 @@ class RunFacts:
         return {
             "plan": _shown(self.plan, ("mode", "compile", "graphs", "steps", "recommended")),
             "validation": [_timed(event) for event in self.validation],
+            "best": _worded(self.bests[-1] if self.bests else None, best_words),
+            "early_stop": _worded(self.early_stop, early_stop_words),
+            "average": _worded(self.average, average_words),
             "compile": self.compile.to_dict(),
             "recorded": _timed(self.recorded),
             "recompiles": [_timed(event) for event in self.recompiles],
             "breaks": [_timed(event) for event in self.breaks],
-            "warnings": self.warnings,
+            "warnings": [*self.warnings, *self._overfit_warnings()],
             "memory": self._memory(),
             "swap": _timed(self.swap),
             "result": _timed(self.result),
@@ -161,6 +201,11 @@ class RunFacts:
 
 def _shown(event: Event | None, names: tuple[str, ...]) -> dict[str, Any] | None:
     return None if event is None else {name: getattr(event, name) for name in names}
+
+
+def _worded(event: Said | None, words: Callable[[Said], str]) -> dict[str, Any] | None:
+    """The fields of an event, and what they say in words."""
+    return None if event is None else {**to_fields(event), "words": messages.sentence(words(event))}
 
 
 def _timed(event: Event | None) -> dict[str, Any] | None:

@@ -243,6 +243,7 @@ def _shelf(view: RunView) -> dict[str, Any]:
         "bytes": sum(file["size"] for file in facts["checkpoints"]),
         "pictures": shown,
         "memory": (facts["memory"] or {}).get("words"),
+        "best": (best := facts["best"]) and f"lowest validation loss {best['loss']:.5f} at step {best['step']}",
         "files": facts["checkpoints"],
     }
 

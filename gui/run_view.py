@@ -124,6 +124,7 @@ class RunView:
                 "step": file.step,
                 "size": file.size,
                 "final": file.path.name == final,
+                "role": file.role,
             }
             for file in self.run.checkpoints(self._facts.checkpoints)
         ]

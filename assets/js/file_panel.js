@@ -33,7 +33,13 @@ export const drawFiles = (ui, facts, status) => {
           el(
             "div",
             { class: "file-head" },
-            el("strong", {}, f.name, f.final ? el("span", { class: "tag good" }, "final") : null),
+            el(
+              "strong",
+              {},
+              f.name,
+              f.final ? el("span", { class: "tag good" }, "final") : null,
+              f.role ? el("span", { class: "tag" }, f.role) : null,
+            ),
             el(
               "span",
               { class: "note" },

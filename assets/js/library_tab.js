@@ -100,7 +100,12 @@ const fileRow = (run, f) =>
   el(
     "div",
     { class: "file" },
-    el("div", { class: "file-head" }, el("strong", {}, f.name), el("span", { class: "note" }, formatBytes(f.size))),
+    el(
+      "div",
+      { class: "file-head" },
+      el("strong", {}, f.name, f.role ? el("span", { class: "tag" }, f.role) : null),
+      el("span", { class: "note" }, formatBytes(f.size)),
+    ),
     pathLine(f.path, [
       el(
         "a",
@@ -156,6 +161,7 @@ const runCard = (run) =>
           ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps`
           : null,
         run.bytes ? formatBytes(run.bytes) : null,
+        run.best,
         run.memory ? `memory ${run.memory}` : null,
       ]
         .filter(Boolean)

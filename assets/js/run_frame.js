@@ -76,6 +76,7 @@ const elementsOf = (actions) => {
     payback: el("p", { class: "note", id: "compile-payback" }),
     reasons: el("div", { id: "compile-reasons" }),
     validation: el("div", { id: "validation" }),
+    validationPlot: el("div", { class: "plot", id: "validation-plot" }),
     samples: el("div", { id: "samples" }),
     files: el("div", { id: "run-files" }),
     log: el("pre", { class: "log", id: "run-log", tabindex: 0, "aria-label": "Log of the run" }),
@@ -171,7 +172,7 @@ export const runFrame = (root, actions) => {
     el(
       "div",
       { class: "columns" },
-      section("card-validation", "Validation loss", ui.validation),
+      section("card-validation", "Validation loss", ui.validationPlot, ui.validation),
       section("card-files", "LoRA files", ui.files),
     ),
     section("card-samples", "Samples", ui.samples),

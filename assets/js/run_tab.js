@@ -16,6 +16,7 @@ import { joinSeries } from "./series.js";
 import { on, pageState } from "./state.js";
 import { currentTab, keptTab, onTabOpened, openTab } from "./tabs.js";
 import { showError, toast } from "./toasts.js";
+import { validationChart } from "./validation_chart.js";
 import { drawValidation } from "./validation_panel.js";
 import { drawWarnings } from "./warnings_panel.js";
 /** @import { Answers, MetricsRow, RunFacts, RunStatus, Series } from "./server" */
@@ -35,6 +36,7 @@ let ui = null;
 /**
  * @type {{
  *   loss: ReturnType<typeof lossChart>, memory: ReturnType<typeof memoryChart>, norms: ReturnType<typeof normChart>,
+ *   validation: ReturnType<typeof validationChart>,
  * } | null}
  */
 let charts = null;
@@ -48,7 +50,12 @@ whenPresent("#run-root", (root) => {
     logScale: (on) => charts.loss.log(on),
     wholeRun: () => charts.loss.reset(),
   });
-  charts = { loss: lossChart(ui, zoom), memory: memoryChart(ui.memory), norms: normChart(ui.norms) };
+  charts = {
+    loss: lossChart(ui, zoom),
+    memory: memoryChart(ui.memory),
+    norms: normChart(ui.norms),
+    validation: validationChart(ui.validationPlot),
+  };
   drawPicker();
   if (view.run) {
     restart();
@@ -74,6 +81,7 @@ const restart = () => {
   charts.loss.clear();
   charts.norms(null, null);
   charts.memory.clear();
+  charts.validation.clear();
   ui.resetZoom.hidden = true;
   setText(ui.log, "");
   for (const node of [ui.samples, ui.validation, ui.files, ui.reasons, ui.warnings]) fill(node);
@@ -167,7 +175,8 @@ const draw = (answer) => {
   const live = LIVE.has(answer.status.state);
   if (answer.facts || live !== view.live) {
     Object.assign(view, { live, seen: answer.seen, facts: answer.facts || view.facts });
-    drawValidation(ui, view.facts.validation, answer.status);
+    drawValidation(ui, view.facts, answer.status);
+    charts.validation.draw(view.facts);
     drawSamples(ui, view.facts.samples, answer.status);
     drawFiles(ui, view.facts, answer.status);
     drawWarnings(ui, view.facts.warnings, view.facts.recompiles);

@@ -205,6 +205,7 @@ export interface RunFile {
   step: number | null;
   size: number;
   final: boolean;
+  role: "best" | "average" | null;
 }
 export interface Sample {
   file: string;
@@ -219,6 +220,8 @@ export interface Validation {
   step: number;
   loss: number;
   sigma_losses?: Record<string, number>;
+  // Of training pictures, measured for comparison.
+  trained: boolean;
 }
 export interface RunFacts {
   plan: { compile?: boolean; graphs?: { planned: number }; steps?: { epochs: number } } | null;
@@ -236,6 +239,9 @@ export interface RunFacts {
   recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
   warnings: { text: string; remedy: string }[];
   validation: Validation[];
+  best: { step: number; loss: number; words: string } | null;
+  early_stop: { step: number; words: string } | null;
+  average: { words: string } | null;
   samples: Sample[];
   checkpoints: RunFile[];
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
@@ -248,6 +254,7 @@ export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | 
   bytes: number;
   pictures: string[];
   memory: string | null;
+  best: string | null;
   files: RunFile[];
 }
 

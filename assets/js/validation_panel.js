@@ -3,14 +3,23 @@
 import { el, fill } from "./dom.js";
 import { formatNumber } from "./format.js";
 import { fillEmpty } from "./run_states.js";
-/** @import { RunStatus, Validation } from "./server" */
+import { bySet } from "./validation_chart.js";
+/** @import { RunFacts, RunStatus, Validation } from "./server" */
+
+// What the run concluded: the best step, why it ended early, and how the average compares.
+/**
+ * @param {RunFacts} facts
+ */
+const conclusions = ({ best, early_stop: earlyStop, average }) =>
+  [best, earlyStop, average].flatMap((each) => (each?.words ? el("p", { class: "note" }, each.words) : []));
 
 /**
  * @param {import("./run_frame.js").RunFrame} ui
- * @param {Validation[]} rows
+ * @param {RunFacts} facts
  * @param {RunStatus} status
  */
-export const drawValidation = (ui, rows = [], status) => {
+export const drawValidation = (ui, facts, status) => {
+  const rows = facts.validation || [];
   if (!rows.length)
     return fillEmpty(
       ui.validation,
@@ -18,9 +27,9 @@ export const drawValidation = (ui, rows = [], status) => {
       "No validation loss yet. Set a validation split on the Dataset tab, or validation folders on the Sampling tab.",
       "This run measured no validation loss.",
     );
-  const sets = [...new Set(rows.map((r) => r.set))];
   fill(
     ui.validation,
+    conclusions(facts),
     el(
       "div",
       { class: "scroll", tabindex: 0, role: "region", "aria-label": "Validation loss" },
@@ -39,16 +48,15 @@ export const drawValidation = (ui, rows = [], status) => {
         el(
           "tbody",
           {},
-          sets.map((name) => {
-            const ofSet = rows.filter((r) => r.set === name);
+          [...bySet(rows).values()].map((ofSet) => {
             const first = ofSet[0];
             const latest = ofSet[ofSet.length - 1];
             const lowest = ofSet.reduce((a, b) => (b.loss < a.loss ? b : a));
             const change = ofSet.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
             return el(
               "tr",
-              { "data-set": name },
-              el("td", {}, name),
+              { "data-set": first.set },
+              el("td", {}, first.set, first.trained ? el("span", { class: "tag" }, "trained") : null),
               el("td", {}, formatNumber(first.loss)),
               el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
               el(
@@ -71,7 +79,7 @@ export const drawValidation = (ui, rows = [], status) => {
  */
 const sigmaTable = (rows) => {
   const first = rows[0];
-  const latest = rows.filter((r) => r.set === first.set).pop();
+  const latest = rows.filter((r) => r.set === first.set && r.trained === first.trained).pop();
   const sigmas = Object.keys(latest.sigma_losses || {});
   if (!sigmas.length) return null;
   return el(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -108,12 +108,18 @@ class Loader:
 
     def validation(self, name: str) -> Iterator[Batch]:
         """The pictures of a validation set, one a batch, always in the same order and with their captions."""
-        pairs = zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True)
+        return self._one_by_one(zip(self.plan.validation[name], self.plan.validation_fits[name], strict=True))
+
+    def training_sample(self) -> Iterator[Batch]:
+        """The training pictures that are measured too, as `validation` gives those of a set."""
+        return self._one_by_one((self.plan.items[n], self.plan.fits[n]) for n in self.plan.training_sample)
+
+    def _one_by_one(self, pairs: Iterable[tuple[Item, Fit]]) -> Iterator[Batch]:
         for index, (item, fit) in enumerate(pairs):
             yield self._whole(partial(self._measured, index, item, fit))
 
     def _measured(self, index: int, item: Item, fit: Fit) -> Batch:
-        """One picture of a validation set."""
+        """One picture to measure."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
         text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
         row = self._latents.load_row(item, fit)

@@ -23,6 +23,7 @@ from backend.plan.mode_plan import fitting_size, plan_mode, validation_batch
 from backend.plan.plan import ModePlan, Plan
 from backend.plan.texts import CountTokens, TextPlan, text_length_of, token_counter
 from backend.plan.trained_blocks import TrainedBlocks, trained_blocks
+from backend.plan.training_sample import training_sample
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -64,6 +65,7 @@ def make_plan(
         references=References.of(cfg, facts, geometry),
         batch_size=cfg.dataset.batch_size,
         validation_batch=validation_batch(cfg),
+        training_sample=training_sample(cfg, scan),
         sample_ratio=cfg.dataset.sample_ratio,
         seed=cfg.training.seed,
         dropout=(cfg.dataset.caption_dropout_rate, cfg.dataset.caption_dropout_every_n_epochs),

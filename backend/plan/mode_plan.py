@@ -20,6 +20,7 @@ from backend.plan.static_counts import padded_size, static_counts
 from backend.plan.steps import StepPlan, plan_steps
 from backend.plan.texts import TextPlan
 from backend.plan.trained_blocks import TrainedBlocks, graph_variants
+from backend.plan.training_sample import training_sample
 
 if TYPE_CHECKING:
     from backend.config.schema import Config, SamplePrompt
@@ -271,15 +272,17 @@ class _Work:
         if not validation_is_on(self.cfg):
             return []
         rows = validation_batch(self.cfg)
+        pairs = [
+            pair
+            for name, fits in self.validation_fits.items()
+            for pair in zip(self.scan.validation[name].items, fits, strict=True)
+        ]
+        pairs += [(self.scan.train.items[n], self.fits[n]) for n in training_sample(self.cfg, self.scan)]
+        tokens = tokens_of_all([item for item, _ in pairs], [fit for _, fit in pairs], self.references)
         return list(
             dict.fromkeys(
-                Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
-                for name, fits in self.validation_fits.items()
-                for item, tokens in zip(
-                    self.scan.validation[name].items,
-                    tokens_of_all(self.scan.validation[name].items, fits, self.references),
-                    strict=True,
-                )
+                Shape(self.image_size(each), self.text.fit(item.caption), rows)
+                for (item, _), each in zip(pairs, tokens, strict=True)
             )
         )
 

@@ -109,6 +109,8 @@ class Plan:
     recommended: ShapeMode = "static"
     reason: str = ""
     findings: tuple[Finding, ...] = ()
+    training_sample: tuple[int, ...] = ()
+    """Numbers of the `items` that validation measures too, for comparison."""
     footage: Footage | None = None
     """What is used of the clips that are trained; None without clips."""
 

@@ -56,6 +56,8 @@ class Checkpoint:
     """Bytes."""
     t: float
     """The file's time in unix seconds."""
+    role: str | None = None
+    """best or average; None for the run's own saves."""
 
 
 class Run(RunPaths):
@@ -252,14 +254,17 @@ class Run(RunPaths):
         return sorted(samples, key=lambda s: (s.step is None, s.step or 0, s.prompt_index or 0, s.t, s.path.name))
 
     def checkpoints(self, events: Mapping[str, CheckpointEvent] | None = None) -> list[Checkpoint]:
-        """The LoRA files that exist, oldest step first. events: theirs by file name, where known."""
+        """The LoRA files that exist, oldest step first. events: theirs by file name, where known.
+
+        Of files of one step, the run's own saves come last, so that the newest file is one of them.
+        """
         events = self._by_file(CheckpointEvent) if events is None else events
         files = [
-            Checkpoint(path, events[path.name].step if path.name in events else None, _size(path), _time(path))
+            _checkpoint(path, events.get(path.name))
             for path in _files(self.checkpoints_dir)
             if path.suffix == ".safetensors"
         ]
-        return sorted(files, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
+        return sorted(files, key=lambda c: (c.step is None, c.step or 0, c.role is None, c.t, c.path.name))
 
     def has_state(self) -> bool:
         """True when there is something to resume from: a whole state, not one whose writing was cut off."""
@@ -334,6 +339,11 @@ def safe_name(name: str) -> str:
     text = re.sub(r'[\x00-\x1f\x7f<>:"/\\|?*\s]+', "-", name).strip("-. ")
     text = text.encode("utf-8")[:_LONGEST_NAME].decode("utf-8", "ignore").rstrip("-. ")
     return f"run-{text}" if not text or _RESERVED.match(text) else text
+
+
+def _checkpoint(path: Path, event: CheckpointEvent | None) -> Checkpoint:
+    step, role = (None, None) if event is None else (event.step, event.role)
+    return Checkpoint(path, step, _size(path), _time(path), role)
 
 
 def _sample(path: Path, event: SampleEvent | None) -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,19 +13,24 @@ from torch import nn
 from backend.base.paths import resolve
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
+from backend.dataset.items import Item
 from backend.families.files.hashes import ModelHashes
 from backend.families.spec import VideoRule
-from backend.latents.loader import Loader
+from backend.latents.loader import Batch, Loader
 from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_frames, fitting_size
-from backend.runs.events import EventWriter
+from backend.plan.training_sample import TRAINING_SAMPLE, identity_of
+from backend.runs.events import EventWriter, read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.training.averaging import Averaging
+from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Fingerprint
 from backend.training.encoding import encode_again, free_memory
+from backend.training.follow_up import FollowUp
 from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
@@ -39,6 +44,7 @@ from backend.training.step_log import StepLog, row_writer
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
 from backend.training.validation import Example, ValidationLoss, validate
+from backend.training.validation_history import ValidationHistory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,9 +152,14 @@ def _between_steps(
     saver: Saver,
     monitor: Monitor,
 ) -> BetweenSteps:
-    cfg, sampler = inputs.cfg, None
+    cfg, sampler, validation_sets = inputs.cfg, None, _validation_sets(inputs, loader)
     if cfg.sampling.prompts:
         sampler = _sampler(context, inputs, forward, conditioning, trainable.lora, loader, counter.position.step)
+    follow_up = _follow_up(context, inputs, saver, validation_sets, counter.position.step)
+    averaging = None
+    if cfg.saving.average_checkpoints is not None:
+        averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
+        saver.protected = averaging.protected
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -159,12 +170,33 @@ def _between_steps(
         saver=saver,
         requests=context.requests,
         events=context.events,
-        validation_sets=_validation_sets(inputs, loader),
+        validation_sets=validation_sets,
         measure=partial(measure, inputs, forward, conditioning),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
         to_use=trainable.to_use,
+        follow_up=follow_up,
+        averaging=averaging,
+    )
+
+
+def _follow_up(
+    context: RunContext, inputs: Inputs, saver: Saver, sets: dict[str, ValidationSet], step: int
+) -> FollowUp | None:
+    """What is concluded from validations, with those that a resumed run made before; None without validation sets."""
+    if not sets:
+        return None
+    cfg = inputs.cfg
+    identities = {(name, each.trained): each.identity for name, each in sets.items()}
+    written = read_events(context.run.events_path)[0] if step else []
+    held_out = " ".join(each.identity for _, each in sorted(sets.items()) if not each.trained)
+    return FollowUp(
+        settings=cfg.validation,
+        total_steps=inputs.plan.steps.steps,
+        history=ValidationHistory.from_events(written, identities, step),
+        events=context.events,
+        file=BestFile(saver=saver, identity=held_out) if cfg.saving.keep_best else None,
     )
 
 
@@ -239,14 +271,19 @@ def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
 
 
 def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]:
-    def read(name: str) -> Iterator[Example]:
-        for batch in loader.validation(name):
+    def examples(read: Callable[[], Iterator[Batch]]) -> Iterator[Example]:
+        for batch in read():
             yield Example(batch.keys[0], batch.latents[0], batch.text[0])
 
-    return {
-        name: ValidationSet(count=len(items), read=partial(read, name))
-        for name, items in inputs.plan.validation.items()
-    }
+    def as_set(read: Callable[[], Iterator[Batch]], items: Sequence[Item], trained: bool) -> ValidationSet:
+        identity = identity_of(inputs.cfg, items)
+        return ValidationSet(count=len(items), read=partial(examples, read), trained=trained, identity=identity)
+
+    plan = inputs.plan
+    sets = {name: as_set(partial(loader.validation, name), items, False) for name, items in plan.validation.items()}
+    sample = [plan.items[number] for number in plan.training_sample]
+    name = TRAINING_SAMPLE if TRAINING_SAMPLE not in sets else f"{TRAINING_SAMPLE} (trained)"
+    return sets | ({name: as_set(loader.training_sample, sample, True)} if sample else {})
 
 
 def measure(

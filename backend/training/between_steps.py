@@ -12,13 +12,17 @@ from backend.config.sections.saving import SavingSection
 from backend.config.sections.validation import ValidationSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
+from backend.runs.events.validation import AverageEvent
 from backend.runs.phase_progress import PhaseProgress
+from backend.training.averaging import Averaging
+from backend.training.follow_up import FollowUp
 from backend.training.position import CurrentPosition
 from backend.training.requests import Requests
 from backend.training.sampling import Interrupted
 from backend.training.saver import Saver
 from backend.training.step_log import StepLog
 from backend.training.validation import Example, ValidationLoss
+from backend.training.validation_history import Measurement
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,10 @@ class ValidationSet:
     count: int
     """Pictures in it."""
     read: Callable[[], Iterable[Example]]
+    trained: bool = False
+    """Whether its pictures are trained, and measured for comparison."""
+    identity: str = ""
+    """Equal for losses that can be compared: of the same pictures, noise levels and noise."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,12 +70,28 @@ class BetweenSteps:
     """Called before samples that a person asked for are drawn."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
+    follow_up: FollowUp | None = None
+    """What is concluded from validations; None where there are none."""
+    averaging: Averaging | None = None
+    """Averages LoRA files at the end of the run, where that is set."""
+    average: AverageEvent | None = None
+    """What came of it."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
+    validated_at: int | None = None
+    """The step of the last whole validation of this process."""
+    _sampled_at: int | None = None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether validations bring no gain any more, so that the run ends before its length."""
+        return self.follow_up is not None and self.follow_up.early_stop is not None
 
     def at_start(self) -> None:
-        """What is set for the time before the first step; nothing when the run continues from a state."""
+        """What is set for the time before the first step; no work when the run continues from a state."""
         if not self.position().is_start:
+            if self.follow_up is not None:
+                self.follow_up.resumed(self.position().step)
             return
         if self.validation.validate_at_start:
             self._validate()
@@ -103,28 +127,56 @@ class BetweenSteps:
             self.resume_training()
 
     def at_end(self) -> None:
-        """Measure and draw with the finished LoRA, which is saved already."""
-        if self.validation.validate_at_end:
+        """Measure and draw with the finished LoRA, which is saved already.
+
+        What was done at this step before an early stop is not done again.
+        """
+        step = self.position().step
+        if self.validation.validate_at_end and self.validated_at != step:
             self._validate()
         requested = self.requests.take("sample")
-        if self.sampling.sample_at_end or requested:
+        if (self.sampling.sample_at_end and self._sampled_at != step) or requested:
             self._sample(requested)
+        if self.averaging is not None:
+            self.average = self.averaging.at_end(self._held_out_loss)
+
+    def _held_out_loss(self) -> float | None:
+        """The validation loss of the LoRA as it is in the model now; None without validation sets."""
+        sets = {(name, False): each for name, each in self.validation_sets.items() if not each.trained}
+        losses = {key: self._measure(each).loss for key, each in sets.items()}
+        return Measurement.of(self.position().step, losses).loss if losses else None
 
     def _validate(self) -> None:
         """Every validation set, until a stop is requested."""
-        step = self.position().step
+        step, means = self.position().step, {}
         for name, examples in self.validation_sets.items():
             try:
-                with PhaseProgress(self.events, "validate", examples.count) as progress, self.to_use():
-                    measured = self.measure(self._counted(examples.read(), progress))
+                with self.to_use():
+                    measured = self._measure(examples)
             except Interrupted:
                 log.info("The validation of step %d was left out: the run was asked to stop", step)
                 return
             sigmas = self.validation.validation_sigmas
             losses = {f"{sigma:g}": loss for sigma, loss in zip(sigmas, measured.sigma_losses, strict=True)}
-            self.events.write(ValidationEvent(step=step, set=name, sigma_losses=losses, loss=measured.loss))
+            event = ValidationEvent(
+                step=step,
+                set=name,
+                sigma_losses=losses,
+                loss=measured.loss,
+                trained=examples.trained,
+                identity=examples.identity,
+            )
+            self.events.write(event)
             log.info("Validation %s at step %d: %.5f", name, step, measured.loss)
             self.losses.setdefault(name, {"first": measured.loss})["last"] = measured.loss
+            means[name, examples.trained] = measured.loss
+        self.validated_at = step
+        if self.follow_up is not None and means:
+            self.follow_up.after(step, means)
+
+    def _measure(self, examples: ValidationSet) -> ValidationLoss:
+        with PhaseProgress(self.events, "validate", examples.count) as progress:
+            return self.measure(self._counted(examples.read(), progress))
 
     def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
         """The examples, each counted once it is measured: when the next one is asked for. Interrupted by a stop."""
@@ -140,6 +192,7 @@ class BetweenSteps:
                 self.note_requested_samples()
             with self.to_use():
                 self.draw_samples(self.position().step)
+            self._sampled_at = self.position().step
         elif requested:
             text = "A sample was asked for, but there are no sample prompts"
             self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))

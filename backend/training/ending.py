@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.base.errors import Failed
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import WarningEvent
+from backend.runs.events.kinds import WarningEvent, to_fields
 from backend.runs.folder import Run
 from backend.training import oom
 from backend.training.expected_memory import compare_with_peak
@@ -60,6 +60,11 @@ def train_to_end(run: Run, trainer: Trainer, events: EventWriter) -> End:
         "validation": trainer.between_steps.losses,
         "memory": memory,
     }
+    between_steps = trainer.between_steps
+    if between_steps.follow_up is not None:
+        result |= between_steps.follow_up.result()
+    if between_steps.average is not None:
+        result["average"] = to_fields(between_steps.average)
     return End(state="done", fields=result)
 
 

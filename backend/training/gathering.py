@@ -66,7 +66,9 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     narrowed = family.narrowed(base)
     trained = trained_blocks(cfg, narrowed, read_parts(family, base))
     plan = make_plan(cfg, scan, geometry, narrowed, *counts, trained)
-    report_problems([*plan.problems, *_cut_captions(plan, scan, counter, family)], events)
+    report_problems(
+        [*_without_validation(cfg, plan), *plan.problems, *_cut_captions(plan, scan, counter, family)], events
+    )
     for line in plan.lines():
         log.info(line)
     events.write(PlanEvent(**plan.to_dict()))
@@ -180,6 +182,20 @@ def _check_settings(
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
     return sizes
+
+
+def _without_validation(cfg: Config, plan: Plan) -> list[Problem]:
+    """Errors where settings need a validation loss, and no picture is left to measure."""
+    if any(plan.validation.values()):
+        return []
+    text = "there is no validation image among those that were scanned"
+    remedy = "Add images to the dataset or to the validation folders, or remove it."
+    wanted = {
+        "saving.keep_best": cfg.saving.keep_best,
+        "saving.average_from": cfg.saving.average_from == "best",
+        "validation.early_stop_patience": cfg.validation.early_stop_patience,
+    }
+    return [Problem(path, None, f"{path.split('.')[1]}: {text}", remedy) for path, value in wanted.items() if value]
 
 
 def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class Saver:
     """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``.
 
     A file's name stands for the newest of its step, and nothing is overwritten: what a name stood for before is kept
-    under another one.
+    under another one. Only files beside the run's own (`write_beside`) give way to what takes their place.
     """
 
     run: Run
@@ -68,6 +68,8 @@ class Saver:
     """How long an end that can't be saved waits for somebody to free space before it gives up."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that files take, while the state keeps those that are trained."""
+    protected: Callable[[Collection[int]], set[int]] = lambda steps: set()
+    """Of the steps with a file, those whose files stay whatever save_last_n says."""
     final: Path | None = None
     """The finished LoRA, once it is written."""
     file: tuple[int, Path] | None = None
@@ -169,6 +171,14 @@ class Saver:
             self.run, self.events, self.file, self.state_at = run, events, None, None
         return place.path
 
+    def write_beside(self, path: Path, step: int, more: Mapping[str, str]) -> None:
+        """Write the LoRA as it is in the model now to `path`, in place of what is there; no save of the run's own.
+
+        more: metadata besides the usual. LoraNotFinite, Refused or WriteFailed where it can't be written.
+        """
+        tensors = file_tensors(self.lora, self.settings.save_precision, self.names, self.settings.save_layout)
+        write_lora(path, tensors, {**self.metadata(step), **more})
+
     def newest(self) -> tuple[int, Path | None]:
         """The latest step with a LoRA file, and the file; (0, None) when there is none."""
         return max(self._files(), default=(0, None))
@@ -187,6 +197,10 @@ class Saver:
             return f"{what} in {path}."
         before = "The resume state is that of an earlier save." if self.run.has_state() else "There is no resume state."
         return f"{what} in {path}. {before}"
+
+    def files(self) -> dict[int, Path]:
+        """Step -> the file saved on the way at it."""
+        return dict(self._files())
 
     @property
     def _final_name(self) -> str:
@@ -290,7 +304,11 @@ class Saver:
         if self.settings.save_last_n is None:
             return
         try:
-            for _, path in self._files()[: -self.settings.save_last_n]:
+            files = self._files()
+            stay = self.protected([step for step, _ in files])
+            for step, path in files[: -self.settings.save_last_n]:
+                if step in stay:
+                    continue
                 log.info("Removing %s: save_last_n keeps %d", path.name, self.settings.save_last_n)
                 path.unlink(missing_ok=True)
         except OSError as error:

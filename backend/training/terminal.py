@@ -27,9 +27,11 @@ from backend.runs.events.kinds import (
     ValidationEvent,
     WarningEvent,
 )
+from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.status_reader import StatusReader
+from backend.runs.validation_words import average_words, best_words, early_stop_words, overfit_words
 
 _EVERY_S = 0.25
 
@@ -117,6 +119,15 @@ def event_line(event: Event) -> str:
             losses = (event.sigma_losses or {}).items()
             levels = ", ".join(f"{sigma}: {_loss(loss, 4)}" for sigma, loss in losses)
             return f"step {event.step}: validation {event.set} {_loss(event.loss, 5)} ({levels})"
+        case BestEvent():
+            return f"step {event.step}: {best_words(event)}"
+        case EarlyStopEvent():
+            return early_stop_words(event)
+        case AverageEvent():
+            return average_words(event)
+        case OverfitEvent():
+            notice = sentences(*overfit_words(event))
+            return notice if event.state == "ended" else f"warning: {notice}"
         case CheckpointEvent() | SampleEvent():
             return f"step {event.step}: {event.kind} {event.file}"
         case WarningEvent():

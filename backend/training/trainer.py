@@ -124,8 +124,8 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """True after the last step."""
-        return self.position.step >= self.total_steps
+        """True after the last step, or after the one at which an early stop is due."""
+        return self.position.step >= self.total_steps or self.between_steps.ends_early
 
     def shape_words(self) -> str:
         """What is being worked on: pictures, their size, tokens."""

@@ -13,7 +13,18 @@ from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
 from backend.families.table import lacking
 from tests.tiny.clips import add_family
-from tests.tiny.rule_rows import BROKEN, FOLDERS, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, WITHOUT_PACKAGES, Values
+from tests.tiny.rule_rows import (
+    BROKEN,
+    COMPARED,
+    FOLDERS,
+    KEPT,
+    SDXL,
+    TEXT_RATIO,
+    TOO_LONG,
+    UNPAIRED,
+    WITHOUT_PACKAGES,
+    Values,
+)
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
@@ -114,6 +125,17 @@ def test_a_family_that_edits_needs_a_control_picture_everywhere() -> None:
     assert check(with_values(cfg, {"model.family": "flux_kontext"}), "start") == []
 
 
+def test_what_compares_validations_is_refused_without_them() -> None:
+    """Twice each: there are no images, and no time at which they would be measured."""
+    cfg = with_values(Config(), {"model.base_model": "m", **FOLDERS, **COMPARED})
+    assert check(cfg) == []
+    refused = [(problem.path, problem.severity) for problem in ready(cfg)]
+    needing = ("validation.early_stop_patience", "saving.keep_best", "saving.average_from")
+    assert sorted(refused) == sorted((path, "error") for path in needing for _ in range(2))
+    measured = {"dataset.validation_split": 0.1, "validation.validate_every_n_epochs": 1}
+    assert ready(with_values(cfg, measured)) == []
+
+
 @pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without any optional package."""
@@ -145,7 +167,7 @@ def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
     fired |= {
         id(rule)
         for rule in RULES
-        for values in ({}, UNPAIRED, TOO_LONG)
+        for values in ({}, UNPAIRED, TOO_LONG, COMPARED)
         if rule.when == "start" and rule.problems(with_values(Config(), values))
     }
     silent = [rule.text for rule in RULES if id(rule) not in fired]

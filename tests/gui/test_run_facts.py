@@ -23,6 +23,7 @@ from backend.runs.events.kinds import (
     SwapEvent,
     ValidationEvent,
 )
+from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
 from gui.run_facts import MOST, RunFacts
 
 SERVER = Path(__file__).resolve().parents[2] / "assets" / "js" / "server.d.ts"
@@ -76,8 +77,27 @@ def test_lists_are_short_and_only_what_is_shown_counts_as_news() -> None:
     assert many.version == before + 1 and many.to_dict()["plan"]["graphs"] == {"planned": 4}
 
 
+def test_conclusions_of_validations_stand_until_they_are_taken_back() -> None:
+    best = [BestEvent(step=step, loss=1 / step, file="checkpoints/x-best.safetensors") for step in (2, 4, 8)]
+    begun = OverfitEvent(step=10, state="begun", loss=0.5, lowest_step=8, lowest_loss=0.125, training_loss=0.05)
+    end = EarlyStopEvent(step=10, total=90, validations=1, lowest_step=8, lowest_loss=0.125, file=best[-1].file)
+    mean = AverageEvent(step=10, file="a", steps=[8, 10], loss=0.25, final_loss=0.5)
+    shown = facts(*best, begun, end, mean).to_dict()
+    assert (shown["best"]["step"], shown["best"]["loss"]) == (8, 0.125) and "step 8" in shown["best"]["words"]
+    assert "step 10 of 90" in shown["early_stop"]["words"] and "0.12500 at step 8" in shown["early_stop"]["words"]
+    assert "steps 8, 10" in shown["average"]["words"] and "0.25000" in shown["average"]["words"]
+    (notice,) = shown["warnings"]
+    assert "overfits" in notice["text"] and "from 0.12500 to 0.50000" in notice["text"] and "step 8" in notice["remedy"]
+    assert facts(*best, begun, OverfitEvent(step=12, state="ended", loss=0.1)).to_dict()["warnings"] == []
+    again = facts(*best, begun, end, mean, ResumedEvent(step=5)).to_dict()
+    assert again["best"]["step"] == 4 and again["warnings"] == []
+    assert again["early_stop"] is None and again["average"] is None
+
+
 def test_the_page_reads_names_that_are_given() -> None:
-    whole = facts(*COMPILED, PlanEvent(), MemoryEstimateEvent(), MemoryPeakEvent(), SwapEvent(), DoneEvent()).to_dict()
+    compared = (BestEvent(step=4, loss=0.5), EarlyStopEvent(step=9), AverageEvent(step=9, file="x"))
+    memory = (MemoryEstimateEvent(), MemoryPeakEvent(), SwapEvent())
+    whole = facts(*COMPILED, PlanEvent(), *memory, *compared, DoneEvent()).to_dict()
     declared = re.search(r"export interface RunFacts \{(.*?)\n\}", SERVER.read_text(encoding="utf-8"), re.DOTALL)
     assert declared is not None
     listed = {"samples", "checkpoints"}  # of the folders, which the events alone don't show

@@ -13,6 +13,13 @@ SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
+COMPARED = {
+    "saving.keep_best": True,
+    "saving.average_from": "best",
+    "saving.average_checkpoints": 2,
+    "saving.save_every_n_steps": 2,
+    "validation.early_stop_patience": 2,
+}
 TOO_LONG = {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)}
 PRODIGY = {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0}
 
@@ -333,6 +340,15 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"validation.validate_every_n_steps": 10}, "validation.validate_every_n_steps", "no validation images"),
     ({"validation.validate_every_n_epochs": 10}, "validation.validate_every_n_epochs", "no validation images"),
     ({"validation.validate_at_start": True}, "validation.validate_at_start", "no validation images"),
+    ({"validation.validate_training_images": 2}, "validation.validate_training_images", "no validation images"),
+    ({"saving.average_from": "best"}, "saving.average_from", "average_checkpoints is empty"),
+    ({"saving.average_checkpoints": 3}, "saving.average_checkpoints", "nothing is saved before"),
+    (
+        {"saving.average_checkpoints": 3, "saving.save_last_n": 2, "saving.save_every_n_steps": 10},
+        "saving.average_checkpoints",
+        "save_last_n keeps 2",
+    ),
+    ({"validation.early_stop_min_gain": 0.1}, "validation.early_stop_min_gain", "early_stop_patience is empty"),
     ({"validation.validation_sigmas": [0.5]}, "validation.validation_sigmas", "no validation images"),
     ({"validation.validation_seed": 1}, "validation.validation_seed", "no validation images"),
     ({"validation.validation_repeats": 2}, "validation.validation_repeats", "no validation images"),
@@ -388,6 +404,13 @@ KEPT: list[Values] = [
     {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},
     {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},
     {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
+    {"saving.average_checkpoints": 3, "saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
+    {
+        "saving.average_checkpoints": 3,
+        "saving.average_from": "best",
+        "saving.save_last_n": 1,
+        "saving.save_every_n_epochs": 1,
+    },
     {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
     {"training.ema": True, "training.ema_decay": 0.99},
     {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},

@@ -214,6 +214,7 @@ _PARTS = "models/test_single_files.py::test_what_a_single_file_lacks_is_asked_fo
 _SD3 = "models/sd3/test_parts.py::test_captions_are_what_the_pipeline_tells_its_denoiser"
 _CLIPS = "dataset/test_clip_scan.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
+_OVERFIT = "training/test_overfit.py"
 _MERGED = "lora/test_base_weights.py::test_a_run_over_a_merged_base"
 
 ALIKE = {
@@ -259,6 +260,12 @@ PROVEN: dict[str, str] = {
     "loss.zero_terminal_snr": "training/test_step.py::test_sdxl",
     "compile.compile_cache_dir": "training/test_compiled.py"
     "::test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start",
+    "saving.keep_best": f"{_OVERFIT}::test_the_best_file_is_the_lora_of_the_lowest_loss",
+    "saving.average_checkpoints": f"{_OVERFIT}::test_the_last_files_are_averaged_as_what_they_change",
+    "saving.average_from": f"{_OVERFIT}::test_the_best_files_stay_and_are_averaged",
+    "validation.early_stop_patience": f"{_OVERFIT}::test_the_run_ends_where_its_losses_say",
+    "validation.early_stop_min_gain": f"{_OVERFIT}::test_a_gain_counts_from_the_smallest_that_is_set",
+    "validation.validate_training_images": f"{_OVERFIT}::test_overfitting_is_said_once",
     "validation.validation_folders": "dataset/test_dataset.py::test_validation_folders_and_leaks",
     "saving.output_dir": "runs/test_folder.py::test_a_folder_that_can_not_be_made_is_named",
     "saving.save_last_n": "training/test_settings.py"

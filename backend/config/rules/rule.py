@@ -87,6 +87,27 @@ def needs_pictures(path: str) -> Rule:
     )
 
 
+def refused_without_validation(path: str) -> tuple[Rule, Rule]:
+    """Errors where a run has to compare validations and measures none, or one alone at its end."""
+    name, default = path.rsplit(".", 1)[1], by_path()[path].default
+    return (
+        Rule(
+            (path, "dataset.validation_split", "validation.validation_folders"),
+            lambda value, split, folders: value != default and not split and not folders,
+            f"{name} needs a validation loss, and there are no validation images",
+            f"Set dataset.validation_split to 0.1, add a row to validation.validation_folders, or remove {name}",
+            when="start",
+        ),
+        Rule(
+            (path, "validation.validate_every_n_steps", "validation.validate_every_n_epochs"),
+            lambda value, steps, epochs: value != default and steps is None and epochs is None,
+            f"{name} compares validations, and none is made before the end of the run",
+            f"Set validation.validate_every_n_steps or validation.validate_every_n_epochs, or remove {name}",
+            when="start",
+        ),
+    )
+
+
 def repeated(keys: list[str]) -> list[int]:
     """Indexes of the keys that an earlier one equals."""
     first = {key: index for index, key in reversed(list(enumerate(keys)))}

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from backend.config.rules.rule import Rule, folder_keys, longer_than_run, needs_pictures, repeated
+from backend.config.rules.rule import (
+    Rule,
+    folder_keys,
+    longer_than_run,
+    needs_pictures,
+    refused_without_validation,
+    repeated,
+)
 from backend.families.table import FAMILIES
 
 SAMPLING_RULES: tuple[Rule, ...] = (
@@ -68,7 +75,16 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             "validation_sigmas",
             "validation_seed",
             "validation_repeats",
+            "validate_training_images",
         )
+    ),
+    *refused_without_validation("validation.early_stop_patience"),
+    Rule(
+        ("validation.early_stop_min_gain", "validation.early_stop_patience"),
+        lambda gain, patience: bool(gain) and patience is None,
+        "early_stop_min_gain has no effect: early_stop_patience is empty",
+        "Set validation.early_stop_patience, or remove early_stop_min_gain",
+        "warning",
     ),
     Rule(
         ("validation.validation_folders",),

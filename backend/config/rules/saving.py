@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.base.files import cut_name, longest_name
 from backend.base.paths import is_broad, resolve
-from backend.config.rules.rule import Rule, longer_than_run
+from backend.config.rules.rule import Rule, longer_than_run, refused_without_validation
 from backend.config.sections.values import LONGEST_ENDING
 
 _LONGEST_FOLDER = 120
@@ -71,6 +71,28 @@ SAVING_RULES: tuple[Rule, ...] = (
         "save_last_n has no effect: nothing is saved before the end",
         "Set save_every_n_steps or save_every_n_epochs, or remove save_last_n",
         "warning",
+    ),
+    *refused_without_validation("saving.keep_best"),
+    *refused_without_validation("saving.average_from"),
+    Rule(
+        ("saving.average_from", "saving.average_checkpoints"),
+        lambda which, count: which != "last" and count is None,
+        "average_from has no effect: average_checkpoints is empty",
+        "Set saving.average_checkpoints, or remove average_from",
+        "warning",
+    ),
+    Rule(
+        ("saving.average_checkpoints", "saving.save_every_n_steps", "saving.save_every_n_epochs"),
+        lambda count, steps, epochs: count is not None and steps is None and epochs is None,
+        "average_checkpoints has no effect: nothing is saved before the end",
+        "Set save_every_n_steps or save_every_n_epochs, or remove average_checkpoints",
+        "warning",
+    ),
+    Rule(
+        ("saving.average_checkpoints", "saving.save_last_n", "saving.average_from"),
+        lambda count, last, which: None not in (count, last) and which == "last" and last < count,
+        "average_checkpoints takes the last {average_checkpoints} files, and save_last_n keeps {save_last_n}",
+        "Set saving.save_last_n to {average_checkpoints} or more, or average_checkpoints to {save_last_n}",
     ),
     longer_than_run("saving.save_every_n_steps", "the steps of the run", "steps", "Nothing is saved before the end"),
     longer_than_run("saving.save_every_n_epochs", "the epochs of the run", "epochs", "Nothing is saved before the end"),

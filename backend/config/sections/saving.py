@@ -56,6 +56,33 @@ class SavingSection(Section):
         "LoRA is always kept.",
         aliases=("save_last_n_steps", "save_last_n_epochs", "checkpoints_total_limit", "max_step_saves_to_keep"),
     )
+    keep_best: bool = setting(
+        False,
+        label="Keep the best",
+        help="Keeps the LoRA with the lowest validation loss as a file of its own, the output name with -best. It is "
+        "written whenever a validation is lower than all before, and Keep last N never removes it. Needs validation "
+        "images, and validation every N steps or epochs. Several validation sets count the same.",
+        aliases=("load_best_model_at_end", "save_best_model"),
+    )
+    average_checkpoints: int | None = setting(
+        None,
+        ge=2,
+        le=100,
+        unit="files",
+        label="Average N files",
+        help="At the end of the run, also writes the average of N of its LoRA files, the finished one among them, as a "
+        "file of its own. With validation images its loss is measured and compared. What the files change in the model "
+        "is averaged, at the same rank. Empty: no average.",
+        aliases=("average_last_n_checkpoints", "num_last_checkpoints"),
+        advanced=True,
+    )
+    average_from: Literal["last", "best"] = setting(
+        "last",
+        label="Average of",
+        help="last: of the newest N files. best: of the N files with the lowest validation losses, which Keep last N "
+        "then leaves in place; files count whose steps were validated.",
+        advanced=True,
+    )
     save_precision: Literal["bf16", "fp16", "fp32"] = setting(
         "bf16",
         label="Save precision",

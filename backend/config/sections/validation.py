@@ -66,6 +66,33 @@ class ValidationSection(Section):
         label="Validate at the end",
         help="Measures the finished LoRA. Without validation images nothing is measured.",
     )
+    early_stop_patience: int | None = setting(
+        None,
+        ge=1,
+        unit="validations",
+        label="Early stop patience",
+        help="Ends the run, as a finished one, when the validation loss did not reach a new low in so many validations "
+        "in a row. Empty: the run has its whole length. When a finished run is resumed, the count begins again.",
+        aliases=("early_stopping_patience",),
+    )
+    early_stop_min_gain: float = setting(
+        0.0,
+        ge=0,
+        label="Early stop minimum gain",
+        help="How much lower than the lowest validation loss so far a loss must be to count as a new low for the early "
+        "stop.",
+        aliases=("early_stopping_threshold", "early_stopping_min_delta"),
+        advanced=True,
+    )
+    validate_training_images: int = setting(
+        0,
+        ge=0,
+        unit="images",
+        label="Training images to measure too",
+        help="Measures so many training images as well at each validation, always the same ones, with the same noise "
+        "as the validation images. When their loss falls while that of the validation images rises, the Run tab says "
+        "that the LoRA overfits, and since which step. 0: none.",
+    )
     validation_sigmas: list[_Sigma] = setting(
         lambda: [0.05, 0.1, 0.2, 0.35],
         min_length=1,

@@ -1,7 +1,7 @@
 """Defines the events of a run, a dataclass a kind, and turns them into JSON fields and back.
 
-To add a kind: its class here and its name in `KINDS`; then the line that writes it, and what shows it
-(`gui.run_facts` for the page, `backend.training.terminal` for a terminal).
+To add a kind: its class here, or in a module of its topic, and its name in `KINDS`; then the line that writes it, and
+what shows it (`gui.run_facts` for the page, `backend.training.terminal` for a terminal).
 
 A field without a default must be there in a line, or the line is no such event. A field with a default may be missing
 or odd, as in a run of an older version or in a file that somebody edited: the default stands then.
@@ -13,24 +13,10 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-Json = dict[str, Any]
-"""Plain values by name, as JSON has them."""
-
-
-@dataclass(slots=True, kw_only=True, frozen=True)
-class Event:
-    """One event of a run."""
-
-    kind: ClassVar[str]
-    """The word of the line's ``kind``."""
-
-    mark: ClassVar[str] = ""
-    """The field that tells classes of one kind apart: a line belongs to the class whose mark it holds."""
-
-    t: float = 0.0
-    """Unix seconds at which it was written; the writer's clock decides, whatever was given."""
+from backend.runs.events.event import Event, Json
+from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -158,6 +144,10 @@ class ValidationEvent(Event):
     """None where it was not finite."""
     sigma_losses: Json | None = None
     """Loss by noise level."""
+    trained: bool = False
+    """True of training pictures, which are measured for comparison."""
+    identity: str = ""
+    """Equal for losses that can be compared: of the same pictures, noise levels and noise. Empty in older runs."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -182,6 +172,8 @@ class CheckpointEvent(Event):
     step: int | None = None
     file: str
     """Path in the run's folder."""
+    role: Literal["best", "average"] | None = None
+    """What it is besides the run's own saves."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -336,11 +328,18 @@ class DoneEvent(Event):
     loss_smooth: float | None = None
     validation: Json | None = None
     memory: Json | None = None
+    best: Json | None = None
+    """Fields of the newest `BestEvent`."""
+    early_stop: Json | None = None
+    """Fields of the `EarlyStopEvent` that ended the run."""
+    average: Json | None = None
+    """Fields of the `AverageEvent`."""
 
 
 KINDS: tuple[type[Event], ...] = (
     *(PhaseEvent, PlanEvent, StepTotalEvent, MemoryEstimateEvent, MemoryPeakEvent, SwapEvent),
-    *(ValidationEvent, SampleEvent, CheckpointEvent, StateEvent),
+    *(ValidationEvent, BestEvent, EarlyStopEvent, OverfitEvent, AverageEvent),
+    *(SampleEvent, CheckpointEvent, StateEvent),
     *(CompilingEvent, CompileStateEvent, CompiledShareEvent, GraphEvent),
     *(CudaGraphsEvent, RecompileEvent, GraphBreakEvent),
     *(WarningEvent, ErrorEvent, ResumedEvent, StoppedEvent, DoneEvent),
