@@ -63,6 +63,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "gui.compile_routes": ("backend.doctor.cache",),
     "gui.dataset_scan": ("backend.dataset",),
     "gui.form_routes": ("backend.doctor",),
+    "gui.lora_routes": ("backend.lora_tools",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.processes": ("backend.bench.worker",),
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
