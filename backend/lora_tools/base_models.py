@@ -137,23 +137,25 @@ def guessed_family(
     for name in named or candidates:
         facts = family(name)
         denoiser, names = published(facts)
-        score = _misfits(stems, names)
+        unknown, other = misfits(stems, names)
+        score = len(unknown), len(other)
         if best is None or score < best[0]:
             best = score, facts, denoiser, names
     return None if best is None else best[1:]
 
 
-def _misfits(stems: Mapping[str, tuple[int, int] | None], names: LayerNames) -> tuple[int, int]:
+def misfits(stems: Mapping[str, tuple[int, int] | None], names: LayerNames) -> tuple[list[str], list[str]]:
     """Stems that the model has no layer for, and those whose layer has another size."""
-    unknown, other = 0, 0
+    unknown, other = [], []
     for stem, size in stems.items():
         layers = names.stems.get(stem)
         if layers is None:
-            unknown += 1
+            unknown.append(stem)
         elif size is not None:
             path, native = layers[0]
             inner, outer = names.layers[path]
-            other += size != (inner, native.rows(outer)[2] if native else outer)
+            if size != (inner, native.rows(outer)[2] if native else outer):
+                other.append(stem)
     return unknown, other
 
 

@@ -73,6 +73,10 @@ def extract(options: argparse.Namespace, console: Console) -> int:
     ranks = sorted(each.rank for each in result.facts)
     _say(console, f"{out} ({human_bytes(out.stat().st_size)})")
     _say(console, f"{count_of(len(ranks), 'layer')} of rank {_span(ranks)}, {result.kept:.2%} of the norm kept.")
+    formats = {str(each.dtype).removeprefix("torch.") for pair in pairs for each in (pair.base, pair.tuned)}
+    if any(pair.base.dtype != pair.tuned.dtype for pair in pairs):
+        text = f"The models are stored in different formats ({', '.join(sorted(formats))})"
+        _say(console, f"{text}: what their rounding differs in is part of the LoRA.")
     if result.equal:
         _say(console, f"{count_of(result.equal, 'layer')} equal in both: left out.")
     for reason in dict.fromkeys(result.left_out.values()):

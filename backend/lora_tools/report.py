@@ -14,7 +14,7 @@ import torch
 from backend.families.table import FAMILIES
 from backend.lora.comfyui_keys import family_of_names
 from backend.lora.file_contents import TITLES
-from backend.lora_tools.base_models import OpenModel
+from backend.lora_tools.base_models import OpenModel, feature_size, misfits
 from backend.lora_tools.lora_layers import RawLayer, RawLora, norm_of
 from backend.lora_tools.resize import Watch, no_watch
 
@@ -76,8 +76,10 @@ def report_of(file: RawLora, base: OpenModel | None = None, watch: Watch = no_wa
     unknown = [key for key, kind in file.others.items() if not kind]
     problems += [f"{_some(unknown)}: keys that belong to no kind of LoRA." for _ in (1,) if unknown]
     if base is not None:
-        foreign = [each.stem for each in file.layers.values() if each.stem not in base.names.stems]
+        sizes = {stem: feature_size(file.size(layer).items()) for stem, layer in file.layers.items()}
+        foreign, other = misfits(sizes, base.names)
         problems += [f"{_some(foreign)}: {base.facts.title} has no such layer." for _ in (1,) if foreign]
+        problems += [f"{_some(other)}: the layer has another size in the base model." for _ in (1,) if other]
     return Report(
         file=str(file.path),
         bytes=file.path.stat().st_size,
