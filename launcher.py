@@ -39,6 +39,12 @@ COMMANDS = {
         "--run RUN | --base PATH [--lora FILE[:STRENGTH]] [--prompt TEXT] ...",
         "drawing",
     ),
+    "lora": (
+        "backend.lora_tools",
+        "extract, merge, resize, inspect and check LoRA files",
+        "extract | merge | resize | inspect | check ...",
+        None,
+    ),
     "plan": (
         "backend.plan",
         "show what a config needs: steps, epochs, buckets, graphs; trains nothing",
@@ -260,7 +266,8 @@ def start(arguments):
     if helping and command != "test":
         python = prepare.ready_python(project)
         if python is not None:
-            return hand_over(command_line(python, command, ["--help"]))
+            # its commands have a help each
+            return hand_over(command_line(python, command, rest if command == "lora" else ["--help"]))
     if helping:
         print(command_help(command))
         return 0

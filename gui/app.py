@@ -28,6 +28,7 @@ from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
 from gui.form_routes import FormRoutes
+from gui.lora_routes import LoraReader
 from gui.password import Password, password_fault
 from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
@@ -117,6 +118,7 @@ def make_app(
     app.include_router(compile_routes.routes(store, form_routes.config))
     app.include_router(preview_routes.routes(store, form_routes.config, preview_folder))
     app.include_router(queue_routes.routes(store, queue_folder, preview_folder))
+    app.include_router(LoraReader(store).routes())
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)

@@ -6,6 +6,7 @@ import { openDialog } from "./dialogs.js";
 import { el, fill, whenPresent } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
+import { loraButtons, loraPanel } from "./lora_file.js";
 import { pollRuns } from "./run_list.js";
 import { chooseRun, resumeRun } from "./run_tab.js";
 import { samplePicture } from "./sample_panel.js";
@@ -15,6 +16,7 @@ import { showError, toast } from "./toasts.js";
 /** @import { LibraryRun, RunFile } from "./server" */
 
 let root = null;
+let list = null;
 let shown = "";
 
 const WORDS = {
@@ -117,6 +119,7 @@ const fileRow = (run, f) =>
         "Download",
       ),
       el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
+      loraButtons(() => ({ run: run.name, file: f.name })),
     ]),
   );
 // The final file, or else the newest; earlier ones are in a fold.
@@ -202,7 +205,7 @@ const runCard = (run) =>
 const draw = (runs) => {
   if (!runs.length) {
     return fill(
-      root,
+      list,
       el(
         "div",
         { class: "empty" },
@@ -212,7 +215,7 @@ const draw = (runs) => {
     );
   }
   fill(
-    root,
+    list,
     el(
       "div",
       { class: "library" },
@@ -223,6 +226,8 @@ const draw = (runs) => {
 
 whenPresent("#library-root", (node) => {
   root = node;
+  list = el("div", {});
+  fill(root, loraPanel(), list);
   shown = "";
   refresh();
 });

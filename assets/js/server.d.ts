@@ -1,5 +1,6 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
+import type { LoraState } from "./lora";
 import type { PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ScanState, ScannedClip } from "./scan";
@@ -303,6 +304,7 @@ export interface Answers {
   "/payback": { text: string };
   "/profile": { text: string };
   "/library": { runs: LibraryRun[] };
+  "/lora": LoraState;
   "/lora-metadata": { metadata: Record<string, string> };
   "/delete": { token: string };
   "/restore": object;

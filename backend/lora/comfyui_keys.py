@@ -203,6 +203,8 @@ def _spelled(name: str) -> list[str]:
 
 
 _FAMILIES = (
+    # first, since the blocks within these have names that others begin with
+    ("SDXL or Stable Diffusion", r"(down_blocks|up_blocks|mid_block|input_blocks|middle_block|output_blocks)_"),
     ("Hunyuan Video", r"individual_token_refiner|txt_in_individual"),
     ("Chroma", r"distilled_guidance_layer"),
     ("FLUX", r"(single_transformer_blocks|double_blocks|single_blocks)_\d"),
@@ -211,7 +213,6 @@ _FAMILIES = (
     ("Anima or another Cosmos model", r"blocks_\d+_(self_attn_q_proj|adaln_modulation|cross_attn_q_proj)"),
     ("Wan", r"blocks_\d+_(self_attn|cross_attn|attn1|attn2)_"),
     ("Lumina or Z-Image", r"(layers|noise_refiner|context_refiner)_\d+_attention"),
-    ("SDXL or Stable Diffusion", r"(down_blocks|up_blocks|mid_block|input_blocks|middle_block|output_blocks)_"),
 )
 
 

@@ -71,7 +71,7 @@ def inspect_lora(path: Path, names: LayerNames) -> Contents:
 
     Refused, with the reason, for what is none of these kinds and for one of another model.
     """
-    shapes, metadata = _header(path)
+    shapes, metadata = shapes_in(path)
     embeddings = {key: name for key in shapes if (name := bundled_embedding(key)) is not None}
     kind, parts_of = _by_layer(path, {key: shape for key, shape in shapes.items() if key not in embeddings})
     elsewhere = [stem for stem in parts_of if stem not in names.stems]
@@ -196,8 +196,8 @@ def size_of_factors(sizes: Shapes) -> tuple[int, int, int | None]:
     return rows, columns, rank
 
 
-def _header(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Key -> shape, and metadata."""
+def shapes_in(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Key -> shape, and metadata, of a LoRA file. Refused for what can't be read or is cut short."""
     if path.is_dir():
         text = f"{path} is a folder"
         raise Refused(text, "Give the LoRA file in it, a .safetensors file.", SETTING)

@@ -80,7 +80,7 @@ def read_lora(path: Path, names: LayerNames) -> LoraFile:
     alpha is the rank.
     """
     contents = inspect_lora(path, names)
-    configured = _Configured.of(path, contents.metadata)
+    configured = Configured.of(path, contents.metadata)
     file = LoraFile({}, {}, contents.metadata, contents.left_out, contents.kind)
     with safetensors.safe_open(path, framework="pt", device="cpu") as opened:
         for layer, stored in contents.layers.items():
@@ -173,13 +173,13 @@ def _set_lengths(lora: Lora, file: LoraFile) -> None:
 
 
 @dataclass(frozen=True)
-class _Configured:
+class Configured:
     """Rank and alpha as peft (``adapter_config.json``) and diffusers (``lora_adapter_metadata``) keep them."""
 
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, path: Path, metadata: Mapping[str, str]) -> _Configured:
+    def of(cls, path: Path, metadata: Mapping[str, str]) -> Configured:
         """What lies in the file's metadata, or in a config beside a file that carries peft's name."""
         try:
             if "lora_adapter_metadata" in metadata:

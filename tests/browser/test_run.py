@@ -152,8 +152,20 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     page.reload()
     held.ready()
     tab(page, "Library")
-    expect(page.locator(f".run-card[data-run='{run.name}']")).to_contain_text("finished")
+    card = page.locator(f".run-card[data-run='{run.name}']")
+    expect(card).to_contain_text("finished")
+    # A process of its own reads the file and tells which programs load it.
+    card.get_by_text("Check", exact=True).first.click()
+    keys = len(safetensors_names(lora))
+    expect(page.locator(".lora-file tr", has_text="ComfyUI")).to_contain_text(f"{keys} of {keys}", timeout=120_000)
     assert held.said == [] and other.said == []
+
+
+def safetensors_names(path: Path) -> frozenset[str]:
+    """The keys of a file."""
+    from backend.families.files.headers import read_header
+
+    return read_header(path).names
 
 
 def events_of(run: Run, kind: str) -> list[dict]:

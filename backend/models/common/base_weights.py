@@ -74,12 +74,12 @@ class BaseWeights:
         files = [(read_lora(path, self.names), multiplier) for path, multiplier in self.files]
         result = {}
         for name, lazy in tensors.items():
-            layer = self._layer(part, name)
+            layer = self.layer_of(part, name)
             changes = tuple((file, times) for file, times in files if layer in file.scales)
             result[name] = _Merged(lazy, layer, changes, device) if changes else lazy
         return result
 
-    def _layer(self, part: str, name: str) -> str:
+    def layer_of(self, part: str, name: str) -> str:
         """What the layer of a tensor is called in `names`; "" for what no file changes."""
         if part not in self.encoders:
             return name.removesuffix(".weight") if name.endswith(".weight") else ""
