@@ -13,7 +13,18 @@ from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
 from backend.families.table import lacking
 from tests.tiny.clips import add_family
-from tests.tiny.rule_rows import BROKEN, FOLDERS, KEPT, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, WITHOUT_PACKAGES, Values
+from tests.tiny.rule_rows import (
+    BROKEN,
+    FOLDERS,
+    KEPT,
+    LONG_NAME,
+    SDXL,
+    TEXT_RATIO,
+    TOO_LONG,
+    UNPAIRED,
+    WITHOUT_PACKAGES,
+    Values,
+)
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
@@ -145,7 +156,7 @@ def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
     fired |= {
         id(rule)
         for rule in RULES
-        for values in ({}, UNPAIRED, TOO_LONG)
+        for values in ({}, UNPAIRED, TOO_LONG, LONG_NAME)
         if rule.when == "start" and rule.problems(with_values(Config(), values))
     }
     silent = [rule.text for rule in RULES if id(rule) not in fired]

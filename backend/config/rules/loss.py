@@ -6,6 +6,12 @@ from backend.config.rules.rule import Rule, no_effect
 from backend.config.schema import by_path
 from backend.families.table import FAMILIES
 
+_EVERY = by_path()["timesteps.switch_boundary_every"].default
+
+
+def _has_experts(family: str) -> bool:
+    return FAMILIES[family].experts is not None
+
 
 def _edge(boundary: float | None, family: str) -> float | None:
     """The timestep between the experts; None of a family without."""
@@ -36,13 +42,20 @@ LOSS_RULES: tuple[Rule, ...] = (
         "the expert for high noise has no timesteps: max_timestep {max_timestep:g} is not above the boundary",
         "Set max_timestep above timestep_boundary times 1000, or train_experts to low",
     ),
-    no_effect(
-        "timesteps.timestep_boundary",
-        "timesteps.train_experts",
-        ("high", "low", "both"),
-        "train_experts is auto, which trains at all noise levels",
+    Rule(
+        ("timesteps.timestep_boundary", "timesteps.train_experts", "model.family"),
+        lambda boundary, experts, family: boundary is not None and experts == "auto" and _has_experts(family),
+        "timestep_boundary has no effect: train_experts is auto, which trains at all noise levels",
+        "Set timesteps.train_experts to high, low or both, or remove timestep_boundary",
+        "warning",
     ),
-    no_effect("timesteps.switch_boundary_every", "timesteps.train_experts", ("both",), "only both experts take turns"),
+    Rule(
+        ("timesteps.switch_boundary_every", "timesteps.train_experts", "model.family"),
+        lambda every, experts, family: every != _EVERY and experts != "both" and _has_experts(family),
+        "switch_boundary_every has no effect: only both experts take turns",
+        "Set timesteps.train_experts to both, or remove switch_boundary_every",
+        "warning",
+    ),
     no_effect("timesteps.discrete_flow_shift", "timesteps.timestep_sampling", ("shift",), "only shift uses it"),
     no_effect(
         "timesteps.sigmoid_scale",

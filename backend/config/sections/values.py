@@ -14,7 +14,7 @@ from backend.config.endings import PICTURES, UNREAD_PICTURES, WEIGHTS
 
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _BLOCKS = re.compile(r"[a-z_]+(:\d+(-\d+)?(,\d+(-\d+)?)*)?")
-LONGEST_ENDING = "-step00000000-last-good_high_noise-99.safetensors"
+LONGEST_ENDING = "-step00000000-last-good-99.safetensors"
 """The longest that a run adds to its name for the name of a file."""
 _NAME_BYTES = 255
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
