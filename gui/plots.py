@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from backend.config.experts import sides_of, timestep_range
 from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.timesteps import TimestepsSection
@@ -96,9 +97,14 @@ def _frame(title: str, parts: Sequence[str], height: int) -> str:
 
 
 def timesteps(cfg: Config, image_tokens: int, bins: int = 60) -> str:
-    """How often each noise level is trained, weighting included, as ``backend.objectives.flow`` draws them."""
+    """How often each noise level is trained, weighting included, as ``backend.objectives.flow`` draws them.
+
+    Of two experts by turns: of the steps of both.
+    """
     shift = ShiftLine.of(scheduler_config(cfg)).shift(image_tokens)
-    return _density_curve(timestep_density(cfg.timesteps, shift, bins))
+    ranges = [timestep_range(cfg, side) for side in sides_of(cfg) or (None,)]
+    densities = [timestep_density(cfg.timesteps, shift, bins, *each) for each in ranges]
+    return _density_curve([sum(shares) / len(densities) for shares in zip(*densities, strict=True)])
 
 
 def diffusion_timesteps(cfg: Config, bins: int = 50) -> str:
@@ -118,13 +124,17 @@ def _density_curve(density: Sequence[float]) -> str:
     )
 
 
-def timestep_density(cfg: TimestepsSection, own_shift: float, bins: int) -> list[float]:
+def timestep_density(
+    cfg: TimestepsSection, own_shift: float, bins: int, least: float | None = None, highest: float | None = None
+) -> list[float]:
     """Share of training that falls in each of ``bins`` equal parts of the timesteps, weighting included; sums to 1.
 
-    own_shift: the model's for images of this size, which flux_shift uses.
+    own_shift: the model's for images of this size, which flux_shift uses. least, highest: timesteps of 1000 between
+    which the levels lie; left out, those of the settings.
     """
     draw = _sigma_of(cfg, own_shift)
-    low, high = cfg.min_timestep / 1000, cfg.max_timestep / 1000
+    low = (cfg.min_timestep if least is None else least) / 1000
+    high = (cfg.max_timestep if highest is None else highest) / 1000
     shares = [0.0] * bins
     # A whole number for each bin, so that an even distribution is drawn as an even line.
     samples = bins * _SAMPLES_A_BIN

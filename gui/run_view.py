@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from backend.config.experts import SIDES, expert_file
 from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
@@ -116,14 +117,17 @@ class RunView:
 
     def _files(self) -> list[dict[str, Any]]:
         result = self._facts.result
-        final = None if result is None or not result.lora else Path(result.lora).name
+        final: set[str] = set()
+        if result is not None and result.lora:
+            # of two experts the result names one, and both are finished
+            final = {Path(result.lora).name, *(expert_file(Path(result.lora), side).name for side in SIDES)}
         return [
             {
                 "name": file.path.name,
                 "path": str(file.path),
                 "step": file.step,
                 "size": file.size,
-                "final": file.path.name == final,
+                "final": file.path.name in final,
                 "role": file.role,
             }
             for file in self.run.checkpoints(self._facts.checkpoints)

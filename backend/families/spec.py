@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from backend.base.problems import Problem
 from backend.families.activations import FamilyMemory
@@ -46,6 +46,12 @@ VIDEO_OPTIONS = frozenset(
     {"target_frames", "frame_extraction", "frame_stride", "frame_sample", "max_frames", "target_fps", "source_fps"}
 )
 """Settings of every family that is trained on clips (`FamilyFacts.video`), which need not name them."""
+
+EXPERT_OPTIONS = frozenset({"train_experts", "timestep_boundary", "switch_boundary_every"})
+"""Settings of every family of two experts (`FamilyFacts.experts`), which need not name them."""
+
+Side = Literal["high", "low"]
+"""An expert: for high noise or for low noise."""
 
 PictureTokens = Callable[[int, int], int]
 """Width and height in px of a control picture as it is read -> tokens that the text encoder makes of it."""
@@ -147,6 +153,17 @@ class VideoRule:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """How a family has two denoisers of one build. boundary: noise level in (0, 1) from which the first one works.
+
+    part: name of the second one's part, which works below the boundary.
+    """
+
+    boundary: float
+    part: str = "transformer_2"
+
+
+@dataclass(frozen=True)
 class BlockClass:
     """A stack of equal blocks: each class is one graph a shape and gradient mode.
 
@@ -173,6 +190,7 @@ class FamilyFacts(ABC):
     trained with: "flow" or "diffusion". `lacks_modes` says of shape modes that it can't have why not.
     `controls`: it edits, starting from control pictures; None for one that takes none.
     `video`: it is trained on clips, and on pictures as clips of one frame; None for a family of pictures.
+    `experts`: it has two denoisers, one for high and one for low noise; None for a family of one.
     `fixed_text_length`: text is always `text_length` tokens, or chunks of it, neither set nor trimmed.
     `one_size_batches`: all pictures of a batch must have one size, whatever the shape mode. `caption_template`: what a
     caption is put into before its tokens are counted, of which the first `template_tokens` are left out. `text_before`:
@@ -209,6 +227,7 @@ class FamilyFacts(ABC):
     one_size_batches: bool = False
     controls: Controls | None = None
     video: VideoRule | None = None
+    experts: Experts | None = None
     caption_template: str = "{}"
     template_tokens: int = 0
     text_before: int = 0
@@ -220,8 +239,9 @@ class FamilyFacts(ABC):
 
     @property
     def own_options(self) -> frozenset[str]:
-        """Settings that not every family has, and this one does: `options`, and those of clips where it has them."""
-        return self.options | (frozenset() if self.video is None else VIDEO_OPTIONS)
+        """Settings that not every family has, and this one does: `options`, and those of clips and of experts."""
+        clips = frozenset[str]() if self.video is None else VIDEO_OPTIONS
+        return self.options | clips | (frozenset[str]() if self.experts is None else EXPERT_OPTIONS)
 
     @classmethod
     def based_on(cls, other: FamilyFacts, **changes: Any) -> Self:
@@ -239,6 +259,17 @@ class FamilyFacts(ABC):
     def fit(self, base: BaseModelFiles) -> list[Problem]:
         """What is wrong with parts that are each whole: of different models, or of a relative that works otherwise."""
         return differing(self.pairs(base), self.title)
+
+    def expert_problems(self, base: BaseModelFiles, choice: str) -> list[Problem]:
+        """What to know of the base model where `choice` is the setting train_experts; of a whole model."""
+        return []
+
+    def expert_part(self, base: BaseModelFiles, side: Side | None) -> Part:
+        """The part that holds the expert `side`: for low noise the second one where `base` has it, else the first."""
+        if self.experts is None or side != "low":
+            return self.denoiser
+        second = self.part(self.experts.part)
+        return self.denoiser if base.place(second) is None else second
 
     def check_base_model(
         self, base: BaseModel, variant: str | None = None, families: Families = MappingProxyType({})

@@ -26,6 +26,7 @@ from backend.importers.common_reasons import (
     WEIGHT_FORMAT,
     WHOLE_MODEL,
 )
+from backend.importers.experts import read_experts
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
@@ -174,6 +175,7 @@ def _combined(fields: Fields) -> None:
             fields.take(name, "compile.attention", kernel)
         fields.note(name, "off")
     _noise(fields)
+    read_experts(fields)
     _folders(fields)
     _samples(fields)
 

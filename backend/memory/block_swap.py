@@ -162,6 +162,23 @@ class BlockSwap:
         """
         return self._ring.take_waits()
 
+    @property
+    def held(self) -> Sequence[HostBlock]:
+        """The swapped blocks, in running order."""
+        return self._held
+
+    def exchange(self, others: Sequence[HostBlock]) -> None:
+        """Exchange the host memory of the swapped blocks with that of as many blocks of the same layout.
+
+        The ring is filled from it from now on. Nothing is copied.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for block, other in zip(self._held, others, strict=True):
+            assert block.is_like(other), f"{block.name} has another layout"
+            block.flat, other.flat = other.flat, block.flat
+        self._tracker.forget()
+
     def close(self) -> None:
         """Stop swapping: weights are ordinary tensors on the host again, hooks are gone, the ring is freed."""
         if self.device.type == "cuda":

@@ -53,6 +53,11 @@ class BlockTracker:
         for hook in self._hooks:
             hook.remove()
 
+    def forget(self) -> None:
+        """Begin again, at no block: what the ring holds is no longer of use."""
+        self._at, self._direction = None, ""
+        self._ring.forget()
+
     def _before(self, position: int, block: nn.Module, args: Any, kwargs: Any) -> None:
         if in_backward():
             self.arrive(position, "backward")

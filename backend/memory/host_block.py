@@ -98,6 +98,18 @@ class HostBlock:
         self.flat = flat
 
     @torch.no_grad()
+    def exchange(self, flat: Tensor) -> None:
+        """Exchange the values of the tensors, where they lie, with those in `flat`, which has the same layout."""
+        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
+            place, kept = piece.view(flat), tensor.detach().clone()
+            tensor.detach().copy_(place, non_blocking=True)
+            place.copy_(kept, non_blocking=True)
+
+    def is_like(self, other: HostBlock) -> bool:
+        """Whether the other block's tensors have the same formats, sizes and places."""
+        return self._pieces == other._pieces
+
+    @torch.no_grad()
     def bind(self, place: Tensor) -> None:
         """Make every tensor of the block a view into `place` (uint8); its old memory is freed."""
         for tensor, piece in zip(self._tensors, self._pieces, strict=True):

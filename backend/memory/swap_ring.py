@@ -86,6 +86,11 @@ class Ring:
         after.record(stream)
         self._waits.append((before, after))
 
+    def forget(self) -> None:
+        """No place holds a block's bytes any more. The device must have done all that was launched."""
+        for place in self.places:
+            place.owner = place.filled = place.used = None
+
     def leave(self, index: int) -> None:
         """All kernels that read place `index` are launched: it may be filled again after them."""
         if self.cuda:

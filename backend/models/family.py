@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 from torch import Tensor, nn
 
 from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.parts import Part
 from backend.families.spec import BaseModel, FamilyFacts
 from backend.models.common import model_parts
 from backend.models.common.guidance import guided
@@ -89,9 +90,9 @@ class Family(ABC):
         """The blocks in the order in which they run, for what follows them one by one (block swap)."""
         return self.block_lists(denoiser)
 
-    def load_denoiser(self, base: BaseModel, loading: LoadOptions) -> Any:
-        """The denoiser, as `backend.models.common.model_parts.denoiser`."""
-        return model_parts.denoiser(self.model, base, loading, self.facts.denoiser)
+    def load_denoiser(self, base: BaseModel, loading: LoadOptions, part: Part | None = None) -> Any:
+        """The denoiser, as `backend.models.common.model_parts.denoiser`. part: that holds it; None for the first."""
+        return model_parts.denoiser(self.model, base, loading, part or self.facts.denoiser)
 
     def empty_denoiser(self, base: BaseModel) -> Any:
         """The denoiser without weights, as `backend.models.common.model_parts.without_weights`."""

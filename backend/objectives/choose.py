@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from backend.base.errors import Refused
+from backend.config.experts import boundary_of, timestep_range
 from backend.config.schema import Config
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.shift import ShiftLine
-from backend.families.spec import FamilyFacts
+from backend.families.spec import FamilyFacts, Side
 from backend.models.family import Family
 from backend.objectives.base import Distance, Objective
 from backend.objectives.flow import TimestepDraw
@@ -14,12 +15,17 @@ from backend.objectives.flow_matching import FlowMatching
 from backend.objectives.strata import Strata
 
 
-def objective_of(cfg: Config, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> Objective:
-    """The objective that `facts.objective` names. Refused when the model's own schedule can't be trained so."""
+def objective_of(
+    cfg: Config, facts: FamilyFacts, code: Family, base: BaseModelFiles, side: Side | None = None
+) -> Objective:
+    """The objective that `facts.objective` names. Refused when the model's own schedule can't be trained so.
+
+    side: the expert whose noise levels are drawn, of a family of two; None for those of the settings.
+    """
     loss = cfg.loss
     distance = Distance(loss_type=loss.loss_type, huber_c=loss.huber_c, huber_schedule=loss.huber_schedule)
     if facts.objective == "flow":
-        return _flow(cfg, distance, facts, code, base)
+        return _flow(cfg, distance, facts, code, base, side)
     # Only here: diffusers' schedulers are not needed for flow matching.
     from backend.objectives.diffusion import Diffusion, Options, Schedule
 
@@ -50,8 +56,11 @@ def _strata(cfg: Config) -> Strata | None:
     return step if cfg.timesteps.stratified else None
 
 
-def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: Family, base: BaseModelFiles) -> FlowMatching:
+def _flow(
+    cfg: Config, distance: Distance, facts: FamilyFacts, code: Family, base: BaseModelFiles, side: Side | None
+) -> FlowMatching:
     times = cfg.timesteps
+    least, highest = timestep_range(cfg, side)
     draw = TimestepDraw(
         kind=times.timestep_sampling,
         sigmoid_scale=times.sigmoid_scale,
@@ -59,8 +68,9 @@ def _flow(cfg: Config, distance: Distance, facts: FamilyFacts, code: Family, bas
         logit_mean=times.logit_mean,
         logit_std=times.logit_std,
         mode_scale=times.mode_scale,
-        min_timestep=times.min_timestep,
-        max_timestep=times.max_timestep,
+        min_timestep=least,
+        max_timestep=highest,
+        below=boundary_of(cfg) if side == "low" else None,
         line=ShiftLine.of(facts.scheduler_config(base)),
     )
     return FlowMatching(

@@ -42,6 +42,8 @@ class TimestepDraw:
     """Of 1000: noise level 0 of the draw is moved here."""
     max_timestep: float = 1000.0
     """Of 1000: noise level 1 of the draw is moved here."""
+    below: float | None = None
+    """Noise level that none drawn may reach: where the other expert begins. None for no such level."""
     line: ShiftLine = field(default_factory=ShiftLine)
     """Of the base model."""
 
@@ -84,7 +86,11 @@ def draw_sigma(draw: TimestepDraw, image_tokens: int, source: torch.Generator, s
     elif draw.kind == "flux_shift":
         sigma = shifted(sigma, draw.line.shift(image_tokens))
     low, high = draw.min_timestep / TIMESTEPS, draw.max_timestep / TIMESTEPS
-    return low + sigma * (high - low)
+    level = low + sigma * (high - low)
+    if draw.below is None:
+        return level
+    edge = torch.tensor(draw.below, dtype=torch.float32)
+    return torch.minimum(level, torch.nextafter(edge, torch.zeros(())))
 
 
 def weight(scheme: str, sigma: Tensor) -> Tensor:

@@ -48,6 +48,12 @@ class Ema:
         torch._foreach_lerp_(self._mean, self._weights, 1 - kept)
         self.steps += 1
 
+    def exchange(self, values: tuple[int, list[Tensor]]) -> tuple[int, list[Tensor]]:
+        """Continue from these steps and this mean, of other values of the same weights; return those before."""
+        before = self.steps, self._mean
+        self.steps, self._mean = values
+        return before
+
     def state_dict(self) -> dict[str, Any]:
         """Mean, steps, and the decay that it was made with."""
         return {"decay": self.decay, "steps": self.steps, "mean": dict(zip(self._names, self._mean, strict=True))}

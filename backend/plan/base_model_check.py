@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backend.base.problems import Problem
+from backend.base.problems import Problem, errors
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.headers import SETTING
 from backend.families.spec import FamilyFacts
@@ -24,6 +24,8 @@ def check(cfg: Config, base: BaseModelFiles) -> tuple[list[Problem], FamilyFacts
     """The problems, and the family that the base model belongs to where that is another than the chosen one."""
     facts = family(cfg.model.family)
     problems = facts.check_base_model(base, families=PIPELINES)
+    if not errors(problems):
+        problems = problems + facts.expert_problems(base, cfg.timesteps.train_experts)
     # A part that is given beside it says nothing of its family.
     alone = replace(base, given={})
     if not _misfit(problems) or not _misfit(facts.check_base_model(alone)):

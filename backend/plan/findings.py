@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from backend.config.experts import ENDINGS, SIDES, turns_of
 from backend.config.family_defaults import ShapeMode
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.dataset.buckets import BucketTable, bucket_table, tokens_of, whole_step
@@ -35,6 +36,7 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _too_long(cfg, plan, plan.geometry.most_side * plan.geometry.pixels_per_token)
     if scan.train.items:
         yield from _steps(cfg, plan)
+        yield from _experts(cfg, plan.steps.steps)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)
@@ -121,6 +123,22 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
         text = f"The run ends after {share} of the first epoch: not all images are trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
+
+
+def _experts(cfg: Config, steps: int) -> Iterable[Finding]:
+    """The turns of two experts, and an expert that has none."""
+    turns = turns_of(cfg)
+    if turns is None or not steps:
+        return
+    high, low = (turns.steps(side, steps) for side in SIDES)
+    each = f"{count_of(high, 'step')} for high noise and {low} for low noise, by turns of {turns.every}"
+    setting = "timesteps.switch_boundary_every"
+    if not low:
+        text = f"The expert for low noise is not trained: the run ends within the first turn ({each})"
+        yield Finding("no_turn", "warning", text, "Lower switch_boundary_every, or train longer.", (), setting)
+        return
+    text = f"Both experts are trained: {each}. Each save writes two LoRA files, {ENDINGS['high']} and {ENDINGS['low']}"
+    yield Finding("experts", "note", text, "", (), setting)
 
 
 def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,13 +11,13 @@ from accelerate import Accelerator
 from torch import nn
 
 from backend.base.paths import resolve
+from backend.config.experts import SIDES
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
 from backend.dataset.items import Item
 from backend.families.files.hashes import ModelHashes
-from backend.families.spec import VideoRule
+from backend.families.spec import Side, VideoRule
 from backend.latents.loader import Batch, Loader
-from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_frames, fitting_size
@@ -30,6 +30,7 @@ from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Fingerprint
 from backend.training.encoding import encode_again, free_memory
+from backend.training.experts import ExpertDrawing, Experts
 from backend.training.follow_up import FollowUp
 from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
@@ -110,6 +111,7 @@ def assemble(
         expected=inputs.expected,
         norms=trainable.norms,
         ema=trainable.ema,
+        experts=trainable.experts,
     )
 
 
@@ -134,9 +136,12 @@ def _saver(
         parts=trainable.parts(accelerator),
         fingerprint=fingerprint,
         names=trainable.names,
-        metadata=lambda step: _metadata(inputs, trainable, counter, step, context.started) | hashes.metadata(),
+        metadata=lambda step, side: (
+            _metadata(inputs, trainable, counter, step, side, context.started) | hashes.metadata()
+        ),
         flush=metrics.flush,
         to_use=trainable.to_use,
+        experts=trainable.experts,
     )
 
 
@@ -154,7 +159,7 @@ def _between_steps(
 ) -> BetweenSteps:
     cfg, sampler, validation_sets = inputs.cfg, None, _validation_sets(inputs, loader)
     if cfg.sampling.prompts:
-        sampler = _sampler(context, inputs, forward, conditioning, trainable.lora, loader, counter.position.step)
+        sampler = _sampler(context, inputs, forward, conditioning, trainable, loader, counter.position.step)
     follow_up = _follow_up(context, inputs, saver, validation_sets, counter.position.step)
     averaging = None
     if cfg.saving.average_checkpoints is not None:
@@ -171,11 +176,12 @@ def _between_steps(
         requests=context.requests,
         events=context.events,
         validation_sets=validation_sets,
-        measure=partial(measure, inputs, forward, conditioning),
+        measure=partial(measure, inputs, forward, conditioning, trainable.experts),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
-        to_use=trainable.to_use,
+        # both experts are measured and drawn with by turns, each by itself
+        to_use=trainable.to_use if trainable.experts is None else nullcontext,
         follow_up=follow_up,
         averaging=averaging,
     )
@@ -217,7 +223,7 @@ def _sampler(
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
-    lora: Lora,
+    trainable: Trainable,
     loader: Loader,
     resumed_at: int,
 ) -> Sampler:
@@ -230,16 +236,17 @@ def _sampler(
             negative = loader.drawn(prompt.negative_prompt, size, length, controls, frames)
         return PromptText(loader.drawn(prompt.prompt, size, length, controls, frames), negative)
 
-    prompts = inputs.cfg.sampling.prompts
+    prompts, experts = inputs.cfg.sampling.prompts, trainable.experts
+    drawing = None if experts is None else ExpertDrawing(experts=experts, forward=forward)
     return Sampler(
         run=context.run,
         events=context.events,
         requests=context.requests,
         prompts=prompts,
         texts=[text(number, prompt) for number, prompt in enumerate(prompts)],
-        predict=forward,
+        predict=forward if drawing is None else drawing.predict,
         sampler=inputs.objective.sampler,
-        lora=lora,
+        lora=trainable.lora if drawing is None else drawing,
         decoder=make_decoder(inputs, forward.denoiser),
         geometry=inputs.geometry,
         device=inputs.device,
@@ -287,15 +294,40 @@ def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]
 
 
 def measure(
-    inputs: Inputs, forward: Forward, conditioning: ConditioningEncoder, examples: Iterable[Example]
+    inputs: Inputs,
+    forward: Forward,
+    conditioning: ConditioningEncoder,
+    experts: Experts | None,
+    examples: Iterable[Example],
 ) -> ValidationLoss:
-    """The validation loss of `examples`, as the settings have it measured."""
+    """The validation loss of `examples`, as the settings have it measured; of both experts, each at its own levels."""
+    sigmas = inputs.cfg.validation.validation_sigmas
+    if experts is None:
+        return _measured(inputs, forward, conditioning, examples, sigmas)
+    examples, losses = list(examples), {}
+    for side in SIDES:
+        own = [sigma for sigma in sigmas if experts.side_of(sigma) == side]
+        if own:
+            experts.take(side)
+            with experts.to_use():
+                measured = _measured(inputs, forward, conditioning, examples, own)
+            losses |= dict(zip(own, measured.sigma_losses, strict=True))
+    return ValidationLoss(tuple(losses[sigma] for sigma in sigmas))
+
+
+def _measured(
+    inputs: Inputs,
+    forward: Forward,
+    conditioning: ConditioningEncoder,
+    examples: Iterable[Example],
+    sigmas: Sequence[float],
+) -> ValidationLoss:
     settings = inputs.cfg.validation
     return validate(
         examples,
         forward,
         objective=inputs.objective,
-        sigmas=settings.validation_sigmas,
+        sigmas=sigmas,
         repeats=settings.validation_repeats,
         seed=settings.validation_seed,
         batch_size=inputs.plan.validation_batch,
@@ -305,7 +337,7 @@ def measure(
 
 
 def _metadata(
-    inputs: Inputs, trainable: Trainable, counter: PositionCounter, step: int, started: float
+    inputs: Inputs, trainable: Trainable, counter: PositionCounter, step: int, side: Side | None, started: float
 ) -> dict[str, str]:
     buckets: dict[tuple[int, int], int] = {}
     for fit in inputs.plan.fits:
@@ -322,4 +354,5 @@ def _metadata(
         epoch=counter.position.epoch,
         prediction=inputs.objective.name,
         started=started,
+        side=side,
     )

@@ -30,7 +30,7 @@ from backend.training.position import Position, position_of
 log = logging.getLogger(__name__)
 
 VERSION = 1
-_BEFORE = {"layers": "", "loraplus": "off", "merged": ""}
+_BEFORE = {"layers": "", "loraplus": "off", "merged": "", "experts": ""}
 """What states of before these were kept belong to."""
 _NEW_RUN = "Start a new run that continues from the newest LoRA of checkpoints/ (network_weights)."
 
@@ -64,6 +64,8 @@ class Fingerprint:
     """on or off; on, the optimizer keeps A and B apart."""
     merged: str = ""
     """Identity of the LoRA files merged into the base; "" where none is."""
+    experts: str = ""
+    """Which experts of a model of two are trained, and the length of their turns; "" where none is named."""
 
 
 def save_state(
@@ -176,6 +178,7 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
         ("optimizer", "optimizer.optimizer"),
         ("loraplus", "network.loraplus_lr_ratio"),
         ("merged", "network.base_weights"),
+        ("experts", "timesteps.train_experts"),
     ):
         if saved.get(key, _BEFORE.get(key)) != current[key]:
             both = "" if key in ("targets", "layers", "merged") else f" ({saved.get(key)}, now {current[key]})"

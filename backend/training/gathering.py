@@ -11,6 +11,7 @@ from torch import nn
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
+from backend.config.experts import expert_file, sides_of
 from backend.config.layer_patterns import Size, included
 from backend.config.layer_patterns import sizes as sizes_of
 from backend.config.schema import Config
@@ -84,6 +85,8 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     report_problems(base_weights.check() if base_weights else [], events)
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
+    # of both, each draws its own noise levels
+    side = sides_of(cfg)[0] if len(sides_of(cfg)) == 1 else None
     inputs = Inputs(
         cfg=cfg,
         family=family,
@@ -99,7 +102,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
         names=names,
         latents=_latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on"),
         texts=TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency),
-        objective=objective_of(cfg, family, code, base),
+        objective=objective_of(cfg, family, code, base, side),
         base_weights=base_weights,
     )
     inputs = replace(inputs, swapped=_swapped(inputs, empty))
@@ -169,8 +172,9 @@ def _check_settings(
     sizes = sizes_of(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
     if cfg.network.network_weights:
         network = cfg.network
-        path = resolve(network.network_weights)
-        check_continue(path, names, sizes, network.network_type, network.lokr_factor)
+        path, sides = resolve(network.network_weights), sides_of(cfg)
+        for file in {expert_file(path, side) for side in sides} if len(sides) == 2 else {path}:
+            check_continue(file, names, sizes, network.network_type, network.lokr_factor)
     optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg.training, device, dtype)

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from backend.config.experts import ENDINGS, sides_of, timestep_range
 from backend.config.layer_patterns import of_convolutions
 from backend.config.schema import Config
 from backend.dataset.items import Item
+from backend.families.spec import Side
 from backend.families.table import family
 from backend.lora.loraplus import ratios
 from backend.optimizers.schedules import warmup_steps
@@ -40,10 +42,12 @@ def file_metadata(
     epoch: int,
     prediction: str,
     started: float,
+    side: Side | None = None,
 ) -> dict[str, str]:
     """All metadata but the hashes, which the writer adds. Folder names go in without what lies above them.
 
     items: the training pictures. buckets: (width, height) in px -> pictures. started: unix seconds.
+    side: the expert that the file is of, where a run trains both.
     targets: layers that carry a LoRA. prediction: what the model predicts, as objectives are called.
     """
     pictures = list(items)
@@ -52,7 +56,7 @@ def file_metadata(
         **_data(cfg, pictures, buckets),
         **_training(cfg, step, steps, epoch, started),
         **_loss(cfg, prediction),
-        **_modelspec(cfg, architecture, prediction),
+        **_modelspec(cfg, architecture, prediction, side),
         "ss_base_model_version": base_model_version,
         "ss_sd_model_name": Path(cfg.model.base_model or "").name,
         "ss_v2": "False",
@@ -201,15 +205,16 @@ def _text_rate(cfg: Config) -> float | None:
     return cfg.optimizer.learning_rate if own is None else own
 
 
-def _modelspec(cfg: Config, architecture: str, prediction: str) -> dict[str, object]:
-    saving, times = cfg.saving, cfg.timesteps
+def _modelspec(cfg: Config, architecture: str, prediction: str, expert: Side | None) -> dict[str, object]:
+    saving, sides = cfg.saving, sides_of(cfg)
+    least, highest = timestep_range(cfg, sides[0] if len(sides) == 1 else expert)
     side = cfg.dataset.resolution
     return {
         "modelspec.sai_model_spec": "1.0.1",
         "modelspec.architecture": architecture,
         "modelspec.implementation": "diffusers",
         "modelspec.implementation_version": SOFTWARE,
-        "modelspec.title": saving.metadata_title or saving.output_name,
+        "modelspec.title": (saving.metadata_title or saving.output_name) + (ENDINGS[expert] if expert else ""),
         "modelspec.resolution": f"{side}x{side}",
         "modelspec.date": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "modelspec.author": saving.metadata_author,
@@ -218,5 +223,5 @@ def _modelspec(cfg: Config, architecture: str, prediction: str) -> dict[str, obj
         "modelspec.tags": saving.metadata_tags,
         "modelspec.trigger_phrase": saving.metadata_trigger or cfg.dataset.trigger_word,
         "modelspec.prediction_type": _PREDICTIONS.get(prediction),
-        "modelspec.timestep_range": f"{times.min_timestep:g},{times.max_timestep:g}",
+        "modelspec.timestep_range": f"{least:g},{highest:g}",
     }

@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
 
 from backend.base.errors import Refused
+from backend.config.experts import sides_of, turns_of
 from backend.config.layer_patterns import layers_digest
 from backend.config.schema import Config
 from backend.config.sections.training import TrainingSection
@@ -159,7 +160,13 @@ def _fingerprint(inputs: Inputs, trainable: Trainable) -> Fingerprint:
         batches=(cfg.dataset.batch_size, accumulation, inputs.plan.steps.batches_per_epoch),
         loraplus="on" if loraplus.ratios(cfg.network) else "off",
         merged=base_weights_identity(cfg),
+        experts=_experts(cfg),
     )
+
+
+def _experts(cfg: Config) -> str:
+    turns = turns_of(cfg)
+    return " ".join(sides_of(cfg)) if turns is None else f"both, every {turns.every} steps"
 
 
 def _warn(events: EventWriter, text: str, remedy: str = "") -> None:

@@ -87,7 +87,7 @@ def keep_good(trainer: Trainer) -> str:
     try:
         step, newest = trainer.saver.newest()
         if good is not None and good.step > step:
-            newest = trainer.saver.save_rescued(good.tensors, good.step)
+            newest = trainer.saver.save_rescued(good.tensors, good.step, good.sides)
     except Exception as failed:  # noqa: BLE001 - as above
         log.warning("The last good LoRA could not be saved: %s", failed)
     kept = f"The last good LoRA is kept: {newest.relative_to(run.path).as_posix()}." if newest else ""

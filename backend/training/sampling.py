@@ -6,9 +6,10 @@ import io
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image, PngImagePlugin
@@ -18,7 +19,6 @@ from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.families.spec import Geometry, VideoRule
-from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
@@ -41,6 +41,12 @@ Predict = Callable[[list[Tensor], Tensor, list[dict[str, Tensor]], float], list[
 
 Guide = Callable[[Tensor, Tensor, float], Tensor]
 """Outputs for a prompt and for its negative, and the scale of true guidance -> the output to continue with."""
+
+
+class Scaled(Protocol):
+    """What holds a LoRA at a strength while a picture is drawn: `Lora` itself, or both experts."""
+
+    def scaled(self, strength: float) -> AbstractContextManager[None]: ...
 
 
 class Interrupted(Exception):
@@ -142,7 +148,7 @@ class Sampler:
     predict: Predict
     sampler: Callable[[int, int], Steps]
     """(steps, image tokens) -> a fresh one."""
-    lora: Lora
+    lora: Scaled
     decoder: SampleDecoder
     """Latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn."""
     geometry: Geometry

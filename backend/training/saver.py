@@ -19,7 +19,9 @@ from torch import Tensor
 
 from backend.base.errors import WriteFailed
 from backend.base.files import atomic_path, in_words, unused_path
+from backend.config.experts import ENDINGS, SIDES
 from backend.config.sections.saving import SavingSection
+from backend.families.spec import Side
 from backend.lora.comfyui_keys import LayerNames
 from backend.lora.inject import Lora
 from backend.lora.save import LoraNotFinite, file_tensors, write_lora
@@ -27,6 +29,7 @@ from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.checkpoint import Fingerprint, Stateful, save_state
+from backend.training.experts import Experts, other_side
 from backend.training.position import CurrentPosition
 from backend.training.step_log import NotFinite
 
@@ -60,8 +63,8 @@ class Saver:
     fingerprint: Fingerprint
     names: LayerNames
     """Of the LoRA's layers in files."""
-    metadata: Callable[[int], dict[str, str]]
-    """Step -> what the file says about itself."""
+    metadata: Callable[[int, Side | None], dict[str, str]]
+    """Step, and the expert that the file is of, or None -> what the file says about itself."""
     flush: Callable[[], object]
     """Brings the rows of all steps so far to the disk, so that a state never knows more steps than the metrics."""
     wait_s: float = field(default_factory=lambda: WAIT_S)
@@ -70,8 +73,10 @@ class Saver:
     """Holds the LoRA at the weights that files take, while the state keeps those that are trained."""
     protected: Callable[[Collection[int]], set[int]] = lambda steps: set()
     """Of the steps with a file, those whose files stay whatever save_last_n says."""
+    experts: Experts | None = None
+    """Both experts, where both are trained: a save then writes a file for each, the one for high noise last."""
     final: Path | None = None
-    """The finished LoRA, once it is written."""
+    """The finished LoRA, once it is written; of two, that for high noise."""
     file: tuple[int, Path] | None = None
     """Step and path of the LoRA file written last."""
     state_at: tuple[int, int] | None = None
@@ -143,8 +148,16 @@ class Saver:
         """Write the finished LoRA under the run's own name; waits for room on the disk."""
         return self._insist(lambda: self._write(self._final_name))
 
-    def save_rescued(self, tensors: dict[str, Tensor], step: int) -> Path:
-        """Write LoRA values of an earlier step, after training went wrong: ``<name>-step…-last-good``."""
+    def save_rescued(
+        self, tensors: dict[str, Tensor], step: int, sides: Mapping[Side, dict[str, Tensor]] | None = None
+    ) -> Path:
+        """Write LoRA values of an earlier step, after training went wrong: ``<name>-step…-last-good``.
+
+        sides: the values of both experts, where both are trained.
+        """
+        if self.experts is not None and sides is not None:
+            tensors = sides[self.experts.side]
+            self.experts.put_aside(sides[other_side(self.experts.side)])
         try:
             self.lora.restore(tensors)
         except RuntimeError as error:
@@ -152,7 +165,7 @@ class Saver:
             log.warning("The device takes no values any more (%s): they are written from the host", error)
             self.lora.take_over(tensors)
         name = f"{self.settings.output_name}-step{step:08d}-last-good.safetensors"
-        return self._insist(lambda: self._write_lora(name, step))
+        return self._insist(lambda: self._write_files(name, step))
 
     def save_elsewhere(self, folder: Path) -> Path:
         """Write LoRA and state of the present step below `folder`, laid out as in the run's own; return where.
@@ -237,8 +250,7 @@ class Saver:
         failure: Exception | None = None
         path = self.run.checkpoints_dir / name
         try:
-            with self.to_use():
-                path = self._write_lora(name, self.position().step)
+            path = self._write_files(name, self.position().step, self.to_use)
         except NotFinite:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the state is worth more
@@ -265,18 +277,32 @@ class Saver:
         self.state_at, self._state_time = here, time.monotonic()
         self.events.write(StateEvent(step=position.step))
 
-    def _write_lora(self, name: str, step: int) -> Path:
+    def _write_files(
+        self, name: str, step: int, to_use: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> Path:
+        """Write the LoRA, or that of each expert under names that end in its own; the path, of the last one."""
+        if self.experts is None:
+            with to_use():
+                return self._write_lora(self.lora, name, step, None)
+        path = self.run.checkpoints_dir / name
+        for side in reversed(SIDES):
+            with self.experts.trained(side) as lora, to_use():
+                path = self._write_lora(lora, _of_side(name, side), step, side)
+        return path
+
+    def _write_lora(self, lora: Lora, name: str, step: int, side: Side | None) -> Path:
         try:
-            tensors = file_tensors(self.lora, self.settings.save_precision, self.names, self.settings.save_layout)
+            tensors = file_tensors(lora, self.settings.save_precision, self.names, self.settings.save_layout)
         except LoraNotFinite as error:
             raise NotFinite(step, "LoRA", math.nan) from error
         path = self.run.checkpoints_dir / name
         there = path.exists() and _holds(path, tensors)
         if not there:
             path = self._free(path)
-            write_lora(path, tensors, self.metadata(step))
+            write_lora(path, tensors, self.metadata(step, side))
         self.file = (step, path)
-        self.final = path if name == self._final_name else self.final
+        final = self._final_name if side is None else _of_side(self._final_name, side)
+        self.final = path if name == final else self.final
         if not there:
             self.events.write(CheckpointEvent(step=step, file=path.relative_to(self.run.path).as_posix()))
         return path
@@ -305,8 +331,11 @@ class Saver:
             return
         try:
             files = self._files()
+            kept = set(sorted({step for step, _ in files})[-self.settings.save_last_n :])
             stay = self.protected([step for step, _ in files])
-            for step, path in files[: -self.settings.save_last_n]:
+            # names of one step that are not of two experts are files of their own
+            older = files[: -self.settings.save_last_n] if self.experts is None else files
+            for step, path in (each for each in older if self.experts is None or each[0] not in kept):
                 if step in stay:
                     continue
                 log.info("Removing %s: save_last_n keeps %d", path.name, self.settings.save_last_n)
@@ -317,8 +346,14 @@ class Saver:
 
 def _step(path: Path) -> int | None:
     """The step in the name of a file saved on the way; None for the finished LoRA and a rescued one."""
-    match = re.fullmatch(r".+-step(\d{8})(-\d+)?", path.stem)
+    match = re.fullmatch(r".+-step(\d{8})(?:_(?:high|low)_noise)?(-\d+)?", path.stem)
     return int(match[1]) if match else None
+
+
+def _of_side(name: str, side: Side) -> str:
+    """The name of a file of one expert."""
+    path = Path(name)
+    return f"{path.stem}{ENDINGS[side]}{path.suffix}"
 
 
 def _trained_steps(path: Path) -> int | None:

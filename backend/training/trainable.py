@@ -15,8 +15,12 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.base.paths import resolve
+from backend.config.experts import SIDES, Turns, boundary_of, expert_file, sides_of, turns_of
 from backend.config.layer_patterns import by_rate
+from backend.config.sections.network import NetworkSection
 from backend.config.sections.training import TrainingSection
+from backend.families.files.parts import Part
+from backend.families.spec import Side
 from backend.lora import loraplus
 from backend.lora.comfyui_keys import LayerNames, not_loadable
 from backend.lora.dora import frozen_lengths
@@ -27,7 +31,10 @@ from backend.lora.max_norm import NormLimit
 from backend.lora.save import check_savable
 from backend.memory import checkpointing
 from backend.memory.block_swap import BlockSwap
+from backend.memory.pinned_memory import pinned_limit
 from backend.memory.run_block_swap import swap_blocks
+from backend.memory.second_weights import SecondWeights
+from backend.objectives.choose import objective_of
 from backend.optimizers.ema import PART, Ema
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
@@ -35,10 +42,14 @@ from backend.plan.lora_findings import lora_findings
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.training.checkpoint import Stateful
+from backend.training.experts import PART as EXPERTS
+from backend.training.experts import Experts, aside_of
 from backend.training.inputs import Inputs
 from backend.training.text_encoders import TrainableText, load_trainable_text
 
 log = logging.getLogger(__name__)
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,16 +69,21 @@ class Trainable:
     """Holds the LoRA to a norm, where that is set."""
     ema: Ema | None = None
     """The running mean that is used in place of what is trained, where that is set."""
+    experts: Experts | None = None
+    """Both experts of a model of two, where both are trained."""
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
         """What the resume state holds besides the LoRA."""
         optimizer, schedule = self.optimizer.optimizer, self.scheduler.scheduler
-        parts: dict[str, Stateful] = {"optimizer": ExactState(optimizer), "scheduler": ExactSchedule(schedule)}
+        parts: dict[str, Stateful] = {"optimizer": ExactState(optimizer)}
+        # before the schedule, which sets the rates that are changed since
+        parts |= {EXPERTS: self.experts} if self.experts is not None else {}
+        parts |= {"scheduler": ExactSchedule(schedule)}
         parts |= {"scaler": accelerator.scaler} if accelerator.scaler is not None else {}
         return parts | ({PART: self.ema} if self.ema is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:
-        """Holds the LoRA at the weights that files, validation and samples take."""
+        """Holds the LoRA at the weights that files, validation and samples take; of experts, that in the model."""
         mean = None if self.ema is None else self.ema.mean
         return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish, mean)
 
@@ -75,7 +91,9 @@ class Trainable:
 def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trainable:
     """Order: load, LoRA, checkpointing, swap, prepare."""
     cfg = inputs.cfg
-    denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading)
+    sides = sides_of(cfg)
+    part = expert_part(inputs, sides[0] if sides else None)
+    denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading, part)
     encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
     names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
     lora = _inject(inputs, denoiser, encoders, names, events)
@@ -92,7 +110,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     ema = _ema(cfg.training, lora, optimizer)
     scheduler = scheduler_of(cfg.optimizer, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-    return Trainable(
+    trainable = Trainable(
         denoiser=denoiser,
         lora=lora,
         optimizer=optimizer,
@@ -103,6 +121,49 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
         norms=norms,
         ema=ema,
     )
+    turns = turns_of(cfg)
+    if turns is not None:
+        trainable.experts = _experts(inputs, trainable, turns, events, stack)
+    return trainable
+
+
+def _experts(inputs: Inputs, trainable: Trainable, turns: Turns, events: EventWriter, stack: ExitStack) -> Experts:
+    """Both experts, that for high noise in the model; the other one's weights are read into memory of the host."""
+    cfg, host = inputs.cfg, torch.device("cpu")
+    loading = replace(inputs.denoiser_loading, host=lambda path: True)
+    second = inputs.code.load_denoiser(inputs.base, loading, expert_part(inputs, "low"))
+    lora = _lora_of(inputs, second, trainable.names, host)
+    _continue(lora, cfg.network, trainable.names, events, "low")
+    pairs = [
+        pair
+        for mine, other in zip(
+            inputs.running_order(trainable.denoiser).values(), inputs.running_order(second).values(), strict=True
+        )
+        for pair in zip(mine, other, strict=True)
+    ]
+    swap = trainable.swap
+    limit = pinned_limit(cfg.memory.swap_pinned_limit_gb) - (0 if swap is None else swap.facts.pinned)
+    weights = SecondWeights(trainable.denoiser, second, pairs, swap, limit)
+    stack.callback(weights.close)
+    boundary, optimizer = boundary_of(cfg), trainable.optimizer.optimizer
+    assert boundary is not None
+    return Experts(
+        lora=trainable.lora,
+        optimizer=optimizer,
+        weights=weights,
+        aside=aside_of(trainable.lora, lora.tensors(), optimizer, trainable.ema),
+        turns=turns,
+        boundary=boundary,
+        frozen_lengths={"high": trainable.lora.frozen_lengths, "low": lora.frozen_lengths},
+        objectives={side: objective_of(cfg, inputs.family, inputs.code, inputs.base, side) for side in SIDES},
+        to_use=trainable.to_use,
+        ema=trainable.ema,
+    )
+
+
+def expert_part(inputs: Inputs, side: Side | None) -> Part:
+    """The part that is loaded as the denoiser, under the name of the first, by which LoRA files are merged into it."""
+    return replace(inputs.family.expert_part(inputs.base, side), name=inputs.family.denoiser.name)
 
 
 def _ema(training: TrainingSection, lora: Lora, optimizer: torch.optim.Optimizer) -> Ema | None:
@@ -134,6 +195,27 @@ def _inject(
 ) -> Lora:
     """The LoRA of the denoiser and of trained text encoders, continued from a file if one is set."""
     cfg, network = inputs.cfg, inputs.cfg.network
+    lora = _lora_of(inputs, denoiser, names, inputs.device)
+    lora = lora if encoders is None else lora.joined(encoders.lora)
+    check_savable(lora, names, cfg.saving.save_layout)
+    lora = lora.in_format(_FORMATS[network.lora_weight_dtype])
+    unknown = not_loadable(lora.layers, inputs.family.lora_layers)
+    if unknown:
+        text = f"ComfyUI will not load the LoRA of {len(unknown)} layers ({', '.join(unknown[:3])})"
+        events.write(WarningEvent(text=text, remedy="Leave them out with targets_exclude if that matters."))
+    for finding in lora_findings(cfg, inputs.family, inputs.targets):
+        if finding.severity == "warning":
+            events.write(WarningEvent(text=finding.text, remedy=finding.remedy))
+        else:
+            log.info(finding.sentence())
+    sides = sides_of(cfg)
+    _continue(lora, network, names, events, sides[0] if len(sides) == 2 else None)
+    return lora
+
+
+def _lora_of(inputs: Inputs, denoiser: nn.Module, names: LayerNames, device: torch.device) -> Lora:
+    """The LoRA of a denoiser as it starts, float32 on `device`."""
+    cfg, network = inputs.cfg, inputs.cfg.network
     lora = inject(
         denoiser,
         inputs.targets,
@@ -147,28 +229,22 @@ def _inject(
         kind=network.network_type,
         factor=network.lokr_factor,
         cast=inputs.precision == "no",
-        device=inputs.device,
+        device=device,
     )
     if network.network_type == "dora" and cfg.saving.save_layout == "kohya":
         lora = replace(lora, frozen_lengths=frozen_lengths(denoiser, lora.layers, names))
     if network.lora_fused:
         fuse(lora)
-    lora = lora if encoders is None else lora.joined(encoders.lora)
-    check_savable(lora, names, cfg.saving.save_layout)
-    lora = lora.in_format({"fp32": torch.float32, "bf16": torch.bfloat16}[network.lora_weight_dtype])
-    unknown = not_loadable(lora.layers, inputs.family.lora_layers)
-    if unknown:
-        text = f"ComfyUI will not load the LoRA of {len(unknown)} layers ({', '.join(unknown[:3])})"
-        events.write(WarningEvent(text=text, remedy="Leave them out with targets_exclude if that matters."))
-    for finding in lora_findings(cfg, inputs.family, inputs.targets):
-        if finding.severity == "warning":
-            events.write(WarningEvent(text=finding.text, remedy=finding.remedy))
-        else:
-            log.info(finding.sentence())
-    if network.network_weights:
-        for problem in continue_from(lora, read_lora(resolve(network.network_weights), names)):
-            events.write(WarningEvent(text=problem, remedy=""))
     return lora
+
+
+def _continue(lora: Lora, network: NetworkSection, names: LayerNames, events: EventWriter, side: Side | None) -> None:
+    """Set the LoRA to what the file holds that the run continues from, if one is set; of two, that of the expert."""
+    if not network.network_weights:
+        return
+    path = resolve(network.network_weights)
+    for problem in continue_from(lora, read_lora(path if side is None else expert_file(path, side), names)):
+        events.write(WarningEvent(text=problem, remedy=""))
 
 
 def _by_rate(lora: Lora, inputs: Inputs, encoders: TrainableText | None) -> list[dict[str, Any]]:

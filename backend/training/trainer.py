@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from backend.config.sections.training import TrainingSection
 from backend.dataset.items import count_of
-from backend.families.spec import Geometry
+from backend.families.spec import Geometry, Side
 from backend.latents.loader import Batch, Loader
 from backend.lora.inject import Lora
 from backend.lora.max_norm import NormLimit
@@ -31,6 +31,7 @@ from backend.optimizers.state import rate
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.between_steps import BetweenSteps
 from backend.training.expected_memory import ExpectedMemory
+from backend.training.experts import Experts
 from backend.training.monitor import Monitor
 from backend.training.position import Position, PositionCounter
 from backend.training.requests import Requests, StopRequested
@@ -70,6 +71,8 @@ class Snapshot:
 
     step: int
     tensors: dict[str, Tensor]
+    sides: Mapping[Side, dict[str, Tensor]] | None = None
+    """The same of both experts, where both are trained; `tensors` is then that of the one in the model."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -101,6 +104,8 @@ class Trainer:
     """Holds the LoRA to a norm, where that is set."""
     ema: Ema | None = None
     """The running mean that is used in place of what is trained, where that is set."""
+    experts: Experts | None = None
+    """Both experts of a model of two, where both are trained."""
     good: Snapshot | None = None
     """The LoRA of the last step whose numbers are known to be finite, or of one a little before it."""
     torn: bool = False
@@ -154,8 +159,10 @@ class Trainer:
 
     def next_batch(self) -> Batch:
         """The batch at the position; the time it took is a step's loader wait."""
-        started = time.monotonic()
         self.counter.begin_batch()
+        if self.experts is not None:
+            self.experts.take_turn(self.position.step)
+        started = time.monotonic()
         batch = self.loader.batch(self.position.epoch, self.position.batch)
         self._waited += time.monotonic() - started
         self.in_hand = batch
@@ -168,13 +175,17 @@ class Trainer:
         """
         device, seed = self.accelerator.device, self.training.seed
         objective = self.objective
-        number = self.position.step * self.training.gradient_accumulation_steps + self.position.micro
+        step, micro, accumulation = self.position.step, self.position.micro, self.training.gradient_accumulation_steps
+        number = step * accumulation + micro
         # LoRA dropout draws from torch's own generator, also inside compiled blocks: what a compile or a sample drew
         # before must not change it.
         torch.manual_seed(generator(seed, "dropout", number).initial_seed())
         rows = range(len(batch.latents))
         tokens = [math.prod(latent.shape[1:]) // self.geometry.patch**2 for latent in batch.latents]
-        levels = objective.levels(tokens, seed, number)
+        if self.experts is None:
+            levels = objective.levels(tokens, seed, number)
+        else:
+            levels = self.experts.levels(tokens, seed, step, micro, accumulation)
         noises = [objective.noise(batch.latents[i].shape, seed, number, i) for i in rows]
         x0 = [to_device(latent, device) for latent in batch.latents]
         added, levels = [to_device(noise.added, device) for noise in noises], to_device(levels, device)
@@ -282,6 +293,14 @@ class Trainer:
         self._note_settled(self.position.step - 1)
         every = _SNAPSHOT_STEPS if self.accelerator.device.type == "cuda" else 1
         if self.position.step % every == 0:
-            used = self.lora if self.ema is None else self.ema
-            copies = {name: to_host(value) for name, value in used.tensors().items()}
-            self._fresh.append(Snapshot(step=self.position.step, tensors=copies))
+            self._fresh.append(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: to_host(value) for name, value in tensors.items()}
+
+        step = self.position.step
+        if self.experts is None:
+            return Snapshot(step=step, tensors=copies((self.lora if self.ema is None else self.ema).tensors()))
+        sides = {side: copies(tensors) for side, tensors in self.experts.used_tensors().items()}
+        return Snapshot(step=step, tensors=sides[self.experts.side], sides=sides)

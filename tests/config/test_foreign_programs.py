@@ -147,6 +147,28 @@ def test_folders_and_prompts_come_with_the_settings() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("lines", "choice", "every"),
+    [
+        ("", "both", 1),
+        ("model_kwargs: {train_high_noise: true, train_low_noise: true}", "both", 4),
+        ("model_kwargs: {train_high_noise: false, train_low_noise: true}", "low", 10),
+    ],
+)
+def test_ai_toolkit_trains_the_experts_of_wan22_that_it_says(
+    tmp_path: Path, lines: str, choice: str, every: int
+) -> None:
+    """Both, at every step, where it says nothing."""
+    turns = f"switch_boundary_every: {every}" if lines else "steps: 5"
+    text = f"job: extension\nconfig:\n  process:\n  - type: sd_trainer\n    train:\n      {turns}\n"
+    text += f"    model:\n      name_or_path: /m\n      arch: wan22_14b\n      {lines}\n"
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    config = convert(read(tmp_path / "job.yaml"), None).loaded.config
+    assert config is not None and config.model.family == "wan22"
+    times = config.timesteps
+    assert (times.train_experts, times.switch_boundary_every) == (choice, every if choice == "both" else 10)
+
+
 def leaves(value: Any, path: str = "") -> Iterator[str]:
     """The path of every value of a file."""
     if isinstance(value, dict) and value:

@@ -18,6 +18,7 @@ from tests.tiny.rule_rows import (
     COMPARED,
     FOLDERS,
     KEPT,
+    LONG_NAME,
     SDXL,
     TEXT_RATIO,
     TOO_LONG,
@@ -167,7 +168,7 @@ def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
     fired |= {
         id(rule)
         for rule in RULES
-        for values in ({}, UNPAIRED, TOO_LONG, COMPARED)
+        for values in ({}, UNPAIRED, TOO_LONG, LONG_NAME, COMPARED)
         if rule.when == "start" and rule.problems(with_values(Config(), values))
     }
     silent = [rule.text for rule in RULES if id(rule) not in fired]

@@ -55,7 +55,7 @@ def test_every_timestep_draw_and_weighting() -> None:
         weight("other", torch.tensor(0.5))
     draw = TimestepDraw()
     for name in TimestepDraw.__dataclass_fields__:
-        if name not in ("kind", "line"):
+        if name not in ("kind", "line", "below"):
             assert getattr(draw, name) == by_path()[f"timesteps.{name}"].default
 
 

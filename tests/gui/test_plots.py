@@ -133,3 +133,15 @@ def test_drawings_are_well_formed_and_escape_names() -> None:
     texts = [node.text for node in ElementTree.fromstring(plots.histogram(bars, "x")).iter() if node.text]
     assert "<script>&" in texts
     assert plots.histogram([], "none") == ""
+
+
+def test_the_curve_of_an_expert_lies_on_its_side_of_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both: half of the training on each side."""
+    drawn: list[list[float]] = []
+    monkeypatch.setattr(plots, "_density_curve", lambda shares: drawn.append(list(shares)) or "")
+    for choice in ("high", "low", "both"):
+        cfg = with_values(Config(), {"model.family": "wan22", "timesteps.train_experts": choice})
+        plots.timesteps(cfg, 64, bins=8)
+    high, low, both = drawn
+    assert sum(high[7:]) == pytest.approx(1) and sum(low[:7]) == pytest.approx(1)
+    assert both == pytest.approx([(a + b) / 2 for a, b in zip(high, low, strict=True)])

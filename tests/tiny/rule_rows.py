@@ -10,6 +10,8 @@ Values = Mapping[str, Any]
 FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
 SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
+WAN22 = {"model.family": "wan22"}
+LONG_NAME = {**WAN22, "timesteps.train_experts": "both", "saving.output_name": "\u540d" * 70}
 TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
 
@@ -58,6 +60,21 @@ BROKEN: list[tuple[Values, str, str]] = [
         "fewer control images",
     ),
     ({"model.zero_cond_t": "on"}, "model.zero_cond_t", "does not have it"),
+    ({"timesteps.train_experts": "high"}, "timesteps.train_experts", "does not have it"),
+    ({"timesteps.timestep_boundary": 0.8}, "timesteps.timestep_boundary", "does not have it"),
+    ({"timesteps.switch_boundary_every": 5}, "timesteps.switch_boundary_every", "does not have it"),
+    ({**WAN22, "timesteps.timestep_boundary": 0.8}, "timesteps.timestep_boundary", "all noise levels"),
+    ({**WAN22, "timesteps.switch_boundary_every": 5}, "timesteps.switch_boundary_every", "take turns"),
+    (
+        {**WAN22, "timesteps.train_experts": "both", "timesteps.min_timestep": 875.0},
+        "timesteps.min_timestep",
+        "low noise has no timesteps",
+    ),
+    (
+        {**WAN22, "timesteps.train_experts": "high", "timesteps.max_timestep": 800.0},
+        "timesteps.max_timestep",
+        "high noise has no timesteps",
+    ),
     ({"dataset.control_resolution": 512}, "dataset.control_resolution", "does not have it"),
     ({"optimizer.lr_warmup": 1.5}, "optimizer.lr_warmup", "whole"),
     ({"optimizer.lr_warmup": 100.0, "training.max_train_steps": 100}, "optimizer.lr_warmup", "never reached"),

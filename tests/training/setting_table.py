@@ -211,6 +211,7 @@ SEEN: tuple[Seen, ...] = (
 )  # fmt: skip
 
 _PARTS = "models/test_single_files.py::test_what_a_single_file_lacks_is_asked_for_by_its_setting"
+_EXPERTS = "models/wan/test_expert_choice.py"
 _SD3 = "models/sd3/test_parts.py::test_captions_are_what_the_pipeline_tells_its_denoiser"
 _CLIPS = "dataset/test_clip_scan.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
@@ -229,6 +230,10 @@ PROVEN: dict[str, str] = {
     "model.family": "training/test_step.py::test_sdxl",
     **{f"model.{n}": _PARTS for n in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae")},
     **{f"model.{n}": _SD3 for n in ("text_encoder_3", "tokenizer_3")},
+    "model.transformer_2": f"{_EXPERTS}::test_both_need_two_experts_of_one_build_in_their_places",
+    "timesteps.train_experts": f"{_EXPERTS}::test_each_expert_draws_noise_levels_of_its_own_range_alone",
+    "timesteps.timestep_boundary": f"{_EXPERTS}::test_each_expert_draws_noise_levels_of_its_own_range_alone",
+    "timesteps.switch_boundary_every": f"{_EXPERTS}::test_the_plan_tells_the_steps_of_each_and_the_memory_of_two",
     "model.image_encoder": "models/wan/test_start.py::test_the_eyes_in_one_file",
     "model.zero_cond_t": "models/qwen_image/test_edit_plus.py"
     "::test_which_of_the_two_it_is_comes_from_folder_file_or_setting",

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from backend.config.rules.rule import Rule, no_effect
 from backend.config.schema import by_path
+from backend.families.table import FAMILIES
+
+_EVERY = by_path()["timesteps.switch_boundary_every"].default
+
+
+def _has_experts(family: str) -> bool:
+    return FAMILIES[family].experts is not None
+
+
+def _edge(boundary: float | None, family: str) -> float | None:
+    """The timestep between the experts; None of a family without."""
+    experts = FAMILIES[family].experts
+    return None if experts is None else 1000 * (experts.boundary if boundary is None else boundary)
+
 
 LOSS_RULES: tuple[Rule, ...] = (
     Rule(
@@ -11,6 +25,36 @@ LOSS_RULES: tuple[Rule, ...] = (
         lambda low, high: low >= high,
         "there is no timestep between {min_timestep:g} and {max_timestep:g}",
         "Set min_timestep below max_timestep",
+    ),
+    Rule(
+        ("timesteps.min_timestep", "timesteps.train_experts", "timesteps.timestep_boundary", "model.family"),
+        lambda low, experts, boundary, family: (
+            experts in ("low", "both") and (edge := _edge(boundary, family)) is not None and low >= edge
+        ),
+        "the expert for low noise has no timesteps: min_timestep {min_timestep:g} is above the boundary",
+        "Set min_timestep below timestep_boundary times 1000, or train_experts to high",
+    ),
+    Rule(
+        ("timesteps.max_timestep", "timesteps.train_experts", "timesteps.timestep_boundary", "model.family"),
+        lambda high, experts, boundary, family: (
+            experts in ("high", "both") and (edge := _edge(boundary, family)) is not None and high <= edge
+        ),
+        "the expert for high noise has no timesteps: max_timestep {max_timestep:g} is not above the boundary",
+        "Set max_timestep above timestep_boundary times 1000, or train_experts to low",
+    ),
+    Rule(
+        ("timesteps.timestep_boundary", "timesteps.train_experts", "model.family"),
+        lambda boundary, experts, family: boundary is not None and experts == "auto" and _has_experts(family),
+        "timestep_boundary has no effect: train_experts is auto, which trains at all noise levels",
+        "Set timesteps.train_experts to high, low or both, or remove timestep_boundary",
+        "warning",
+    ),
+    Rule(
+        ("timesteps.switch_boundary_every", "timesteps.train_experts", "model.family"),
+        lambda every, experts, family: every != _EVERY and experts != "both" and _has_experts(family),
+        "switch_boundary_every has no effect: only both experts take turns",
+        "Set timesteps.train_experts to both, or remove switch_boundary_every",
+        "warning",
     ),
     no_effect("timesteps.discrete_flow_shift", "timesteps.timestep_sampling", ("shift",), "only shift uses it"),
     no_effect(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backend.base.files import cut_name, longest_name
 from backend.base.paths import is_broad, resolve
+from backend.config.experts import ENDINGS
 from backend.config.rules.rule import Rule, longer_than_run, refused_without_validation
 from backend.config.sections.values import LONGEST_ENDING
 
@@ -63,6 +64,17 @@ SAVING_RULES: tuple[Rule, ...] = (
         f"the disk does not allow a path as long as {{output_dir}}/…/checkpoints/{{output_name}}{LONGEST_ENDING}",
         "Choose a folder with a shorter path, or a shorter output_name; an encrypted home folder allows "
         "names of 143 bytes",
+        when="start",
+    ),
+    Rule(
+        ("saving.output_name", "saving.output_dir", "timesteps.train_experts"),
+        lambda name, folder, experts: (
+            experts == "both"
+            and not name_is_too_long(name, folder)
+            and name_is_too_long(f"{name}{ENDINGS['high']}", folder)
+        ),
+        f"output_name is too long for the file of an expert: {{output_name}}…{ENDINGS['high']}",
+        f"Shorten output_name by {len(ENDINGS['high'])} bytes",
         when="start",
     ),
     Rule(

@@ -31,6 +31,12 @@ class ModelSection(Section):
         "1.5 checkpoint. Choose below what the file does not contain. Nothing is downloaded.",
         aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
     )
+    transformer_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Low-noise expert",
+        help="The expert for low noise of Wan 2.2 14B, where the base model is the file of the one for high noise: "
+        "wan2.2_t2v_low_noise_14B_fp16.safetensors, or a folder. A folder with both experts needs nothing here.",
+        aliases=("low_noise_model", "dit_low_noise"),
+    )
     text_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Text encoder",
         help="The text encoder, when the base model does not contain it or to use another one: a single file (for "

@@ -100,3 +100,33 @@ class TimestepsSection(Section):
         aliases=("max_denoising_timestep", "timestep_max"),
         advanced=True,
     )
+    train_experts: Literal["auto", "high", "low", "both"] = setting(
+        "auto",
+        label="Experts",
+        help="Which expert of Wan 2.2 14B is trained. high: the one for high noise, at noise levels from the boundary "
+        "on. low: the one for low noise, below it. both: both in one run, by turns, into two LoRA files; the base "
+        "model must have both. auto: the file that is chosen, or of a folder the one for high noise, at all noise "
+        "levels from min timestep to max timestep.",
+        aliases=("expert", "train_expert", "noise_expert"),
+    )
+    timestep_boundary: float | None = setting(
+        None,
+        gt=0,
+        lt=1,
+        label="Expert boundary",
+        help="The noise level between the experts of Wan 2.2 14B, as a share: 0.875 is timestep 875. Empty: the "
+        "model's own, 0.875 for text to video and 0.9 for image to video.",
+        aliases=("boundary_ratio", "expert_boundary"),
+        advanced=True,
+    )
+    switch_boundary_every: int = setting(
+        10,
+        ge=1,
+        le=1_000_000,
+        unit="steps",
+        label="Switch experts every N steps",
+        help="With both experts: how many steps one is trained before it is the other's turn. At each turn the weights "
+        "of the base model are exchanged, which takes seconds for a large model, unless most blocks are swapped.",
+        aliases=("switch_every", "expert_switch_every"),
+        advanced=True,
+    )

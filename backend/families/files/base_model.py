@@ -22,7 +22,7 @@ SHIPPED = Path(__file__).parents[1]
 # [model] settings that give a single part, in the order of the page.
 PLACES = (
     *("text_encoder", "text_encoder_2", "text_encoder_3", "image_encoder"),
-    *("vae", "tokenizer", "tokenizer_2", "tokenizer_3"),
+    *("vae", "tokenizer", "tokenizer_2", "tokenizer_3", "transformer_2"),
 )
 
 # [model] settings that say what the config of a single file would.
@@ -45,6 +45,7 @@ class ModelSettings(Protocol):
     tokenizer: str | None
     tokenizer_2: str | None
     tokenizer_3: str | None
+    transformer_2: str | None
     zero_cond_t: str
 
 
@@ -98,6 +99,8 @@ class BaseModelFiles:
         if self.path is None:
             return None
         if self.path.is_file():
+            if part.beside:
+                return None
             own = _place_in(self.path, part, headers.SETTING)
             return own if own.layout is not None else None
         folder = self.path / part.folder

@@ -25,7 +25,7 @@ class Part:
     files that it is read from, `shipped` the config that goes with them, a file below backend/models, and `measure`
     reads from a file's shapes where its config differs; a part without layouts comes from folders only. `where` says
     what a person takes for it: a published file's name, or which folder of which model. `optional`: the model works
-    without it.
+    without it. `beside`: a base model that is a file never holds it, whatever its names look like.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Part:
     shipped: str = ""
     where: str = ""
     optional: bool = False
+    beside: bool = False
 
 
 def denoiser(

@@ -17,6 +17,7 @@ from transformers import Qwen2VLImageProcessorPil
 
 from backend.base.errors import Refused
 from backend.families.files.base_model import BaseModelFiles
+from backend.families.files.parts import Part
 from backend.families.qwen_image.edit_facts import (
     ASKED,
     IMAGE_TOKEN,
@@ -114,9 +115,9 @@ class QwenImageEditPlus(QwenImage):
 
     text_stack = EditPlusStack
 
-    def load_denoiser(self, base: BaseModel, loading: LoadOptions) -> Any:
+    def load_denoiser(self, base: BaseModel, loading: LoadOptions, part: Part | None = None) -> Any:
         """As the class's; the log tells which of the two it is."""
-        model = super().load_denoiser(base, loading)
+        model = super().load_denoiser(base, loading, part)
         if model.config.zero_cond_t:
             log.info("Qwen-Image-Edit-2511: control pictures receive a timestep of zero (zero_cond_t)")
         else:

@@ -157,6 +157,8 @@ class Trained:
     """Numbers a token that trained convolutions keep."""
     decomposed: bool = False
     """It is a DoRA, which keeps what its layers give."""
+    aside: int = 0
+    """Bytes of what is trained of the other expert, where two are trained by turns."""
 
 
 def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> Trained:
@@ -175,7 +177,8 @@ def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySet
     decomposed = cfg.network.network_type == "dora"
     around = convolutions_kept(parts.denoiser, family.memory, ranks, decomposed)
     count = sum(rows * columns for rows, columns in shapes)
-    return Trained(total, frozen, count, text, around, decomposed)
+    aside = total["weights"] + total["optimizer"] + total["ema"] if settings.experts else 0
+    return Trained(total, frozen, count, text, around, decomposed, aside)
 
 
 def _ranks(layers: Mapping[str, tuple[int, int]], kernels: Collection[str], cfg: Config) -> dict[str, int]:
@@ -200,7 +203,8 @@ def _lora_shapes(layers: Mapping[str, tuple[int, int]], ranks: Mapping[str, int]
 def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
     """What of the LoRA stays on the GPU, in a step or between two, where its mean takes its place and it is kept."""
     mean = {"ema": trained.bytes["ema"] * (2 if between else 1)} if trained.bytes["ema"] else {}
-    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean
+    aside = {"other_expert": trained.aside} if trained.aside else {}
+    return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean | aside
 
 
 def _denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:

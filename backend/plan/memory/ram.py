@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import MemorySettings
+from backend.plan.memory.weight_bytes import total_bytes
 
 if TYPE_CHECKING:
     from backend.plan.memory.estimate_result import Stage
@@ -26,6 +27,8 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
     compiler = COMPILER if settings.way.compiled else 0
     blocks = settings.swapped(parts)
     swapped = {"swapped_weights": sum(blocks)} if blocks else {}
+    if settings.experts:
+        swapped["second_expert"] = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
     if not on_gpu:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from backend.base.problems import errors
 from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
+from backend.config.experts import turns_of
 from backend.config.graph_choice import recording_of
 from backend.config.rules.check import check
 from backend.config.schema import with_values
@@ -54,6 +55,8 @@ class MemorySettings:
     """Left to itself, the run records passes where it finds the memory."""
     accumulates: bool = False
     """Gradients are summed up over several passes."""
+    experts: bool = False
+    """Both experts of a model of two are trained: one waits in RAM."""
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""
@@ -109,6 +112,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         and recording_of(cfg) == "auto"
         and not unrecordable(cfg),
         accumulates=cfg.training.gradient_accumulation_steps > 1,
+        experts=turns_of(cfg) is not None,
     )
 
 

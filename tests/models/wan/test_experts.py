@@ -61,8 +61,7 @@ def test_experts_of_wan22_are_told_from_other_wan_models(
         return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
 
     for name, folder in (("wan22", tiny_wan22), ("wan22_i2v", tiny_wan22_i2v)):
-        (problem,) = family(name).check_base_model(folder)
-        assert problem.severity == "warning" and "high noise" in problem.text
+        assert family(name).check_base_model(folder) == []
     assert "family wan22." in said("wan", tiny_wan22)
     assert "family wan22_i2v" in said("wan_i2v", tiny_wan22_i2v)
     vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
