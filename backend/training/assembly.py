@@ -16,9 +16,9 @@ from backend.dataset.controls import sample_items
 from backend.families.files.hashes import ModelHashes
 from backend.families.spec import VideoRule
 from backend.latents.loader import Loader
-from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -77,7 +77,8 @@ def assemble(
     loader = context.stack.enter_context(make_loader(inputs, context.events))
     conditioning = ConditioningEncoder(device=inputs.device, encode=None if encoders is None else encoders.encode)
     saver = _saver(context, inputs, trainable, counter, fingerprint, accelerator, metrics)
-    report_problems(save_problems(context.run, cfg, trainable.lora, trainable.names), context.events)
+    if not inputs.full:
+        report_problems(save_problems(context.run, cfg, trainable.weights, trainable.files), context.events)
     between_steps = _between_steps(
         context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
     )
@@ -87,7 +88,7 @@ def assemble(
         max_grad_norm=cfg.optimizer.max_grad_norm,
         accelerator=accelerator,
         forward=forward,
-        lora=trainable.lora,
+        weights=trainable.weights,
         optimizer=trainable.optimizer,
         scheduler=trainable.scheduler,
         loader=loader,
@@ -104,6 +105,7 @@ def assemble(
         expected=inputs.expected,
         norms=trainable.norms,
         ema=trainable.ema,
+        keeps_good=not inputs.full,
     )
 
 
@@ -123,11 +125,11 @@ def _saver(
         run=context.run,
         events=context.events,
         settings=inputs.cfg.saving,
-        lora=trainable.lora,
+        weights=trainable.weights,
+        files=trainable.files,
         position=counter.current,
         parts=trainable.parts(accelerator),
         fingerprint=fingerprint,
-        names=trainable.names,
         metadata=lambda step: _metadata(inputs, trainable, counter, step, context.started) | hashes.metadata(),
         flush=metrics.flush,
         to_use=trainable.to_use,
@@ -148,7 +150,7 @@ def _between_steps(
 ) -> BetweenSteps:
     cfg, sampler = inputs.cfg, None
     if cfg.sampling.prompts:
-        sampler = _sampler(context, inputs, forward, conditioning, trainable.lora, loader, counter.position.step)
+        sampler = _sampler(context, inputs, forward, conditioning, trainable.weights, loader, counter.position.step)
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -185,7 +187,7 @@ def _sampler(
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
-    lora: Lora,
+    weights: TrainedWeights,
     loader: Loader,
     resumed_at: int,
 ) -> Sampler:
@@ -207,7 +209,7 @@ def _sampler(
         texts=[text(number, prompt) for number, prompt in enumerate(prompts)],
         predict=forward,
         sampler=inputs.objective.sampler,
-        lora=lora,
+        weights=weights,
         decoder=make_decoder(inputs, forward.denoiser),
         geometry=inputs.geometry,
         device=inputs.device,
@@ -267,6 +269,12 @@ def measure(
     )
 
 
+def _architecture(inputs: Inputs) -> str:
+    """``modelspec.architecture``: a LoRA's has an ending of its own."""
+    architecture = inputs.family.lora_architecture(inputs.base)
+    return architecture.partition("/")[0] if inputs.full else architecture
+
+
 def _metadata(
     inputs: Inputs, trainable: Trainable, counter: PositionCounter, step: int, started: float
 ) -> dict[str, str]:
@@ -277,9 +285,9 @@ def _metadata(
         inputs.cfg,
         inputs.plan.items,
         buckets,
-        architecture=inputs.family.lora_architecture(inputs.base),
+        architecture=_architecture(inputs),
         base_model_version=inputs.family.lora_version,
-        targets=len(trainable.lora.layers),
+        targets=len(trainable.weights.paths),
         step=step,
         steps=inputs.plan.steps,
         epoch=counter.position.epoch,

@@ -11,7 +11,7 @@ from torch import nn
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
-from backend.config.layer_patterns import Size, included
+from backend.config.layer_patterns import Size, included, rates_of, trained_names
 from backend.config.layer_patterns import sizes as sizes_of
 from backend.config.schema import Config
 from backend.config.sections.training import TrainingSection
@@ -42,11 +42,15 @@ from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.plan.trained_blocks import trained_blocks
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
+from backend.runs.folder import Run
 from backend.runs.phase_progress import PhaseProgress
 from backend.shapes import attention_routes
 from backend.training.expected_memory import ExpectedMemory, limit
+from backend.training.full_files import full_files
+from backend.training.full_weights import FullWeights
 from backend.training.inputs import Inputs
 from backend.training.requests import Requests
+from backend.training.save_check import save_problems
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +85,8 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     base_weights = BaseWeights.of(cfg.network, base, family, names)
     report_problems(base_weights.check() if base_weights else [], events)
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
+    if cfg.training.kind == "full":
+        report_problems(_full_problems(cfg, base, family, empty, Run(events.path.parent)), events)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     inputs = Inputs(
         cfg=cfg,
@@ -163,12 +169,7 @@ def _check_settings(
 
     Returns the targets with their sizes.
     """
-    targets = find_targets(empty, included(cfg.network, family), cfg.network.targets_exclude)
-    sizes = sizes_of(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
-    if cfg.network.network_weights:
-        network = cfg.network
-        path = resolve(network.network_weights)
-        check_continue(path, names, sizes, network.network_type, network.lokr_factor)
+    sizes = {} if _own_weights(cfg, empty) else _lora_sizes(cfg, family, empty, names)
     optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg.training, device, dtype)
@@ -179,6 +180,34 @@ def _check_settings(
         attention_routes.choose_route(cfg.compile.attention, device, computed)
     except ValueError as error:
         raise Refused.from_error(error, "compile.attention") from error
+    return sizes
+
+
+def _own_weights(cfg: Config, empty: nn.Module) -> bool:
+    """Whether the model's own weights are trained. Refused where the settings name none of them."""
+    if cfg.training.kind != "full":
+        return False
+    named = [name for name, _ in empty.named_parameters()]
+    trained = trained_names(named, cfg.network.targets_include, cfg.network.targets_exclude)
+    rates_of(trained, cfg.network.layer_settings)
+    return True
+
+
+def _full_problems(cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty: nn.Module, run: Run) -> list[Problem]:
+    """What keeps a whole model and its state from being saved: the layout, and room on the disk. Asked before the long
+    work, on shapes alone."""
+    files = full_files(
+        empty, base, family.denoiser, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision
+    )
+    return save_problems(run, cfg, FullWeights.of(empty, cfg.network), files)
+
+
+def _lora_sizes(cfg: Config, family: FamilyFacts, empty: nn.Module, names: LayerNames) -> dict[str, Size]:
+    network = cfg.network
+    targets = find_targets(empty, included(network, family), network.targets_exclude)
+    sizes = sizes_of(targets, network, {path for path in targets if is_large(empty.get_submodule(path))})
+    if network.network_weights:
+        check_continue(resolve(network.network_weights), names, sizes, network.network_type, network.lokr_factor)
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""Writes a LoRA file's metadata: ``ss_*`` as sd-scripts writes it, ``modelspec.*`` as ModelSpec 1.0.1 has it."""
+"""Writes the metadata of LoRA and model files: ``ss_*`` as sd-scripts has it, ``modelspec.*`` as ModelSpec 1.0.1."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def file_metadata(
     """All metadata but the hashes, which the writer adds. Folder names go in without what lies above them.
 
     items: the training pictures. buckets: (width, height) in px -> pictures. started: unix seconds.
-    targets: layers that carry a LoRA. prediction: what the model predicts, as objectives are called.
+    targets: layers that carry a LoRA, which a whole model has none of. prediction: what the model predicts, as
+    objectives are called.
     """
     pictures = list(items)
     fields = {
-        **_network(cfg, targets),
+        **({} if cfg.training.kind == "full" else _network(cfg, targets)),
         **_data(cfg, pictures, buckets),
         **_training(cfg, step, steps, epoch, started),
         **_loss(cfg, prediction),

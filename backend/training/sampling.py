@@ -18,12 +18,12 @@ from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
 from backend.config.schema import SamplePrompt
 from backend.families.spec import Geometry, VideoRule
-from backend.lora.inject import Lora
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
 from backend.objectives import flow
 from backend.objectives.base import Steps
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import SampleEvent, WarningEvent
@@ -142,7 +142,7 @@ class Sampler:
     predict: Predict
     sampler: Callable[[int, int], Steps]
     """(steps, image tokens) -> a fresh one."""
-    lora: Lora
+    weights: TrainedWeights
     decoder: SampleDecoder
     """Latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn."""
     geometry: Geometry
@@ -188,7 +188,7 @@ class Sampler:
             progress.advance()
 
         prompt, text = self.prompts[number], self.texts[number]
-        with self.lora.scaled(prompt.lora_scale), torch.no_grad():
+        with self.weights.scaled(prompt.lora_scale), torch.no_grad():
             # one by one, as pipelines do
             (positive,) = self.conditioning([text.positive])
             negative = None if text.negative is None else self.conditioning([text.negative])[0]
