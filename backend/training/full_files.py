@@ -17,6 +17,7 @@ from backend.base.errors import Refused
 from backend.base.files import atomic_folder
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.parts import Part
+from backend.families.spec import FamilyFacts
 from backend.lora.save import PRECISIONS
 from backend.models.common.tensor_file import Stored, write_tensors
 from backend.models.common.tensor_sources import file_tensors
@@ -177,9 +178,10 @@ def _config(denoiser: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def full_files(
-    denoiser: nn.Module, base: BaseModelFiles, part: Part, *, layout: str, precision: str
+    denoiser: nn.Module, base: BaseModelFiles, facts: FamilyFacts, *, layout: str, precision: str
 ) -> SingleFiles | FolderFiles:
     """The files of the settings. Refused where the base model can't be written as a single file."""
     if layout == "diffusers":
-        return FolderFiles(denoiser=denoiser, precision=precision, part=part)
-    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, part, denoiser))
+        return FolderFiles(denoiser=denoiser, precision=precision, part=facts.denoiser)
+    shapes = {name: tuple(value.shape) for name, value in denoiser.state_dict().items()}
+    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, facts, shapes))

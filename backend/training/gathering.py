@@ -196,9 +196,7 @@ def _own_weights(cfg: Config, empty: nn.Module) -> bool:
 def _full_problems(cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty: nn.Module, run: Run) -> list[Problem]:
     """What keeps a whole model and its state from being saved: the layout, and room on the disk. Asked before the long
     work, on shapes alone."""
-    files = full_files(
-        empty, base, family.denoiser, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision
-    )
+    files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
     return save_problems(run, cfg, FullWeights.of(empty, cfg.network), files)
 
 

@@ -116,7 +116,7 @@ def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles, 
     files = full_files(
         denoiser,
         inputs.base,
-        inputs.family.denoiser,
+        inputs.family,
         layout=cfg.saving.model_layout,
         precision=cfg.saving.save_precision,
     )

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.families.files.layouts.rules import Layout, Piece, Rule, Shape, Turn
+from backend.families.files.layouts.rules import Layout, Piece, Rule, Shape, Turn, highest_numbers
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
+_DOWN = "down_from_most_"
+"""Before the name of a group whose number is counted down."""
 _SPECIAL = re.compile(r"[\[\](){}*+?|^$\\]")
 
 
@@ -39,12 +41,13 @@ def from_pieces(pieces: Mapping[str, Piece], shapes: Mapping[str, Shape]) -> dic
     }
 
 
-def inverted(layout: Layout, shapes: Mapping[str, Shape]) -> dict[str, NativeTensor]:
+def inverted(layout: Layout, shapes: Mapping[str, Shape], prefix: str | None = None) -> dict[str, NativeTensor]:
     """The tensors of a file in `layout` that hold a part with tensors of `shapes` (diffusers' names), by its names.
 
-    ValueError where the rules can't be turned round, or the file would not be read as what was written.
+    prefix: that the part has there, one of the layout's; None for its first. ValueError where the rules can't be turned
+    round, or the file would not be read as what was written.
     """
-    prefix = layout.prefixes[0]
+    prefix = layout.prefixes[0] if prefix is None else prefix
     header = {prefix + name: shape for name, shape in _natives(layout, shapes).items()}
     pieces = layout.pieces({name: ("F32", shape) for name, shape in header.items()}, prefix)
     read = {name: piece.shape for name, piece in pieces.items()}
@@ -60,18 +63,33 @@ def inverted(layout: Layout, shapes: Mapping[str, Shape]) -> dict[str, NativeTen
 def _natives(layout: Layout, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """The file's tensors and their shapes by name, behind no prefix."""
     targets = [target for rule in layout.rules for target in _targets(rule)]
-    candidates: dict[str, list[tuple[str, Rule]]] = {}
-    for name in shapes:
-        fitting = [(target, match) for target in targets if (match := target.regex.fullmatch(name)) is not None]
-        if not fitting:
-            raise ValueError(f"no rule of {layout.title} writes {name}")
-        candidates[name] = [(target.native.format(**match.groupdict()), target.rule) for target, match in fitting]
+    fitting = {
+        name: [(target, match) for target in targets if (match := target.regex.fullmatch(name)) is not None]
+        for name in shapes
+    }
+    lacking = [name for name, each in fitting.items() if not each]
+    if lacking:
+        raise ValueError(f"no rule of {layout.title} writes {lacking[0]}")
+    # what is counted down from the highest number is counted up to it again
+    most = highest_numbers(match for each in fitting.values() for _, match in each)
+    candidates = {
+        name: [(target.native.format(**_numbered(match, most)), target.rule) for target, match in each]
+        for name, each in fitting.items()
+    }
     sure = {each[0][0] for each in candidates.values() if len(each) == 1}
     rows: dict[str, dict[str, Rule]] = defaultdict(dict)
     for name, each in candidates.items():
         native, rule = each[0] if len(each) == 1 else _only(each, sure)
         rows[native][name] = rule
     return {native: _shape(native, parts, shapes) for native, parts in rows.items()}
+
+
+def _numbered(match: re.Match[str], most: Mapping[str, int]) -> dict[str, str]:
+    groups = match.groupdict()
+    turned = {
+        name.removeprefix(_DOWN): str(most[name] - int(groups[name])) for name in groups if name.startswith(_DOWN)
+    }
+    return {**groups, **turned}
 
 
 @dataclass(frozen=True)
@@ -84,15 +102,16 @@ class _Target:
 def _targets(rule: Rule) -> Iterator[_Target]:
     """The targets of a rule as expressions for names, each with the template of the name in the file."""
     template, groups = _template(rule.pattern)
-    if template is None or rule.last or any("{~" in target for target in rule.targets):
+    if template is None or rule.last:
         return
     for target in rule.targets:
         text = re.escape(target)
         for name, inner in groups.items():
             text = text.replace(re.escape(f"{{{name}}}"), f"(?P<{name}>{inner})", 1)
             text = text.replace(re.escape(f"{{{name}}}"), f"(?P={name})")
+            text = text.replace(re.escape(f"{{~{name}}}"), f"(?P<{_DOWN}{name}>{inner})", 1)
         # a group that the target does not name can't be told from it
-        if all(f"{{{name}}}" in target for name in groups):
+        if all(f"{{{name}}}" in target or f"{{~{name}}}" in target for name in groups):
             yield _Target(re.compile(text), template, rule)
 
 
@@ -151,4 +170,7 @@ def _shape(native: str, parts: Mapping[str, Rule], shapes: Mapping[str, Shape]) 
     first = shapes[next(iter(parts))]
     if len(parts) > 1:
         return (sum(shapes[name][0] for name in parts), *first[1:])
+    if len(first) != 2:
+        # a bias by the rule of its weight
+        return first
     return {"matrix": (*first, 1, 1), "transpose": first[::-1]}.get(rule.turn, first)
