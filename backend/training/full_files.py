@@ -159,21 +159,22 @@ class FolderFiles(FullFiles):
         return {name: self._checked(stored(value), name) for name, value in state.items()}
 
     def _write(self, path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> None:
-        if path.exists():
-            # a folder can't be replaced by a rename; what it held has another name by now
-            self.remove(path)
-        config: Any = self.denoiser.config
-        with atomic_folder(path) as temporary:
+        # a folder can't be replaced by a rename: what is there goes when the new one is whole
+        target = path.with_name(f".{path.name}.new-{os.getpid()}") if path.exists() else path
+        with atomic_folder(target) as temporary:
             (temporary / self.part.folder).mkdir()
-            write_folder(temporary / self.part.folder, _config(self.denoiser, config), tensors, metadata)
+            write_folder(temporary / self.part.folder, _config(self.denoiser), tensors, metadata)
+        if target != path:
+            self.remove(path)
+            target.rename(path)
 
     def _weights(self, path: Path) -> Path:
         return path / self.part.folder / WEIGHTS
 
 
-def _config(denoiser: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+def _config(denoiser: Any) -> dict[str, Any]:
     """The config as diffusers writes it, without what it notes for itself."""
-    own = {key: value for key, value in dict(config).items() if not key.startswith("_")}
+    own = {key: value for key, value in dict(denoiser.config).items() if not key.startswith("_")}
     return {"_class_name": type(denoiser).__name__, **own}
 
 

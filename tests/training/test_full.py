@@ -9,12 +9,18 @@ import pytest
 import safetensors.torch
 import torch
 
+from backend.base.errors import Refused
 from backend.config.schema import Config
 from backend.config.toml_io import dump
+from backend.families.files.base_model import BaseModelFiles
 from backend.models.family_classes import load_family
 from backend.runs.folder import Run
+from backend.training import save_check
+from backend.training.full_files import full_files
 from backend.training.requests import Requests
+from backend.training.saved_files import WeightsNotFinite
 from tests.conftest import draw_pictures
+from tests.tiny import originals
 from tests.tiny.training import config, events, rows, same, train_here
 
 STEPS = 6
@@ -181,3 +187,45 @@ def test_a_state_of_a_lora_is_not_taken_for_that_of_a_whole_model(
     dump(full, run.config_path, whole=True)
     _, code = train_here(full, run, resume=True)
     assert code and "training.kind (lora, now full)" in events(run, "error")[-1]["text"]
+
+
+@pytest.mark.parametrize("layout", ["file", "diffusers"])
+def test_files_of_a_whole_model_are_kept_compared_and_never_written_broken(layout: str, tmp_path: Path) -> None:
+    model = originals.flux_transformer(latent=4)
+    model.save_pretrained(tmp_path / "transformer")  # type: ignore[operator]
+    facts, base = load_family("flux").facts, BaseModelFiles.at(tmp_path)
+    files = full_files(model, base, facts, layout=layout, precision="bf16")
+    folder = tmp_path / "v1.5"
+    folder.mkdir()
+    first, second = (folder / f"m-step0000000{number}{files.ending}" for number in (1, 2))
+    files.content().write(first, {"ss_steps": "1"})
+    assert files.content().is_in(first) and files.steps_of(first) == 1 and not files.content().is_in(second)
+    files.copy(first, second)
+    assert sorted(files.listed(folder)) == [first, second] and files.is_same(first, second)
+    weights = first if layout == "file" else first / "transformer" / "diffusion_pytorch_model.safetensors"
+    assert 0 < weights.stat().st_size - files.bytes() < 20_000
+    data = weights.read_bytes()
+    with torch.no_grad():
+        model.proj_out.weight[0, 0] += 1
+    assert not files.content().is_in(first)
+    with torch.no_grad():
+        model.proj_out.weight[0, 0] = 3.4028e38
+    with pytest.raises(Refused, match="too large for bf16"):
+        files.content().write(second, {})
+    with torch.no_grad():
+        model.proj_out.weight[0, 0] = float("nan")
+    with pytest.raises(WeightsNotFinite):
+        files.content().write(second, {})
+    assert weights.read_bytes() == data and not [each for each in folder.iterdir() if each.name[0] == "."]
+    files.remove(first)
+    assert first not in list(files.listed(folder)) and not first.exists()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_encoded(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save_check, "free_bytes", lambda folder: 1_000_000)
+    run, code = train_here(settings(tiny_flux, image_folder, tmp_path))
+    assert code and "a model file of" in events(run, "error")[-1]["text"]
+    assert "encode" not in {event["phase"] for event in events(run, "phase")}
+    assert not list(run.checkpoints_dir.iterdir())
