@@ -16,6 +16,7 @@ from typing import Any
 
 from backend.base.files import write_atomic
 from backend.base.paths import is_on_network
+from backend.config.rules.full import FULL_ONLY, LORA_ONLY
 from backend.config.schema import settings
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.families.table import FAMILIES, lacking
@@ -136,7 +137,7 @@ class Draft:
                 "changedFromDefault": form.changed(self.now.values, form.defaults()),
                 "family": str(self.now.values.get("model.family")),
                 "families": {name: row.title for name, row in FAMILIES.items()},
-                **_of_family(str(self.now.values.get("model.family"))),
+                **_of_family(str(self.now.values.get("model.family")), str(self.now.values.get("training.kind"))),
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),
             }
@@ -178,8 +179,9 @@ class Draft:
             log.warning("The draft in %s can't be read and is not used: %s", self.path, wrong)
 
 
-def _of_family(name: str) -> dict[str, Any]:
-    """What the chosen model family lacks, by path of settings and by name of columns, and what its parts are called.
+def _of_family(name: str, kind: str) -> dict[str, Any]:
+    """What the chosen model family and training kind lack, by path of settings and by name of columns, and what the
+    family's parts are called.
 
     parts: what a person gives for a part that the base model lacks, by path of its setting.
     """
@@ -192,6 +194,9 @@ def _of_family(name: str) -> dict[str, Any]:
         columns += [] if facts.controls else ["control_path"]
         columns += [] if facts.video else ["frames"]
         columns += CONTROL_IMAGES[facts.sample_controls :]
+    if facts:
+        others |= LORA_ONLY if kind == "full" else FULL_ONLY
+        columns += ["lora_scale", "dim", "alpha"] if kind == "full" else []
     return {
         "lacking": [s.path for s in settings() if s.name in lacks or s.path in others],
         "lackingColumns": columns,

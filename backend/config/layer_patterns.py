@@ -1,4 +1,4 @@
-"""Resolves rank, alpha and learning rate of single layers, by pattern."""
+"""Resolves what is trained by pattern: rank, alpha and learning rate of single layers, and parts trained in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -71,6 +71,55 @@ def included(network: NetworkSection, facts: FamilyFacts) -> list[str]:
     """Patterns of the layers to train: the person's or the family's own, and what `conv_dim` adds to them."""
     patterns = network.targets_include or list(facts.default_targets)
     return [*patterns, *(facts.conv_targets if network.conv_dim is not None else ())]
+
+
+def trained_names(names: Iterable[str], include: Sequence[str] | None, exclude: Sequence[str] | None) -> list[str]:
+    """Of the names of a model's parameters, those that are trained in full, in their order.
+
+    A pattern names a parameter, a layer or any module that holds it (``transformer_blocks.0``), as in `fits`. include:
+    None for all of them. Refused for a pattern that names nothing (nearest names given), and when nothing is left.
+    """
+    names = list(names)
+    trained = set(names)
+    for patterns, setting in ((include, "targets_include"), (exclude, "targets_exclude")):
+        if patterns is None:
+            continue
+        matching = [{name for name in names if _within(pattern, name)} for pattern in patterns]
+        for pattern, each in zip(patterns, matching, strict=True):
+            if not each:
+                ends = list({re.sub(r"^.*?\.\d+\.", "", name).rpartition(".")[0]: None for name in names})
+                near = difflib.get_close_matches(pattern, [*filter(None, ends), *names], n=3, cutoff=0.4) or ends[:6]
+                text = f"{setting}: {pattern!r} names no part of the model"
+                raise Refused(text, f"Similar names: {', '.join(near)}.", f"network.{setting}")
+        union = set().union(*matching)
+        trained = union if setting == "targets_include" else trained - union
+    if not trained:
+        text = "The settings leave nothing to train: everything included is excluded"
+        raise Refused(text, "Remove a pattern from targets_exclude.", "network.targets_exclude")
+    return [name for name in names if name in trained]
+
+
+def rates_of(names: Sequence[str], rows: Sequence[LayerRow] | None) -> dict[float | None, list[str]]:
+    """Learning rate -> the parameters, trained in full, that have it; that of the run (None) first.
+
+    rows: those of ``network.layer_settings``, of which the later count. Refused for a row that names no such parameter.
+    """
+    by_name: dict[str, float | None] = dict.fromkeys(names)
+    for row in rows or ():
+        matching = [name for name in names if _within(row.layers, name)]
+        if not matching:
+            raise _nothing(row.layers, [name.rpartition(".")[0] for name in names])
+        by_name |= dict.fromkeys(matching, row.learning_rate)
+    rates: dict[float | None, list[str]] = {}
+    for name, rate in by_name.items():
+        rates.setdefault(rate, []).append(name)
+    return dict(sorted(rates.items(), key=lambda one: one[0] is not None))
+
+
+def _within(pattern: str, name: str) -> bool:
+    """Whether `pattern` names a parameter or a module that holds it."""
+    steps = name.split(".")
+    return any(fits(pattern, ".".join(steps[:count])) for count in range(1, len(steps) + 1))
 
 
 def of_convolutions(network: NetworkSection) -> Size:

@@ -201,8 +201,9 @@ class FamilyFacts(ABC):
     `lora_layers`: paths of the layers whose LoRA other programs load, each a regular expression for the whole path.
     `lora_version`: ``ss_base_model_version`` of LoRA files. `lora_prefix`: diffusers' name of the trained part in them;
     `kohya_native`: kohya files go by the names of `lora_layout` and not by diffusers'. `lora_also`: a layout that other
-    programs' LoRA files of the family have besides. `memory`: what its
-    blocks keep for the backward pass; None for one that is not measured yet, whose estimate is rough.
+    programs' LoRA files of the family have besides. `checkpoint`: of a family whose models are published as whole
+    checkpoints, the parts besides the denoiser that these hold, each with its layout and prefix there. `memory`: what
+    its blocks keep for the backward pass; None for one that is not measured yet, whose estimate is rough.
     """
 
     name: str
@@ -236,6 +237,7 @@ class FamilyFacts(ABC):
     diffusers_layers: tuple[str, ...] | None = None
     kohya_native: bool = True
     lora_also: Layout | None = None
+    checkpoint: Mapping[str, tuple[Layout, str]] = field(default_factory=dict)
 
     @property
     def own_options(self) -> frozenset[str]:

@@ -44,6 +44,11 @@ class Lora:
     masters: Masters | None = None
     frozen_lengths: Mapping[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Module paths of all that is trained, in the model's order."""
+        return tuple(self.layers)
+
     def rank_of(self, path: str) -> int:
         """Rank of one target."""
         layer = self.layers[path]

@@ -12,33 +12,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.lora.inject import Lora
+from backend.optimizers.trained_weights import TrainedWeights
 
 PART = "ema"
 """Where a resume state holds it."""
 
 
 class Ema:
-    """The mean of a LoRA's trained weights over its steps, in float32 besides them: mean <- d mean + (1 - d) weights.
+    """The mean of the trained weights over the steps, in float32 besides them: mean <- d mean + (1 - d) weights.
 
     d at step n, from 0: the least of `decay` and (1 + n) / (10 + n), and 0 at the first, so that the mean begins at
     what the first step made. steps: of the optimizer that are in it; before the first it is what is trained.
     """
 
-    def __init__(self, lora: Lora, decay: float) -> None:
+    def __init__(self, weights: TrainedWeights, decay: float) -> None:
         self.decay = decay
         self.steps = 0
-        self._names = list(lora.tensors())
-        self._weights: list[nn.Parameter] = lora.parameters()
+        self._names = list(weights.tensors())
+        self._weights: list[nn.Parameter] = weights.parameters()
         self._mean = [weight.detach().clone() for weight in self._weights]
 
     @property
     def mean(self) -> Sequence[Tensor]:
-        """The mean of each of the LoRA's `parameters()`, float32."""
+        """The mean of each of the `parameters()`, float32."""
         return self._mean if self.steps else [weight.detach() for weight in self._weights]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same by the names of `Lora.tensors()`."""
+        """The same by the names of `TrainedWeights.tensors()`."""
         return dict(zip(self._names, self.mean, strict=True))
 
     @torch.no_grad()

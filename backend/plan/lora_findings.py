@@ -23,6 +23,8 @@ _DORA = (
 def findings_of_base(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> tuple[Finding, ...]:
     """`lora_findings` of the layers of a base model; without its parts, those that are not about layers."""
     layers: Iterable[str] = ()
+    if cfg.training.kind == "full":
+        return ()
     if parts is not None:
         layers = trained_layers(parts.denoiser, included(cfg.network, facts), cfg.network.targets_exclude or ())
     return tuple(lora_findings(cfg, facts, layers))

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
-from backend.config.layer_patterns import included, sizes
+from backend.config.layer_patterns import included, sizes, trained_names
 from backend.families.spec import FamilyFacts
 from backend.plan.memory.parts import Parts, place_of, trained_layers
 
@@ -25,6 +25,8 @@ def trained_blocks(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> Trai
     """
     if parts is None:
         return {}
+    if cfg.training.kind == "full":
+        return _full_blocks(cfg, facts, parts)
     layers = trained_layers(parts.denoiser, included(cfg.network, facts), cfg.network.targets_exclude or ())
     try:
         size_of = sizes(list(layers), cfg.network, parts.denoiser.kernels)
@@ -41,6 +43,21 @@ def trained_blocks(cfg: Config, facts: FamilyFacts, parts: Parts | None) -> Trai
         size = size_of.get(name.removesuffix(".weight"))
         if size is not None:
             trained.add((path.removesuffix(".weight"), size.rank, size.alpha))
+    return {kind: [frozenset(each[key]) for key in sorted(each)] for kind, each in blocks.items()}
+
+
+def _full_blocks(cfg: Config, facts: FamilyFacts, parts: Parts) -> TrainedBlocks:
+    """The same of a run that trains the model's own weights: of each block, the paths of its trained parameters."""
+    try:
+        trained = set(trained_names(parts.shapes, cfg.network.targets_include, cfg.network.targets_exclude))
+    except Refused:
+        return {}
+    blocks: dict[str, dict[tuple[str, int], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name in parts.shapes:
+        place = place_of(name, facts)
+        if place is not None:
+            kind, stack, number, path = place
+            blocks[kind][stack, number] |= {path} if name in trained else set()
     return {kind: [frozenset(each[key]) for key in sorted(each)] for kind, each in blocks.items()}
 
 

@@ -84,7 +84,8 @@ def assemble(
     loader = context.stack.enter_context(make_loader(inputs, context.events))
     conditioning = ConditioningEncoder(device=inputs.device, encode=None if encoders is None else encoders.encode)
     saver = _saver(context, inputs, trainable, counter, fingerprint, accelerator, metrics)
-    report_problems(save_problems(context.run, cfg, trainable.lora, trainable.names), context.events)
+    if not inputs.full:
+        report_problems(save_problems(context.run, cfg, trainable.weights, trainable.files), context.events)
     between_steps = _between_steps(
         context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
     )
@@ -94,7 +95,7 @@ def assemble(
         max_grad_norm=cfg.optimizer.max_grad_norm,
         accelerator=accelerator,
         forward=forward,
-        lora=trainable.lora,
+        weights=trainable.weights,
         optimizer=trainable.optimizer,
         scheduler=trainable.scheduler,
         loader=loader,
@@ -112,6 +113,7 @@ def assemble(
         norms=trainable.norms,
         ema=trainable.ema,
         experts=trainable.experts,
+        keeps_good=not inputs.full,
     )
 
 
@@ -131,11 +133,11 @@ def _saver(
         run=context.run,
         events=context.events,
         settings=inputs.cfg.saving,
-        lora=trainable.lora,
+        weights=trainable.weights,
+        files=trainable.files,
         position=counter.current,
         parts=trainable.parts(accelerator),
         fingerprint=fingerprint,
-        names=trainable.names,
         metadata=lambda step, side: (
             _metadata(inputs, trainable, counter, step, side, context.started) | hashes.metadata()
         ),
@@ -246,7 +248,7 @@ def _sampler(
         texts=[text(number, prompt) for number, prompt in enumerate(prompts)],
         predict=forward if drawing is None else drawing.predict,
         sampler=inputs.objective.sampler,
-        lora=trainable.lora if drawing is None else drawing,
+        weights=trainable.weights if drawing is None else drawing,
         decoder=make_decoder(inputs, forward.denoiser),
         geometry=inputs.geometry,
         device=inputs.device,
@@ -336,6 +338,12 @@ def _measured(
     )
 
 
+def _architecture(inputs: Inputs) -> str:
+    """``modelspec.architecture``: a LoRA's has an ending of its own."""
+    architecture = inputs.family.lora_architecture(inputs.base)
+    return architecture.partition("/")[0] if inputs.full else architecture
+
+
 def _metadata(
     inputs: Inputs, trainable: Trainable, counter: PositionCounter, step: int, side: Side | None, started: float
 ) -> dict[str, str]:
@@ -346,9 +354,9 @@ def _metadata(
         inputs.cfg,
         inputs.plan.items,
         buckets,
-        architecture=inputs.family.lora_architecture(inputs.base),
+        architecture=_architecture(inputs),
         base_model_version=inputs.family.lora_version,
-        targets=len(trainable.lora.layers),
+        targets=len(trainable.weights.paths),
         step=step,
         steps=inputs.plan.steps,
         epoch=counter.position.epoch,

@@ -13,11 +13,13 @@ from torch import Tensor
 from backend.base.files import unused_path
 from backend.config.sections.saving import SavingSection
 from backend.lora.average import average
+from backend.lora.inject import Lora
 from backend.lora.load import continue_from, read_lora
 from backend.runs.events.kinds import CheckpointEvent, WarningEvent
 from backend.runs.events.validation import AverageEvent
 from backend.runs.validation_words import average_words
 from backend.training.sampling import Interrupted
+from backend.training.saved_files import LoraFiles
 from backend.training.saver import Saver
 from backend.training.validation_history import ValidationHistory
 
@@ -65,7 +67,9 @@ class Averaging:
             return None
 
     def _write(self, files: dict[int, Path], measure: Callable[[], float | None]) -> AverageEvent:
-        saver, lora, step = self.saver, self.saver.lora, self.saver.position().step
+        saver, lora, files_of = self.saver, self.saver.weights, self.saver.files
+        assert isinstance(lora, Lora) and isinstance(files_of, LoraFiles)
+        step = saver.position().step
         before = _on_host(lora.tensors())
         path = unused_path(
             saver.run.checkpoints_dir / f"{self.settings.output_name}-step{step:08d}-average.safetensors"
@@ -73,7 +77,7 @@ class Averaging:
         try:
             states = []
             for file in files.values():
-                continue_from(lora, read_lora(file, saver.names))
+                continue_from(lora, read_lora(file, files_of.names))
                 states.append(_on_host(lora.tensors()))
             mean = average(lora, states)
             lora.restore(mean.tensors)
@@ -100,7 +104,7 @@ class Averaging:
 
     def _files(self) -> dict[int, Path]:
         """Step -> file of what is averaged, by step; the finished LoRA is one of them."""
-        files = self.saver.files()
+        files = self.saver.saved()
         if self.saver.final is not None and self.saver.final.is_file():
             files[self.saver.position().step] = self.saver.final
         count = self.settings.average_checkpoints or 0

@@ -15,8 +15,8 @@ import safetensors
 
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import unused_path
-from backend.lora.save import LoraNotFinite
 from backend.runs.events.kinds import CheckpointEvent, WarningEvent
+from backend.training.saved_files import WeightsNotFinite
 from backend.training.saver import Saver
 from backend.training.validation_history import Measurement
 
@@ -63,7 +63,7 @@ class BestFile:
             with self.saver.to_use():
                 more = {LOSS: repr(measurement.loss), IDENTITY: self.identity}
                 self.saver.write_beside(self.path, measurement.step, more)
-        except (OSError, LoraNotFinite, Refused) as error:
+        except (OSError, WeightsNotFinite, Refused) as error:
             remedy = error.remedy if isinstance(error, WriteFailed) else "Training continues."
             text = f"The best LoRA so far, of step {measurement.step}, could not be saved: {error}"
             self.saver.events.write(WarningEvent(text=text, remedy=remedy))

@@ -1,8 +1,8 @@
 """Writes and loads the state that a stopped run continues from as if it had not stopped.
 
-``state/step-00000100/`` holds the LoRA in float32, optimizer, schedule and loss scale, the LoRA's running mean where
-there is one, random number states, the gradients of a half-done accumulation, and the position. Which states are
-kept, and which is whole, is `backend.runs.state_folder`'s.
+``state/step-00000100/`` holds what is trained in float32 (a LoRA, or a whole model's weights), optimizer, schedule and
+loss scale, the running mean where there is one, random number states, the gradients of a half-done accumulation, and
+the position. Which states are kept, and which is whole, is `backend.runs.state_folder`'s.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.base.files import atomic_path, write_atomic
-from backend.lora.inject import Lora
+from backend.models.common.tensor_file import Stored, write_tensors
 from backend.optimizers import ema
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.runs.state_folder import POSITION, keep_state
 from backend.training.position import Position, position_of
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-_BEFORE = {"layers": "", "loraplus": "off", "merged": "", "experts": ""}
+FILES = {"lora": "lora.safetensors", "full": "weights.safetensors"}
+"""Kind of training -> file of a state that holds what is trained."""
+_BEFORE = {"kind": "lora", "layers": "", "loraplus": "off", "merged": "", "experts": ""}
 """What states of before these were kept belong to."""
 _NEW_RUN = "Start a new run that continues from the newest LoRA of checkpoints/ (network_weights)."
 
@@ -50,7 +53,7 @@ class Fingerprint:
     rank: int
     alpha: float
     targets: tuple[str, ...]
-    """Module paths with a LoRA."""
+    """Module paths with a LoRA, or names of all that is trained in full."""
     optimizer: str
     data: str
     """Digest of the training pictures."""
@@ -66,37 +69,39 @@ class Fingerprint:
     """Identity of the LoRA files merged into the base; "" where none is."""
     experts: str = ""
     """Which experts of a model of two are trained, and the length of their turns; "" where none is named."""
+    kind: str = "lora"
+    """What is trained: lora, or full for the denoiser's own weights."""
 
 
 def save_state(
-    folder: Path, position: Position, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint
+    folder: Path, position: Position, weights: TrainedWeights, parts: dict[str, Stateful], fingerprint: Fingerprint
 ) -> Path:
     """Write the state as the newest of `folder`, of which it keeps two; return its folder.
 
-    parts: name -> optimizer, schedule, scaler. A half-done accumulation's gradients are taken from the LoRA.
+    parts: name -> optimizer, schedule, scaler. A half-done accumulation's gradients are taken from the weights.
     DiskFull or WriteFailed when it can't be written: the state before it is then untouched.
     """
     name = f"step-{position.step:08d}" + (f"+{position.micro}" if position.micro else "")
-    return keep_state(folder, name, lambda where: _write(where, position, lora, parts, fingerprint))
+    return keep_state(folder, name, lambda where: _write(where, position, weights, parts, fingerprint))
 
 
 def load_state(
     state: Path,
-    lora: Lora,
+    weights: TrainedWeights,
     parts: dict[str, Stateful],
     fingerprint: Fingerprint,
     warn: Callable[[str], object] = log.warning,
 ) -> Position:
     """Set everything to what `state` holds, random number generators included; return the position.
 
-    Refused when the LoRA or the optimizer is another one. What else changed, such as the pictures, goes to `warn`;
-    where batches are counted in another way now, the run continues with the next epoch.
+    Refused when what is trained or the optimizer is another one. What else changed, such as the pictures, goes to
+    `warn`; where batches are counted in another way now, the run continues with the next epoch.
     """
     position, saved = _read_json(state)
     _compare(saved, fingerprint, warn)
     position = _in_next_epoch(position, saved.get("batches"), fingerprint.batches, warn)
     try:
-        lora.restore(safetensors.torch.load_file(state / "lora.safetensors"))
+        weights.restore(safetensors.torch.load_file(state / FILES[fingerprint.kind]))
         kept = torch.load(state / "optimizer.pt", map_location="cpu", weights_only=True)
         for name, part in parts.items():
             if name != ema.PART or name in kept:
@@ -106,19 +111,22 @@ def load_state(
             warn(change)
         if position.micro:
             gradients = safetensors.torch.load_file(state / "gradients.safetensors")
-            for name, parameter in _named(lora).items():
-                parameter.grad = gradients[name].to(parameter.device)
+            for name, parameter in _named(weights).items():
+                # a weight that no batch reached has none
+                if fingerprint.kind == "lora" or name in gradients:
+                    parameter.grad = gradients[name].to(parameter.device)
         _set_rng(torch.load(state / "rng.pt", map_location="cpu", weights_only=True))
     except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise Refused(f"The state {state} can't be used: {error}", _NEW_RUN) from error
     return position
 
 
-def _write(where: Path, position: Position, lora: Lora, parts: dict[str, Stateful], fingerprint: Fingerprint) -> None:
-    tensors = {name: value.cpu().contiguous() for name, value in lora.tensors().items()}
-    _write_tensors(where / "lora.safetensors", tensors)
+def _write(
+    where: Path, position: Position, weights: TrainedWeights, parts: dict[str, Stateful], fingerprint: Fingerprint
+) -> None:
+    _write_tensors(where / FILES[fingerprint.kind], weights.tensors())
     if position.micro:
-        summed = {name: p.grad.cpu().contiguous() for name, p in _named(lora).items() if p.grad is not None}
+        summed = {name: p.grad for name, p in _named(weights).items() if p.grad is not None}
         _write_tensors(where / "gradients.safetensors", summed)
     for name, data in (
         ("optimizer.pt", {key: part.state_dict() for key, part in parts.items()}),
@@ -131,12 +139,12 @@ def _write(where: Path, position: Position, lora: Lora, parts: dict[str, Statefu
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    with atomic_path(path, expected_bytes=sum(t.nbytes for t in tensors.values())) as temporary:
-        safetensors.torch.save_file(tensors, temporary)
+    # one after the other: all together may be more than the machine's memory
+    write_tensors(path, {name: Stored.of(tensor) for name, tensor in tensors.items()})
 
 
-def _named(lora: Lora) -> dict[str, torch.nn.Parameter]:
-    return dict(zip(lora.tensors(), lora.parameters(), strict=True))
+def _named(weights: TrainedWeights) -> dict[str, torch.nn.Parameter]:
+    return dict(zip(weights.tensors(), weights.parameters(), strict=True))
 
 
 def _read_json(state: Path) -> tuple[Position, dict[str, Any]]:
@@ -171,6 +179,7 @@ def _in_next_epoch(
 def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], object]) -> None:
     current = json.loads(json.dumps(asdict(now)))
     for key, setting in (
+        ("kind", "training.kind"),
         ("rank", "network.network_dim"),
         ("alpha", "network.network_alpha"),
         ("targets", "network.targets_include"),

@@ -12,7 +12,7 @@ from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
 from backend.config.experts import expert_file, sides_of
-from backend.config.layer_patterns import Size, included
+from backend.config.layer_patterns import Size, included, rates_of, trained_names
 from backend.config.layer_patterns import sizes as sizes_of
 from backend.config.schema import Config
 from backend.config.sections.training import TrainingSection
@@ -43,11 +43,15 @@ from backend.plan.texts import CHUNK, CountTokens, token_counter
 from backend.plan.trained_blocks import trained_blocks
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent, WarningEvent
+from backend.runs.folder import Run
 from backend.runs.phase_progress import PhaseProgress
 from backend.shapes import attention_routes
 from backend.training.expected_memory import ExpectedMemory, limit
+from backend.training.full_files import full_files
+from backend.training.full_weights import FullWeights
 from backend.training.inputs import Inputs
 from backend.training.requests import Requests
+from backend.training.save_check import save_problems
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +88,8 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     base_weights = BaseWeights.of(cfg.network, base, family, names)
     report_problems(base_weights.check() if base_weights else [], events)
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
+    if cfg.training.kind == "full":
+        report_problems(_full_problems(cfg, base, family, empty, Run(events.path.parent)), events)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     # of both, each draws its own noise levels
     side = sides_of(cfg)[0] if len(sides_of(cfg)) == 1 else None
@@ -168,13 +174,7 @@ def _check_settings(
 
     Returns the targets with their sizes.
     """
-    targets = find_targets(empty, included(cfg.network, family), cfg.network.targets_exclude)
-    sizes = sizes_of(targets, cfg.network, {path for path in targets if is_large(empty.get_submodule(path))})
-    if cfg.network.network_weights:
-        network = cfg.network
-        path, sides = resolve(network.network_weights), sides_of(cfg)
-        for file in {expert_file(path, side) for side in sides} if len(sides) == 2 else {path}:
-            check_continue(file, names, sizes, network.network_type, network.lokr_factor)
+    sizes = {} if _own_weights(cfg, empty) else _lora_sizes(cfg, family, empty, names)
     optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
     computed = compute_dtype(cfg.training, device, dtype)
@@ -200,6 +200,34 @@ def _without_validation(cfg: Config, plan: Plan) -> list[Problem]:
         "validation.early_stop_patience": cfg.validation.early_stop_patience,
     }
     return [Problem(path, None, f"{path.split('.')[1]}: {text}", remedy) for path, value in wanted.items() if value]
+
+
+def _own_weights(cfg: Config, empty: nn.Module) -> bool:
+    """Whether the model's own weights are trained. Refused where the settings name none of them."""
+    if cfg.training.kind != "full":
+        return False
+    named = [name for name, _ in empty.named_parameters()]
+    trained = trained_names(named, cfg.network.targets_include, cfg.network.targets_exclude)
+    rates_of(trained, cfg.network.layer_settings)
+    return True
+
+
+def _full_problems(cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty: nn.Module, run: Run) -> list[Problem]:
+    """What keeps a whole model and its state from being saved: the layout, and room on the disk. Asked before the long
+    work, on shapes alone."""
+    files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
+    return save_problems(run, cfg, FullWeights.of(empty, cfg.network), files)
+
+
+def _lora_sizes(cfg: Config, family: FamilyFacts, empty: nn.Module, names: LayerNames) -> dict[str, Size]:
+    network = cfg.network
+    targets = find_targets(empty, included(network, family), network.targets_exclude)
+    sizes = sizes_of(targets, network, {path for path in targets if is_large(empty.get_submodule(path))})
+    if network.network_weights:
+        path, sides = resolve(network.network_weights), sides_of(cfg)
+        for file in {expert_file(path, side) for side in sides} if len(sides) == 2 else {path}:
+            check_continue(file, names, sizes, network.network_type, network.lokr_factor)
+    return sizes
 
 
 def _swapped(inputs: Inputs, empty: nn.Module) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Inputs:
     scan: DatasetScan
     plan: Plan
     sizes: dict[str, Size]
-    """Module paths with a LoRA, and its rank, alpha and rate there."""
+    """Module paths with a LoRA, and its rank, alpha and rate there; none where the whole model is trained."""
     names: LayerNames
     latents: LatentCache
     texts: TextCache
@@ -93,7 +93,9 @@ class Inputs:
         kind = stored_as(memory.base_quantization, memory.base_compute)
         host = self._is_swapped if self.swapped else None
         merge = self.base_weights and self.base_weights.merged
-        return replace(self.loading, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
+        # steps of what is trained are smaller than 16 bits can show
+        dtype = torch.float32 if self.full else self.dtype
+        return replace(self.loading, dtype=dtype, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
 
     def _is_swapped(self, path: str) -> bool:
         return any(path == block or path.startswith(f"{block}.") for block in self.swapped)
@@ -107,6 +109,11 @@ class Inputs:
         """How the text encoders are loaded."""
         kind = stored_as(self.cfg.memory.text_encoder_quantization)
         return replace(self.loading, quantize=kind, merge=self.base_weights and self.base_weights.merged)
+
+    @property
+    def full(self) -> bool:
+        """Whether the denoiser's own weights are trained, and no LoRA."""
+        return self.cfg.training.kind == "full"
 
     @property
     def trains_text(self) -> bool:

@@ -1,4 +1,4 @@
-"""Writes a LoRA file's metadata: ``ss_*`` as sd-scripts writes it, ``modelspec.*`` as ModelSpec 1.0.1 has it."""
+"""Writes the metadata of LoRA and model files: ``ss_*`` as sd-scripts has it, ``modelspec.*`` as ModelSpec 1.0.1."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ def file_metadata(
 
     items: the training pictures. buckets: (width, height) in px -> pictures. started: unix seconds.
     side: the expert that the file is of, where a run trains both.
-    targets: layers that carry a LoRA. prediction: what the model predicts, as objectives are called.
+    targets: layers that carry a LoRA, which a whole model has none of. prediction: what the model predicts, as
+    objectives are called.
     """
     pictures = list(items)
     fields = {
-        **_network(cfg, targets),
+        **({} if cfg.training.kind == "full" else _network(cfg, targets)),
         **_data(cfg, pictures, buckets),
         **_training(cfg, step, steps, epoch, started),
         **_loss(cfg, prediction),

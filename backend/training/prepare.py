@@ -35,6 +35,7 @@ from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.encoding import encode
+from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
 from backend.training.inputs import Inputs
 from backend.training.monitor import Monitor
@@ -139,9 +140,9 @@ def _state(run: Run, events: EventWriter) -> Path:
 def _resume(
     state: Path, trainable: Trainable, accelerator: Accelerator, fingerprint: Fingerprint, events: EventWriter
 ) -> Position:
-    """Set LoRA, optimizer and generators to what `state` holds; its position."""
+    """Set what is trained, optimizer and generators to what `state` holds; its position."""
     parts = trainable.parts(accelerator)
-    position = load_state(state, trainable.lora, parts, fingerprint, partial(_warn, events))
+    position = load_state(state, trainable.weights, parts, fingerprint, partial(_warn, events))
     stand_on(state)
     return position
 
@@ -150,17 +151,18 @@ def _fingerprint(inputs: Inputs, trainable: Trainable) -> Fingerprint:
     cfg, loading = inputs.cfg, inputs.denoiser_loading
     accumulation = cfg.training.gradient_accumulation_steps
     return Fingerprint(
-        rank=cfg.network.network_dim,
-        alpha=cfg.network.network_alpha,
-        targets=tuple(trainable.lora.layers),
+        rank=0 if inputs.full else cfg.network.network_dim,
+        alpha=0.0 if inputs.full else cfg.network.network_alpha,
+        targets=trainable.weights.paths,
         optimizer=cfg.optimizer.optimizer,
         data=inputs.data_digest,
         base=" ".join([loading.quantize or "none", loading.compute]),
-        layers=layers_digest(inputs.sizes, cfg.network),
+        layers=rows_digest(cfg.network) if inputs.full else layers_digest(inputs.sizes, cfg.network),
         batches=(cfg.dataset.batch_size, accumulation, inputs.plan.steps.batches_per_epoch),
         loraplus="on" if loraplus.ratios(cfg.network) else "off",
         merged=base_weights_identity(cfg),
         experts=_experts(cfg),
+        kind=cfg.training.kind,
     )
 
 

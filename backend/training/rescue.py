@@ -74,26 +74,27 @@ def _keep_elsewhere(trainer: Trainer) -> str:
         except Exception as failed:  # noqa: BLE001 - the next one may have room
             log.warning("Nor can it be saved in %s: %s", folder, failed)
             continue
+        what = f"{trainer.saver.files.noun} and state of step {trainer.position.step}"
         return (
-            f"The run's folder takes no files: LoRA and state of step {trainer.position.step} are kept in {place}. To "
-            "resume, copy what is in there into the run's folder."
+            f"The run's folder takes no files: {what} are kept in {place}. To resume, copy what is in there into the "
+            "run's folder."
         )
     return ""
 
 
 def keep_good(trainer: Trainer) -> str:
     """Keep the LoRA of the last step whose numbers were finite; what is kept, in sentences. Never raises."""
-    run, good, newest = trainer.saver.run, trainer.good, None
+    run, good, newest, noun = trainer.saver.run, trainer.good, None, trainer.saver.files.noun
     try:
         step, newest = trainer.saver.newest()
         if good is not None and good.step > step:
             newest = trainer.saver.save_rescued(good.tensors, good.step, good.sides)
     except Exception as failed:  # noqa: BLE001 - as above
-        log.warning("The last good LoRA could not be saved: %s", failed)
-    kept = f"The last good LoRA is kept: {newest.relative_to(run.path).as_posix()}." if newest else ""
+        log.warning("The last good %s could not be saved: %s", noun, failed)
+    kept = f"The last good {noun} is kept: {newest.relative_to(run.path).as_posix()}." if newest else ""
     has_state = survived("Looking for a resume state", run.has_state, False)
     state = "The resume state is that of the last save." if has_state else ""
-    return " ".join(filter(None, (kept or "No LoRA was saved before it.", state)))
+    return " ".join(filter(None, (kept or f"No {noun} was saved before it.", state)))
 
 
 def survived(what: str, work: Callable[[], T], otherwise: T) -> T:

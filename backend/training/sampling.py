@@ -148,7 +148,7 @@ class Sampler:
     predict: Predict
     sampler: Callable[[int, int], Steps]
     """(steps, image tokens) -> a fresh one."""
-    lora: Scaled
+    weights: Scaled
     decoder: SampleDecoder
     """Latents to pixels; where the denoiser has to leave for it, all prompts are decoded at one turn."""
     geometry: Geometry
@@ -194,7 +194,7 @@ class Sampler:
             progress.advance()
 
         prompt, text = self.prompts[number], self.texts[number]
-        with self.lora.scaled(prompt.lora_scale), torch.no_grad():
+        with self.weights.scaled(prompt.lora_scale), torch.no_grad():
             # one by one, as pipelines do
             (positive,) = self.conditioning([text.positive])
             negative = None if text.negative is None else self.conditioning([text.negative])[0]

@@ -1,4 +1,4 @@
-"""Checks before the first step whether a run can be saved: each layer has a name in files, and the disk has room."""
+"""Checks before the first step whether a run can be saved: all that is trained has a name in files, and room there."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
-from backend.lora.comfyui_keys import LayerNames
-from backend.lora.save import file_tensors
-from backend.plan.memory.optimizer_bytes import FLOAT, state_bytes
+from backend.plan.memory.optimizer_bytes import FLOAT, rows_and_columns, state_bytes
 from backend.runs.state_folder import replaceable_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
-    from backend.lora.inject import Lora
+    from backend.optimizers.trained_weights import TrainedWeights
     from backend.runs.folder import Run
+    from backend.training.saved_files import SavedFiles
 
 log = logging.getLogger(__name__)
 
 
-def save_problems(run: Run, cfg: Config, lora: Lora, names: LayerNames) -> list[Problem]:
-    """An error where one LoRA file and one state have no room with what is kept, a warning where two states haven't.
+def save_problems(run: Run, cfg: Config, weights: TrainedWeights, files: SavedFiles) -> list[Problem]:
+    """An error where one file and one state have no room with what is kept, a warning where two states haven't.
 
-    Refused when the LoRA can't be written in the layout of the settings.
+    Refused when no file can be written in the layout of the settings.
     """
     try:
-        tensors = file_tensors(lora, cfg.saving.save_precision, names, cfg.saving.save_layout)
+        file = files.bytes()
     except Refused:
         raise
     except Exception as error:  # noqa: BLE001 - found now it costs nothing, and all training at the first save
@@ -36,12 +35,12 @@ def save_problems(run: Run, cfg: Config, lora: Lora, names: LayerNames) -> list[
             "Choose another save_layout, or take the layer that it names out of targets_include.",
             "saving.save_layout",
         ) from error
-    file = sum(tensor.nbytes for tensor in tensors.values())
-    return room_problems(run, file, _state_bytes(cfg, lora) if cfg.saving.save_state else 0)
+    what = f"a {files.noun} file"
+    return room_problems(run, file, _state_bytes(cfg, weights) if cfg.saving.save_state else 0, what)
 
 
-def room_problems(run: Run, file: int, state: int) -> list[Problem]:
-    """What lacks room on the disk of `run`. file, state: bytes of a LoRA file and of a state, 0 where none is kept."""
+def room_problems(run: Run, file: int, state: int, what: str = "a LoRA file") -> list[Problem]:
+    """What lacks room on the disk of `run`. file, state: bytes of `what` and of a state, 0 where none is kept."""
     free = free_bytes(run.path)
     if free is None:
         return []
@@ -51,7 +50,7 @@ def room_problems(run: Run, file: int, state: int) -> list[Problem]:
     except OSError as error:
         log.warning("The room on the disk is not known: %s", error)
         return []
-    what = f"a LoRA file of {human_bytes(file)}" + (f" and a resume state of {human_bytes(state)}" if state else "")
+    what = f"{what} of {human_bytes(file)}" + (f" and a resume state of {human_bytes(state)}" if state else "")
     if file + state > room:
         text = f"The run could not be saved: {what} are needed, and {human_bytes(room)} are free in {run.path.parent}"
         return [Problem("saving.output_dir", None, text, "Free some space, or choose a folder on another disk.")]
@@ -62,8 +61,8 @@ def room_problems(run: Run, file: int, state: int) -> list[Problem]:
     return []
 
 
-def _state_bytes(cfg: Config, lora: Lora) -> int:
-    shapes = [(part.shape[0], part[0].numel()) for part in lora.parameters()]
-    weights = sum(rows * columns for rows, columns in shapes) * FLOAT
+def _state_bytes(cfg: Config, weights: TrainedWeights) -> int:
+    shapes = [rows_and_columns(tuple(part.shape)) for part in weights.parameters()]
+    numbers = sum(rows * columns for rows, columns in shapes) * FLOAT
     optimizer = state_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args).total
-    return weights * (2 if cfg.training.ema else 1) + optimizer
+    return numbers * (2 if cfg.training.ema else 1) + optimizer

@@ -1,4 +1,4 @@
-"""Saves a run's LoRA files and its resume state; says what is on the disk when one of them can't be written."""
+"""Saves a run's LoRA or model files and its resume state; says what is on the disk when one can't be written."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ import logging
 import math
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from backend.base.errors import WriteFailed
-from backend.base.files import atomic_path, in_words, unused_path
+from backend.base.files import in_words, unused_path
 from backend.config.experts import ENDINGS, SIDES
 from backend.config.sections.saving import SavingSection
 from backend.families.spec import Side
-from backend.lora.comfyui_keys import LayerNames
-from backend.lora.inject import Lora
-from backend.lora.save import LoraNotFinite, file_tensors, write_lora
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.checkpoint import Fingerprint, Stateful, save_state
 from backend.training.experts import Experts, other_side
 from backend.training.position import CurrentPosition
+from backend.training.saved_files import LoraFiles, SavedFiles, WeightsNotFinite
 from backend.training.step_log import NotFinite
 
 log = logging.getLogger(__name__)
@@ -47,7 +43,7 @@ STATE_EVERY_S = 600.0
 
 @dataclass(kw_only=True, slots=True)
 class Saver:
-    """Writes LoRA files into ``checkpoints/`` and the resume state into ``state/``.
+    """Writes LoRA or model files into ``checkpoints/`` and the resume state into ``state/``.
 
     A file's name stands for the newest of its step, and nothing is overwritten: what a name stood for before is kept
     under another one. Only files beside the run's own (`write_beside`) give way to what takes their place.
@@ -56,13 +52,13 @@ class Saver:
     run: Run
     events: EventWriter
     settings: SavingSection
-    lora: Lora
+    weights: TrainedWeights
+    files: SavedFiles
+    """What `weights` become in files."""
     position: CurrentPosition
     parts: dict[str, Stateful]
-    """What the state holds besides the LoRA."""
+    """What the state holds besides the weights."""
     fingerprint: Fingerprint
-    names: LayerNames
-    """Of the LoRA's layers in files."""
     metadata: Callable[[int, Side | None], dict[str, str]]
     """Step, and the expert that the file is of, or None -> what the file says about itself."""
     flush: Callable[[], object]
@@ -70,15 +66,15 @@ class Saver:
     wait_s: float = field(default_factory=lambda: WAIT_S)
     """How long an end that can't be saved waits for somebody to free space before it gives up."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Holds the LoRA at the weights that files take, while the state keeps those that are trained."""
+    """Holds what is trained at the weights that files take, while the state keeps those that are trained."""
     protected: Callable[[Collection[int]], set[int]] = lambda steps: set()
     """Of the steps with a file, those whose files stay whatever save_last_n says."""
     experts: Experts | None = None
     """Both experts, where both are trained: a save then writes a file for each, the one for high noise last."""
     final: Path | None = None
-    """The finished LoRA, once it is written; of two, that for high noise."""
+    """The finished file, once it is written; of two, that for high noise."""
     file: tuple[int, Path] | None = None
-    """Step and path of the LoRA file written last."""
+    """Step and path of the file written last."""
     state_at: tuple[int, int] | None = None
     """Step and batches of the state that is on the disk."""
     _again_at: float | None = None
@@ -86,7 +82,7 @@ class Saver:
     _state_time: float = field(default_factory=time.monotonic)
 
     def save(self) -> Path | None:
-        """Write LoRA and state of the present step; None when the disk has no room.
+        """Write file and state of the present step; None when the disk has no room.
 
         Then a warning is written, the run continues, and `owed` turns True after a while.
         """
@@ -145,13 +141,13 @@ class Saver:
         return path
 
     def save_final(self) -> Path:
-        """Write the finished LoRA under the run's own name; waits for room on the disk."""
+        """Write the finished file under the run's own name; waits for room on the disk."""
         return self._insist(lambda: self._write(self._final_name))
 
     def save_rescued(
         self, tensors: dict[str, Tensor], step: int, sides: Mapping[Side, dict[str, Tensor]] | None = None
     ) -> Path:
-        """Write LoRA values of an earlier step, after training went wrong: ``<name>-step…-last-good``.
+        """Write values of an earlier step, after training went wrong: ``<name>-step…-last-good``.
 
         sides: the values of both experts, where both are trained.
         """
@@ -159,16 +155,16 @@ class Saver:
             tensors = sides[self.experts.side]
             self.experts.put_aside(sides[other_side(self.experts.side)])
         try:
-            self.lora.restore(tensors)
+            self.weights.restore(tensors)
         except RuntimeError as error:
             # the device is gone, and the values are on the host
             log.warning("The device takes no values any more (%s): they are written from the host", error)
-            self.lora.take_over(tensors)
-        name = f"{self.settings.output_name}-step{step:08d}-last-good.safetensors"
+            self.weights.take_over(tensors)
+        name = f"{self.settings.output_name}-step{step:08d}-last-good{self.files.ending}"
         return self._insist(lambda: self._write_files(name, step))
 
     def save_elsewhere(self, folder: Path) -> Path:
-        """Write LoRA and state of the present step below `folder`, laid out as in the run's own; return where.
+        """Write file and state of the present step below `folder`, laid out as in the run's own; return where.
 
         OSError when it has no room either.
         """
@@ -185,25 +181,25 @@ class Saver:
         return place.path
 
     def write_beside(self, path: Path, step: int, more: Mapping[str, str]) -> None:
-        """Write the LoRA as it is in the model now to `path`, in place of what is there; no save of the run's own.
+        """Write what is in the model now to `path`, in place of what is there; no save of the run's own.
 
-        more: metadata besides the usual. LoraNotFinite, Refused or WriteFailed where it can't be written.
+        more: metadata besides the usual. WeightsNotFinite, Refused or WriteFailed where it can't be written.
         """
-        tensors = file_tensors(self.lora, self.settings.save_precision, self.names, self.settings.save_layout)
-        write_lora(path, tensors, {**self.metadata(step), **more})
+        self.files.content().write(path, {**self.metadata(step, None), **more})
 
     def newest(self) -> tuple[int, Path | None]:
-        """The latest step with a LoRA file, and the file; (0, None) when there is none."""
+        """The latest step with a file, and the file; (0, None) when there is none."""
         return max(self._files(), default=(0, None))
 
     def kept(self, step: int) -> str:
         """What is on the disk of `step`, in sentences; "" where nothing is."""
         state = self.state_at is not None and self.state_at[0] == step
         if self.file is None or self.file[0] != step:
-            without = "and the LoRA file could not be written. Resume continues from there"
+            without = f"and the {self.files.noun} file could not be written. Resume continues from there"
             return f"The resume state of step {step} is kept, {without}, with other settings too." if state else ""
         path = self.file[1].relative_to(self.run.path).as_posix()
-        what = "The finished LoRA is kept" if self.file[1] == self.final else f"The LoRA of step {step} is kept"
+        noun = self.files.noun
+        what = f"The finished {noun} is kept" if self.file[1] == self.final else f"The {noun} of step {step} is kept"
         if state:
             return f"{what} in {path}. Resume continues from there, with other settings too."
         if not self.settings.save_state:
@@ -211,20 +207,20 @@ class Saver:
         before = "The resume state is that of an earlier save." if self.run.has_state() else "There is no resume state."
         return f"{what} in {path}. {before}"
 
-    def files(self) -> dict[int, Path]:
+    def saved(self) -> dict[int, Path]:
         """Step -> the file saved on the way at it."""
         return dict(self._files())
 
     @property
     def _final_name(self) -> str:
-        return f"{self.settings.output_name}.safetensors"
+        return f"{self.settings.output_name}{self.files.ending}"
 
     def _name_on_the_way(self) -> str:
-        return f"{self.settings.output_name}-step{self.position().step:08d}.safetensors"
+        return f"{self.settings.output_name}-step{self.position().step:08d}{self.files.ending}"
 
     def _files(self) -> list[tuple[int, Path]]:
         """Files saved on the way, by step."""
-        files = ((_step(path), path) for path in self.run.checkpoints_dir.glob("*.safetensors"))
+        files = ((self._step(path), path) for path in self.files.listed(self.run.checkpoints_dir))
         return sorted((step, path) for step, path in files if step is not None)
 
     def _insist(self, write: Callable[[], Path]) -> Path:
@@ -245,7 +241,7 @@ class Saver:
                 time.sleep(min(2.0, max(0.05, self.wait_s / 20)))
 
     def _write(self, name: str) -> Path:
-        """LoRA and state, of which neither may cost the other: what failed first is raised once both were tried."""
+        """File and state, of which neither may cost the other: what failed first is raised once both were tried."""
         self.events.write(PhaseEvent(phase="save", done=self.position().step, total=None, eta_s=None))
         failure: Exception | None = None
         path = self.run.checkpoints_dir / name
@@ -257,7 +253,7 @@ class Saver:
             failure = in_words(error, path)
             log.warning("%s could not be written: %s", path, failure)
         try:
-            # whatever the settings say: where no LoRA file can be made the state is all that was trained
+            # whatever the settings say: where no file can be made the state is all that was trained
             if self.settings.save_state or failure is not None:
                 self._write_state()
         except Exception as error:  # noqa: BLE001 - what failed first is raised below
@@ -273,33 +269,34 @@ class Saver:
         if self.state_at == here:
             return
         self.flush()
-        save_state(self.run.state_dir, position, self.lora, self.parts, self.fingerprint)
+        save_state(self.run.state_dir, position, self.weights, self.parts, self.fingerprint)
         self.state_at, self._state_time = here, time.monotonic()
         self.events.write(StateEvent(step=position.step))
 
     def _write_files(
         self, name: str, step: int, to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> Path:
-        """Write the LoRA, or that of each expert under names that end in its own; the path, of the last one."""
+        """Write the file, or that of each expert under names that end in its own; the path, of the last one."""
         if self.experts is None:
             with to_use():
-                return self._write_lora(self.lora, name, step, None)
+                return self._write_file(self.files, name, step, None)
+        assert isinstance(self.files, LoraFiles)
         path = self.run.checkpoints_dir / name
         for side in reversed(SIDES):
             with self.experts.trained(side) as lora, to_use():
-                path = self._write_lora(lora, _of_side(name, side), step, side)
+                path = self._write_file(replace(self.files, lora=lora), _of_side(name, side), step, side)
         return path
 
-    def _write_lora(self, lora: Lora, name: str, step: int, side: Side | None) -> Path:
-        try:
-            tensors = file_tensors(lora, self.settings.save_precision, self.names, self.settings.save_layout)
-        except LoraNotFinite as error:
-            raise NotFinite(step, "LoRA", math.nan) from error
+    def _write_file(self, files: SavedFiles, name: str, step: int, side: Side | None) -> Path:
         path = self.run.checkpoints_dir / name
-        there = path.exists() and _holds(path, tensors)
-        if not there:
-            path = self._free(path)
-            write_lora(path, tensors, self.metadata(step, side))
+        try:
+            content = files.content()
+            there = path.exists() and content.is_in(path)
+            if not there:
+                path = self._free(path)
+                content.write(path, self.metadata(step, side))
+        except WeightsNotFinite as error:
+            raise NotFinite(step, files.noun, math.nan) from error
         self.file = (step, path)
         final = self._final_name if side is None else _of_side(self._final_name, side)
         self.final = path if name == final else self.final
@@ -311,14 +308,14 @@ class Saver:
         """`path`, once what is there now has a second name; another path where that can't be done."""
         if not path.exists():
             return unused_path(path)
-        before = _trained_steps(path)
+        before = self.files.steps_of(path)
         kept = path
-        if before is not None and _step(path) is None:
-            kept = path.with_stem(f"{path.stem}-step{before:08d}-final")
-        if kept == path or not (kept.exists() and _same_bytes(kept, path)):
+        if before is not None and self._step(path) is None:
+            kept = path.with_name(f"{self._stem(path)}-step{before:08d}-final{self.files.ending}")
+        if kept == path or not (kept.exists() and self.files.is_same(kept, path)):
             kept = unused_path(kept)
             try:
-                _copy(path, kept)
+                self.files.copy(path, kept)
             except WriteFailed as error:
                 log.warning("%s stays, and the new file has another name: %s", path.name, error)
                 return unused_path(path)
@@ -339,52 +336,20 @@ class Saver:
                 if step in stay:
                     continue
                 log.info("Removing %s: save_last_n keeps %d", path.name, self.settings.save_last_n)
-                path.unlink(missing_ok=True)
+                self.files.remove(path)
         except OSError as error:
             log.warning("An older file could not be removed: %s", error)
 
+    def _stem(self, path: Path) -> str:
+        return path.name.removesuffix(self.files.ending)
 
-def _step(path: Path) -> int | None:
-    """The step in the name of a file saved on the way; None for the finished LoRA and a rescued one."""
-    match = re.fullmatch(r".+-step(\d{8})(?:_(?:high|low)_noise)?(-\d+)?", path.stem)
-    return int(match[1]) if match else None
+    def _step(self, path: Path) -> int | None:
+        """The step in the name of a file saved on the way; None for the finished file and a rescued one."""
+        match = re.fullmatch(r".+-step(\d{8})(?:_(?:high|low)_noise)?(-\d+)?", self._stem(path))
+        return int(match[1]) if match else None
 
 
 def _of_side(name: str, side: Side) -> str:
     """The name of a file of one expert."""
     path = Path(name)
     return f"{path.stem}{ENDINGS[side]}{path.suffix}"
-
-
-def _trained_steps(path: Path) -> int | None:
-    """How many steps a LoRA file was trained, by its metadata; None where it says nothing."""
-    try:
-        with safetensors.safe_open(path, "pt") as opened:
-            return int((opened.metadata() or {})["ss_steps"])
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError):
-        return None
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the disk knows one name a file. WriteFailed when neither works."""
-    try:
-        os.link(source, target)
-    except OSError:
-        with atomic_path(target) as temporary:
-            shutil.copyfile(source, temporary)
-
-
-def _same_bytes(a: Path, b: Path) -> bool:
-    try:
-        return os.path.samefile(a, b) or a.read_bytes() == b.read_bytes()
-    except OSError:
-        return False
-
-
-def _holds(path: Path, tensors: dict[str, Tensor]) -> bool:
-    """True when the file has exactly these tensors: a run resumed from there would write it a second time."""
-    try:
-        there = safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError):
-        return False
-    return there.keys() == tensors.keys() and all(there[key].equal(value) for key, value in tensors.items())

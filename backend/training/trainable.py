@@ -1,4 +1,4 @@
-"""Loads what a run trains: the denoiser with its LoRA, trained text encoders, and what moves them."""
+"""Loads what a run trains: the denoiser with its LoRA or its own weights, text encoders, and what moves them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ from backend.objectives.choose import objective_of
 from backend.optimizers.ema import PART, Ema
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.optimizers.state import ExactSchedule, ExactState, has_two_points, weights_to_use
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.plan.lora_findings import lora_findings
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import WarningEvent
 from backend.training.checkpoint import Stateful
 from backend.training.experts import PART as EXPERTS
 from backend.training.experts import Experts, aside_of
+from backend.training.full_files import full_files
+from backend.training.full_weights import FullWeights
 from backend.training.inputs import Inputs
+from backend.training.saved_files import LoraFiles, SavedFiles
 from backend.training.text_encoders import TrainableText, load_trainable_text
 
 log = logging.getLogger(__name__)
@@ -54,14 +58,15 @@ _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(kw_only=True, slots=True)
 class Trainable:
-    """The denoiser with its LoRA and what moves it."""
+    """The denoiser, what of it is trained, and what moves that."""
 
     denoiser: nn.Module
-    lora: Lora
+    weights: TrainedWeights
+    """The LoRA, or the denoiser's own weights."""
+    files: SavedFiles
+    """What `weights` become in files."""
     optimizer: AcceleratedOptimizer
     scheduler: AcceleratedScheduler
-    names: LayerNames
-    """Of the LoRA's layers in files."""
     swap: BlockSwap | None = None
     encoders: TrainableText | None = None
     """The text encoders, where they are trained too."""
@@ -73,7 +78,7 @@ class Trainable:
     """Both experts of a model of two, where both are trained."""
 
     def parts(self, accelerator: Accelerator) -> dict[str, Stateful]:
-        """What the resume state holds besides the LoRA."""
+        """What the resume state holds besides the weights."""
         optimizer, schedule = self.optimizer.optimizer, self.scheduler.scheduler
         parts: dict[str, Stateful] = {"optimizer": ExactState(optimizer)}
         # before the schedule, which sets the rates that are changed since
@@ -83,39 +88,38 @@ class Trainable:
         return parts | ({PART: self.ema} if self.ema is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:
-        """Holds the LoRA at the weights that files, validation and samples take; of experts, that in the model."""
+        """Holds what is trained at the weights that files, validation and samples take; of two experts, the one present."""
         mean = None if self.ema is None else self.ema.mean
-        return weights_to_use(self.optimizer.optimizer, self.lora.parameters(), self.lora.publish, mean)
+        return weights_to_use(self.optimizer.optimizer, self.weights.parameters(), self.weights.publish, mean)
 
 
 def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter, stack: ExitStack) -> Trainable:
-    """Order: load, LoRA, checkpointing, swap, prepare."""
+    """Order: load, LoRA or own weights, checkpointing, swap, prepare."""
     cfg = inputs.cfg
     sides = sides_of(cfg)
     part = expert_part(inputs, sides[0] if sides else None)
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading, part)
     encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
-    names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
-    lora = _inject(inputs, denoiser, encoders, names, events)
+    weights, files, groups = _own(inputs, denoiser) if inputs.full else _lora(inputs, denoiser, encoders, events)
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
-    checkpointing.apply(denoiser, kind, cfg.network.drops)
+    checkpointing.apply(denoiser, kind, cfg.network.drops and not inputs.full)
     if kind == "offload" and inputs.device.type == "cpu":
         text = "checkpointing_kind offload saves nothing here: the model is on the CPU already"
         events.write(WarningEvent(text=text, remedy="Set memory.checkpointing_kind to auto."))
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg.optimizer, _by_rate(lora, inputs, encoders))
-    norms = _after_steps(optimizer, lora, cfg.network.scale_weight_norms)
-    ema = _ema(cfg.training, lora, optimizer)
+    optimizer = optimizer_of(cfg.optimizer, groups)
+    norms = _after_steps(optimizer, weights, cfg.network.scale_weight_norms)
+    ema = _ema(cfg.training, weights, optimizer)
     scheduler = scheduler_of(cfg.optimizer, optimizer, inputs.plan.steps.steps)
     optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
     trainable = Trainable(
         denoiser=denoiser,
-        lora=lora,
+        weights=weights,
+        files=files,
         optimizer=optimizer,
         scheduler=scheduler,
-        names=names,
         swap=swap,
         encoders=encoders,
         norms=norms,
@@ -132,8 +136,10 @@ def _experts(inputs: Inputs, trainable: Trainable, turns: Turns, events: EventWr
     cfg, host = inputs.cfg, torch.device("cpu")
     loading = replace(inputs.denoiser_loading, host=lambda path: True)
     second = inputs.code.load_denoiser(inputs.base, loading, expert_part(inputs, "low"))
-    lora = _lora_of(inputs, second, trainable.names, host)
-    _continue(lora, cfg.network, trainable.names, events, "low")
+    files, own = trainable.files, trainable.weights
+    assert isinstance(files, LoraFiles) and isinstance(own, Lora)
+    lora = _lora_of(inputs, second, files.names, host)
+    _continue(lora, cfg.network, files.names, events, "low")
     pairs = [
         pair
         for mine, other in zip(
@@ -148,13 +154,13 @@ def _experts(inputs: Inputs, trainable: Trainable, turns: Turns, events: EventWr
     boundary, optimizer = boundary_of(cfg), trainable.optimizer.optimizer
     assert boundary is not None
     return Experts(
-        lora=trainable.lora,
+        lora=own,
         optimizer=optimizer,
         weights=weights,
-        aside=aside_of(trainable.lora, lora.tensors(), optimizer, trainable.ema),
+        aside=aside_of(own, lora.tensors(), optimizer, trainable.ema),
         turns=turns,
         boundary=boundary,
-        frozen_lengths={"high": trainable.lora.frozen_lengths, "low": lora.frozen_lengths},
+        frozen_lengths={"high": own.frozen_lengths, "low": lora.frozen_lengths},
         objectives={side: objective_of(cfg, inputs.family, inputs.code, inputs.base, side) for side in SIDES},
         to_use=trainable.to_use,
         ema=trainable.ema,
@@ -166,7 +172,30 @@ def expert_part(inputs: Inputs, side: Side | None) -> Part:
     return replace(inputs.family.expert_part(inputs.base, side), name=inputs.family.denoiser.name)
 
 
-def _ema(training: TrainingSection, lora: Lora, optimizer: torch.optim.Optimizer) -> Ema | None:
+def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles, list[dict[str, Any]]]:
+    """The denoiser's own weights to train, their files, and the optimizer's groups."""
+    cfg = inputs.cfg
+    weights = FullWeights.of(denoiser, cfg.network)
+    files = full_files(
+        denoiser,
+        inputs.base,
+        inputs.family,
+        layout=cfg.saving.model_layout,
+        precision=cfg.saving.save_precision,
+    )
+    return weights, files, weights.groups(cfg.network, cfg.optimizer)
+
+
+def _lora(
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, events: EventWriter
+) -> tuple[Lora, SavedFiles, list[dict[str, Any]]]:
+    """The LoRA of the denoiser and of trained text encoders, its files, and the optimizer's groups."""
+    names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
+    lora = _inject(inputs, denoiser, encoders, names, events)
+    return lora, LoraFiles(lora, inputs.cfg.saving, names), _by_rate(lora, inputs, encoders)
+
+
+def _ema(training: TrainingSection, weights: TrainedWeights, optimizer: torch.optim.Optimizer) -> Ema | None:
     """The running mean that the settings ask for. Refused with an optimizer that makes one itself."""
     if not training.ema:
         return None
@@ -174,17 +203,17 @@ def _ema(training: TrainingSection, lora: Lora, optimizer: torch.optim.Optimizer
         text = f"{type(optimizer).__name__} averages its weights itself, and ema would do so once more"
         raise Refused(text, "Turn ema off, or choose another optimizer, such as adamw.", "training.ema")
     log.info("Files, validation and samples have the mean of the weights over the steps (ema), not the last ones")
-    return Ema(lora, training.ema_decay)
+    return Ema(weights, training.ema_decay)
 
 
-def _after_steps(optimizer: torch.optim.Optimizer, lora: Lora, limit: float | None) -> NormLimit | None:
+def _after_steps(optimizer: torch.optim.Optimizer, weights: TrainedWeights, limit: float | None) -> NormLimit | None:
     """Let the forward take what each step made, held to a norm of at most `limit` where there is one."""
-    norms = None if limit is None else NormLimit(lora, limit)
+    norms = NormLimit(weights, limit) if limit is not None and isinstance(weights, Lora) else None
 
     def moved(*_: Any) -> None:
         if norms is not None:
             norms.apply()
-        lora.publish()
+        weights.publish()
 
     optimizer.register_step_post_hook(moved)
     return norms

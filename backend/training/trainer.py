@@ -20,7 +20,6 @@ from backend.config.sections.training import TrainingSection
 from backend.dataset.items import count_of
 from backend.families.spec import Geometry, Side
 from backend.latents.loader import Batch, Loader
-from backend.lora.inject import Lora
 from backend.lora.max_norm import NormLimit
 from backend.memory.devices import to_device, to_host
 from backend.memory.seeds import generator
@@ -28,6 +27,7 @@ from backend.models.common.conditioning import ConditioningEncoder
 from backend.objectives.base import Objective
 from backend.optimizers.ema import Ema
 from backend.optimizers.state import rate
+from backend.optimizers.trained_weights import TrainedWeights
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.between_steps import BetweenSteps
 from backend.training.expected_memory import ExpectedMemory
@@ -41,7 +41,7 @@ from backend.training.step_log import NotFinite, StepLog
 log = logging.getLogger(__name__)
 
 _SNAPSHOT_STEPS = 50
-"""Steps between two copies of the LoRA to the host, for the case that loss or gradients are lost."""
+"""Steps between two copies of what is trained to the host, for the case that loss or gradients are lost."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The LoRA before a step as a file has it, on its way to the host; good once that step's loss is finite."""
+    """What is trained before a step as a file has it, on its way to the host; good once that step's loss is finite."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -84,7 +84,7 @@ class Trainer:
     """Length that gradients are shortened to; 0 leaves them."""
     accelerator: Accelerator
     forward: Forward
-    lora: Lora
+    weights: TrainedWeights
     optimizer: AcceleratedOptimizer
     scheduler: AcceleratedScheduler
     loader: Loader
@@ -106,8 +106,10 @@ class Trainer:
     """The running mean that is used in place of what is trained, where that is set."""
     experts: Experts | None = None
     """Both experts of a model of two, where both are trained."""
+    keeps_good: bool = True
+    """Copies of what is trained are kept on the host; a whole model is too large for them."""
     good: Snapshot | None = None
-    """The LoRA of the last step whose numbers are known to be finite, or of one a little before it."""
+    """The weights of the last step whose numbers are known to be finite, or of one a little before it."""
     torn: bool = False
     """True while the optimizer moves the weights, which are then of no whole step."""
     in_hand: Batch | None = None
@@ -198,12 +200,12 @@ class Trainer:
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss` to the step's."""
         self.accelerator.backward(loss)
-        self.lora.collect_gradients()
+        self.weights.collect_gradients()
 
     def clip_gradients(self) -> None:
         """Shorten the summed gradients to the longest that is allowed, and keep their length for the step's row."""
         longest = self.max_grad_norm or math.inf
-        self._grad_norm = self.accelerator.clip_grad_norm_(self.lora.parameters(), longest)
+        self._grad_norm = self.accelerator.clip_grad_norm_(self.weights.parameters(), longest)
         self._rate = rate(self.optimizer)
 
     def update(self) -> None:
@@ -252,7 +254,7 @@ class Trainer:
         self.counter.count_time()
 
     def stop(self) -> Literal["stopped"]:
-        """Save LoRA and state as they are, also between two batches of a step. StopRequested before the first batch."""
+        """Save file and state as they are, also between two batches of a step. StopRequested before the first batch."""
         self.step_log.settle()
         if self.position.is_start:
             raise StopRequested
@@ -291,6 +293,8 @@ class Trainer:
     def _note_good(self) -> None:
         """A snapshot is good once the step after it is settled; take a new one every few steps."""
         self._note_settled(self.position.step - 1)
+        if not self.keeps_good:
+            return
         every = _SNAPSHOT_STEPS if self.accelerator.device.type == "cuda" else 1
         if self.position.step % every == 0:
             self._fresh.append(self._snapshot())
@@ -301,6 +305,6 @@ class Trainer:
 
         step = self.position.step
         if self.experts is None:
-            return Snapshot(step=step, tensors=copies((self.lora if self.ema is None else self.ema).tensors()))
+            return Snapshot(step=step, tensors=copies((self.weights if self.ema is None else self.ema).tensors()))
         sides = {side: copies(tensors) for side, tensors in self.experts.used_tensors().items()}
         return Snapshot(step=step, tensors=sides[self.experts.side], sides=sides)

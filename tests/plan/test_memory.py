@@ -48,8 +48,8 @@ def test_a_mean_of_the_weights_is_counted_with_what_it_takes_the_place_of() -> N
         "encode_text": 0, "encode_pictures": 0, "train": lora, "sample": 2 * lora, "decode_samples": 2 * lora
     }  # fmt: skip
     assert with_mean.peak.total >= plain.peak.total + lora
-    assert any("mean of the LoRA" in line for line in memory_lines(with_mean, None))
-    assert not any("mean of the LoRA" in line for line in memory_lines(plain, None))
+    assert any("mean of the weights" in line for line in memory_lines(with_mean, None))
+    assert not any("mean of the weights" in line for line in memory_lines(plain, None))
 
 
 def test_recorded_passes_keep_more_than_a_pass_holds_and_two_sets_of_gradients() -> None:

@@ -177,7 +177,7 @@ def loaded(world: World, cfg: Config) -> Any:
         patch.setattr(run_block_swap, "BlockSwap", swapped)
         trainable = load_trainable(world.given(cfg), world.accelerator, world.events, stack)
         modules = dict(trainable.denoiser.named_modules())
-        layers = {name: _layer(modules[name]) for name in trainable.lora.layers if name in modules}
+        layers = {name: _layer(modules[name]) for name in trainable.weights.paths if name in modules}
         optimizer, scheduler = trainable.optimizer.optimizer, trainable.scheduler.scheduler
         groups = [
             (sum(p.numel() for p in group["params"]), {k: v for k, v in group.items() if k != "params"})

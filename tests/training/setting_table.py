@@ -133,6 +133,7 @@ SEEN: tuple[Seen, ...] = (
             "optimizer.lr_warmup": (3.0,),
             "training.gradient_checkpointing": (),
             "training.ema": (),
+            "training.kind": (),
             "memory.checkpointing_kind": (),
             "memory.blocks_to_swap": (2,),
             "memory.base_quantization": ("none", "fp8", "int8"),
@@ -277,6 +278,7 @@ PROVEN: dict[str, str] = {
     "::test_epochs_rule_and_saves_come_at_their_ends_and_the_last_few_stay",
     "saving.save_precision": "training/test_settings.py::test_the_file_tells_what_it_is",
     "saving.save_layout": "training/test_run.py::test_diffusers_draws_the_trainers_own_sample_from_base_and_lora",
+    "saving.model_layout": "training/test_full.py::test_every_weight_of_the_denoiser_is_trained_and_saved",
     "saving.save_state": "training/test_step.py::test_flux",
     "logging.log_level": "runs/test_logs.py::test_started_by_hand_the_terminal_sees_the_log_too",
 }  # fmt: skip

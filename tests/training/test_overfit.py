@@ -168,9 +168,9 @@ def test_the_last_files_are_averaged_as_what_they_change(
     at_end = Averaging.at_end
 
     def watched(self: Averaging, measure: Any) -> Any:
-        before = {name: value.clone() for name, value in self.saver.lora.tensors().items()}
+        before = {name: value.clone() for name, value in self.saver.weights.tensors().items()}
         event = at_end(self, measure)
-        trained.append(same(before, self.saver.lora.tensors()))
+        trained.append(same(before, self.saver.weights.tensors()))
         return event
 
     monkeypatch.setattr(Averaging, "at_end", watched)

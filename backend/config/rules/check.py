@@ -11,6 +11,7 @@ from collections.abc import Collection
 from backend.base.problems import Problem
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.dataset import DATASET_RULES
+from backend.config.rules.full import FULL_RULES
 from backend.config.rules.loss import LOSS_RULES
 from backend.config.rules.memory import MEMORY_RULES
 from backend.config.rules.model import MODEL_RULES
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = tuple(
             *NETWORK_RULES,
             *OPTIMIZER_RULES,
             *TRAINING_RULES,
+            *FULL_RULES,
             *LOSS_RULES,
             *COMPILE_RULES,
             *MEMORY_RULES,

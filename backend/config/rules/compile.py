@@ -91,6 +91,12 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "set memory.blocks_to_swap to 0",
     ),
     *_unrecordable(
+        ("training.kind",),
+        lambda kind: kind == "full",
+        "training kind full, with which it was never tried",
+        "set training.kind to lora",
+    ),
+    *_unrecordable(
         ("training.gradient_checkpointing", "memory.checkpointing_kind"),
         lambda saves, kind: saves and kind == "offload",
         "checkpointing_kind offload: copies to RAM and back can't be recorded",

@@ -84,6 +84,15 @@ SAVING_RULES: tuple[Rule, ...] = (
         "Set save_every_n_steps or save_every_n_epochs, or remove save_last_n",
         "warning",
     ),
+    *(
+        Rule(
+            (f"saving.{name}", "timesteps.train_experts"),
+            lambda value, experts: bool(value) and experts == "both",
+            f"{name} takes one LoRA file, and train_experts both makes two",
+            f"Turn {name} off, or set train_experts to high or low",
+        )
+        for name in ("keep_best", "average_checkpoints")
+    ),
     *refused_without_validation("saving.keep_best"),
     *refused_without_validation("saving.average_from"),
     Rule(

@@ -204,7 +204,8 @@ class NetworkSection(Section):
         min_length=1,
         label="Layers to train",
         help="Which layers get a LoRA, by the end of their name (attn.to_q) or by a regular expression for the "
-        "whole name. Empty: the list of the model family. A pattern that matches no layer is an error.",
+        "whole name. Empty: the list of the model family. A pattern that matches no layer is an error. In full "
+        "fine-tuning: which parts of the model are trained (also transformer_blocks.0); empty: all of it.",
         aliases=("target_modules", "lora_target_modules", "include_patterns", "lora_layers", "only_if_contains"),
         advanced=True,
     )
@@ -212,7 +213,7 @@ class NetworkSection(Section):
         None,
         min_length=1,
         label="Layers to exclude",
-        help="Layers that get no LoRA even if the list above names them, written in the same way.",
+        help="Layers that are not trained even if the list above names them, written in the same way.",
         aliases=("exclude_patterns", "exclude_modules", "ignore_if_contains"),
         advanced=True,
     )

@@ -19,6 +19,15 @@ def step_limit(max_train_steps: int | None, max_train_epochs: int | None) -> int
 class TrainingSection(Section):
     """Length and precision of the run."""
 
+    kind: Literal["lora", "full"] = setting(
+        "lora",
+        label="Training kind",
+        help="lora: trains a small network beside the frozen base model and saves it as a LoRA file. full: trains the "
+        "weights of the denoiser themselves (full fine-tuning) and saves a whole model. It can learn more, and needs "
+        "several times the memory and disk space. Settings of the LoRA then have no effect. A usual learning rate is "
+        "1e-5, a tenth of that of a LoRA or less.",
+        aliases=("training_kind", "training_type", "training_method", "full_finetune", "finetune", "train_type"),
+    )
     max_train_steps: int | None = setting(
         None,
         ge=1,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from backend.families.files import parts
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.fit import Pair
+from backend.families.files.layouts.autoencoder import LDM_VAE
+from backend.families.files.layouts.text import HF_CLIP
 from backend.families.spec import BaseModel, BlockClass, Geometry
 from backend.families.unet import unet_facts
 from backend.families.unet.unet_facts import UnetFacts
@@ -64,6 +66,10 @@ FACTS = Sd15Facts(
     ),
     default_geometry=Geometry(downscale=8, patch=2 ** (LEVELS - 1), latent_channels=4),
     levels=LEVELS,
+    checkpoint={
+        "text_encoder": (HF_CLIP, "cond_stage_model.transformer."),
+        "vae": (LDM_VAE, "first_stage_model."),
+    },
     # as sd-scripts writes it
     lora_version="sd_v1",
     # sd-scripts, ComfyUI, A1111, Forge and diffusers take diffusers' names of it

@@ -8,7 +8,8 @@ from __future__ import annotations
 from backend.families.files import parts
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.fit import Pair
-from backend.families.files.layouts.text import HF_CLIP_G, OPEN_CLIP
+from backend.families.files.layouts.autoencoder import LDM_VAE
+from backend.families.files.layouts.text import HF_CLIP, HF_CLIP_G, OPEN_CLIP
 from backend.families.spec import BaseModel, BlockClass, Geometry
 from backend.families.unet import unet_facts
 from backend.families.unet.unet_facts import UnetFacts
@@ -93,5 +94,10 @@ FACTS = SdxlFacts(
     # sd-scripts keeps this UNet in latent diffusion's names: by diffusers' it would load nothing, without a word, and
     # A1111 all but one upsampler and two embedders
     kohya_native=True,
+    checkpoint={
+        "text_encoder": (HF_CLIP, "conditioner.embedders.0.transformer."),
+        "text_encoder_2": (OPEN_CLIP, "conditioner.embedders.1.model."),
+        "vae": (LDM_VAE, "first_stage_model."),
+    },
     memory=unet_facts.memory({"level1": 4, "level2": 1}, around=1_557_000, levels=LEVELS),
 )

@@ -84,13 +84,20 @@ def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
         yield Change(values, f"load the text encoders in {name}", "slightly other captions")
 
 
+def _full(cfg: Config) -> bool:
+    """Whether the base itself is trained, which then is neither quantised nor swapped."""
+    return cfg.training.kind == "full"
+
+
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if _full(cfg):
+        return
     if cfg.memory.base_quantization == "none" and cfg.memory.base_compute == "bf16":
         yield Change({"memory.base_quantization": "int8"}, "keep the base model in int8", "a little precision")
 
 
 def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if parts is None:
+    if parts is None or _full(cfg):
         return
     blocks, now = len(parts.denoiser.blocks), cfg.memory.blocks_to_swap
     step = max(1, blocks // _SWAP_STEPS)
@@ -112,13 +119,13 @@ def _resolution(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _harder(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if cfg.memory.base_quantization != "nf4" and cfg.memory.base_compute == "bf16":
+    if not _full(cfg) and cfg.memory.base_quantization != "nf4" and cfg.memory.base_compute == "bf16":
         yield Change({"memory.base_quantization": "nf4"}, "keep the base model in NF4", "more of its precision")
 
 
 def _rank(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     rank = cfg.network.network_dim
-    if rank >= 16:
+    if rank >= 16 and not _full(cfg):
         values = {"network.network_dim": rank // 2, "network.network_alpha": cfg.network.network_alpha / 2}
         yield Change(values, f"use rank {rank // 2}", "some of what the LoRA can learn")
 

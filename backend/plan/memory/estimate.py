@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
@@ -24,7 +24,8 @@ from backend.plan.memory.optimizer_bytes import trained_bytes
 from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
-from backend.plan.memory.text import TrainedText, trained_text
+from backend.plan.memory.text import trained_text
+from backend.plan.memory.trained import Trained, trained_in_full
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import RunWork
 
@@ -108,7 +109,7 @@ def _by_turns(
 
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
-    trained = _trained(cfg, family, parts, settings, work)
+    trained = trained_in_full(cfg, family, parts) if settings.full else _trained(cfg, family, parts, settings, work)
     weights = _denoiser_weights(parts, settings) | trained.text.resident
     # of a clip, what the VAE works on at a time
     frames = 1 if family.video is None else family.video.vae_frames or 1
@@ -139,26 +140,6 @@ def _recordings(training: Stage, trained: Trained) -> int:
     """
     gradients = trained.bytes["gradients"]
     return int(RECORDED * (training.parts["activations"] + gradients)) + 2 * gradients + RECORDING_WORKSPACES
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The LoRA."""
-
-    bytes: Mapping[str, int]
-    """Of its weights, gradients, optimizer, ema."""
-    layers: Mapping[str, frozenset[str]]
-    """Block class -> paths within a block."""
-    count: int
-    """Numbers in its weights."""
-    text: TrainedText
-    """The text encoders, where they are trained."""
-    around: int
-    """Numbers a token that trained convolutions keep."""
-    decomposed: bool = False
-    """It is a DoRA, which keeps what its layers give."""
-    aside: int = 0
-    """Bytes of what is trained of the other expert, where two are trained by turns."""
 
 
 def _trained(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> Trained:
@@ -209,7 +190,7 @@ def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
 
 def _denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
     """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
-    total = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
+    total = total_bytes(parts.shapes, settings.base_format, settings.denoiser_width)
     swapped, ring = settings.swap(parts)
     return {"weights": total - swapped, "swap_ring": ring}
 
@@ -227,6 +208,9 @@ def _training(
     beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
     copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
+    if settings.full and settings.autocast and not settings.way.compiled:
+        # of trained weights it keeps them until the forward ends, whatever is computed again
+        copies = 2 * trained.count
     return Stage(
         "train",
         {

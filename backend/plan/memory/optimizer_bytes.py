@@ -6,6 +6,7 @@ weights; a test compares them with the optimizers themselves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,11 @@ def state_bytes(
         total += size
         pageable += size if kind.paged and count >= SMALLEST_PAGED else 0
     return StateBytes(total, pageable)
+
+
+def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
+    """A tensor's shape as optimizers that keep rows and columns apart count it: of a vector, one column."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
 def trained_bytes(

@@ -1,0 +1,128 @@
+"""Lists rules of full fine-tuning: settings that are a LoRA's alone, and what a trained base can't be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backend.config.rules.rule import Rule
+from backend.config.schema import by_path
+
+_KIND = "training.kind"
+
+# Settings of a LoRA that change nothing where there is none.
+_WITHOUT_EFFECT = (
+    *("network_dim", "network_alpha", "network_dropout", "rank_dropout", "module_dropout"),
+    *("lora_weight_dtype", "lora_fused"),
+)
+
+# Settings that need one of those below, which is refused.
+_OF_REFUSED = ("lokr_factor", "conv_alpha", "loraplus_text_encoder_lr_ratio")
+
+# Setting -> why a run that trains the whole model can't have it, and what to do.
+_REFUSED: dict[str, tuple[str, str]] = {
+    "network.network_type": (
+        "{network_type} is a kind of LoRA, and training kind full trains the model's own weights",
+        "Set network_type to lora, or training.kind to lora",
+    ),
+    "network.scale_weight_norms": (
+        "scale_weight_norms limits the change that a LoRA makes, and training kind full trains none",
+        "Remove scale_weight_norms, or set training.kind to lora",
+    ),
+    "network.loraplus_lr_ratio": (
+        "loraplus_lr_ratio is the rate of a LoRA's second matrix, and training kind full trains none",
+        "Set loraplus_lr_ratio to 1, or training.kind to lora",
+    ),
+    "network.conv_dim": (
+        "conv_dim is the rank of a LoRA, and training kind full trains the convolutions themselves",
+        "Remove conv_dim, or set training.kind to lora",
+    ),
+    "network.train_text_encoder": (
+        "the text encoders can only be trained with a LoRA, not with training kind full",
+        "Turn train_text_encoder off, or set training.kind to lora",
+    ),
+    "network.network_weights": (
+        "network_weights is a LoRA to continue, and training kind full trains none",
+        "Choose it in network.base_weights, which merges it into the base model, or set training.kind to lora",
+    ),
+    "saving.keep_best": (
+        "keep_best keeps a LoRA, and training kind full trains none",
+        "Save every N steps and choose by the validation losses, or set training.kind to lora",
+    ),
+    "saving.average_checkpoints": (
+        "average_checkpoints averages LoRA files, and training kind full saves none",
+        "Turn on training.ema, which averages while it trains, or set training.kind to lora",
+    ),
+    "memory.base_quantization": (
+        "weights in {base_quantization} can't be trained: their steps are smaller than the format can show",
+        "Set base_quantization to none, or training.kind to lora",
+    ),
+    "memory.blocks_to_swap": (
+        "blocks_to_swap copies frozen weights to the GPU and never back, so that what is trained would be lost",
+        "Set blocks_to_swap to 0, or training.kind to lora",
+    ),
+}
+
+LORA_ONLY = frozenset({f"network.{name}" for name in (*_WITHOUT_EFFECT, *_OF_REFUSED)}).union(
+    _REFUSED, {"saving.save_layout"}
+)
+"""Settings that the page hides for full fine-tuning, unless somebody set them."""
+
+FULL_ONLY = frozenset({"saving.model_layout"})
+"""Settings that it hides for a LoRA."""
+
+
+def _without_effect(path: str) -> Rule:
+    name, default = path.rsplit(".", 1)[1], by_path()[path].default
+    return Rule(
+        (path, _KIND),
+        lambda value, kind: kind == "full" and value != default,
+        f"{name} has no effect: training kind full trains no LoRA",
+        f"Remove {name}, or set training.kind to lora",
+        "warning",
+    )
+
+
+def _refused(path: str, text: str, remedy: str) -> Rule:
+    default: Any = by_path()[path].default
+    return Rule((path, _KIND), lambda value, kind: kind == "full" and value != default, text, remedy)
+
+
+FULL_RULES: tuple[Rule, ...] = (
+    *(_without_effect(f"network.{name}") for name in _WITHOUT_EFFECT),
+    _without_effect("saving.save_layout"),
+    *(_refused(path, text, remedy) for path, (text, remedy) in _REFUSED.items()),
+    Rule(
+        ("timesteps.train_experts", _KIND),
+        lambda experts, kind: kind == "full" and experts == "both",
+        "both experts in one run are trained as LoRAs, not with training kind full",
+        "Set train_experts to high or low, or training.kind to lora",
+    ),
+    *(
+        Rule(
+            ("network.layer_settings", _KIND),
+            lambda rows, kind, column=column: (
+                [number for number, row in enumerate(rows or []) if getattr(row, column) is not None]
+                if kind == "full"
+                else []
+            ),
+            f"{column} of single layers is a LoRA's, and training kind full trains none",
+            f"Leave {column} empty: rows may set the learning rate alone",
+            column=column,
+        )
+        for column in ("dim", "alpha")
+    ),
+    Rule(
+        ("sampling.prompts", _KIND),
+        lambda rows, kind: [number for number, row in enumerate(rows) if kind == "full" and row.lora_scale != 1.0],
+        "lora_scale can't be used with training kind full: the model has no LoRA to weaken",
+        "Set lora_scale to 1",
+        column="lora_scale",
+    ),
+    Rule(
+        ("saving.model_layout", _KIND),
+        lambda layout, kind: kind != "full" and layout != by_path()["saving.model_layout"].default,
+        "model_layout has no effect: a LoRA is saved, not a whole model",
+        "Remove model_layout, or set training.kind to full",
+        "warning",
+    ),
+)

@@ -1,0 +1,61 @@
+"""Describes what a run trains, for its memory: a LoRA, or the denoiser's own weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backend.base.errors import Refused
+from backend.config.layer_patterns import trained_names
+from backend.families.spec import FamilyFacts
+from backend.plan.memory.activations import convolutions_kept
+from backend.plan.memory.optimizer_bytes import rows_and_columns, trained_bytes
+from backend.plan.memory.parts import Parts
+from backend.plan.memory.text import TrainedText
+
+if TYPE_CHECKING:
+    from backend.config.schema import Config
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The LoRA, or the trained weights of the denoiser."""
+
+    bytes: Mapping[str, int]
+    """Of its weights, gradients, optimizer, ema."""
+    layers: Mapping[str, frozenset[str]]
+    """Block class -> paths within a block."""
+    count: int
+    """Numbers in its weights."""
+    text: TrainedText
+    """The text encoders, where they are trained."""
+    around: int
+    """Numbers a token that trained convolutions keep."""
+    decomposed: bool = False
+    """It is a DoRA, which keeps what its layers give."""
+    aside: int = 0
+    """Bytes of what is trained of the other expert, where two are trained by turns."""
+
+
+def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts) -> Trained:
+    """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's."""
+    try:
+        names = trained_names(parts.shapes, cfg.network.targets_include, cfg.network.targets_exclude)
+    except Refused:
+        # said where the weights are chosen
+        names = list(parts.shapes)
+    shapes = [rows_and_columns(parts.shapes[name]) for name in names]
+    optimizer = cfg.optimizer
+    total = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, ema=cfg.training.ema)
+    layers = [path for name in names if (path := name.removesuffix(".weight")) in parts.denoiser.layers]
+    by_class: dict[str, set[str]] = defaultdict(set)
+    for path in layers:
+        if path in parts.denoiser.places:
+            kind, inner = parts.denoiser.places[path]
+            by_class[kind].add(inner)
+    frozen = {kind: frozenset(paths) for kind, paths in by_class.items()}
+    around = convolutions_kept(parts.denoiser, family.memory, dict.fromkeys(layers, 0))
+    count = sum(rows * columns for rows, columns in shapes)
+    return Trained({**total, "weights": 0}, frozen, count, TrainedText(), around)

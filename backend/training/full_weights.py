@@ -1,0 +1,88 @@
+"""Trains the denoiser's own weights (full fine-tuning): which of them, their groups, and how they are loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backend.config.layer_patterns import rates_of, trained_names
+from backend.config.sections.network import NetworkSection
+from backend.config.sections.optimizer import OptimizerSection
+
+WEIGHTS = torch.float32
+"""Format of the trained denoiser: the optimizer moves the weights that the forward takes."""
+
+
+@dataclass(frozen=True)
+class FullWeights:
+    """The trained weights of a denoiser, float32, by parameter name; names never hold ``_orig_mod``."""
+
+    named: dict[str, nn.Parameter]
+
+    @classmethod
+    def of(cls, model: nn.Module, network: NetworkSection) -> FullWeights:
+        """Let what the settings name be trained, and freeze the rest. Refused as in `trained_names`."""
+        parameters = dict(model.named_parameters())
+        names = trained_names(parameters, network.targets_include, network.targets_exclude)
+        model.requires_grad_(False)
+        for name in names:
+            parameters[name].requires_grad_(True)
+        return cls({name: parameters[name] for name in names})
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Names of all trained parameters, in the model's order."""
+        return tuple(self.named)
+
+    def groups(self, network: NetworkSection, optimizer: OptimizerSection) -> list[dict[str, Any]]:
+        """Groups of the optimizer: one a learning rate, the run's own first."""
+        usual = optimizer.optimizer_args.get("lr", optimizer.learning_rate)
+        return [
+            {"params": [self.named[name] for name in names], "lr": usual if rate is None else rate}
+            for rate, names in rates_of(self.paths, network.layer_settings).items()
+        ]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All that is trained, in the model's order."""
+        return list(self.named.values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameter name -> the live tensor, no gradient."""
+        return {name: parameter.detach() for name, parameter in self.named.items()}
+
+    def collect_gradients(self) -> None:
+        """Nothing is to be done: gradients are summed in the weights' own."""
+
+    def publish(self) -> None:
+        """Nothing is to be done: the forward takes the weights themselves."""
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Set the values that `tensors()` gave, in place. KeyError when one is missing."""
+        for name, live in self.named.items():
+            live.copy_(tensors[name])
+
+    def take_over(self, tensors: dict[str, Tensor]) -> None:
+        """Hold `tensors`, which are on the host, in place of values on a device that no longer answers."""
+        for name, parameter in self.named.items():
+            parameter.data = tensors[name]
+
+    @contextmanager
+    def scaled(self, strength: float) -> Iterator[None]:
+        """The model as it is. ValueError for a strength other than 1, which a rule refuses."""
+        if strength != 1.0:
+            raise ValueError("a model that is trained in full has no strength")
+        yield
+
+
+def rows_digest(network: NetworkSection) -> str:
+    """Digest of the rates of single layers, as the groups of the optimizer follow from them; "" without any."""
+    rows = network.layer_settings or ()
+    text = "\n".join(f"{row.layers} {row.learning_rate}" for row in rows)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""

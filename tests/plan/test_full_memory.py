@@ -1,0 +1,77 @@
+"""The estimate of full fine-tuning: the denoiser in float32, gradients and optimizer state of all its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.flux.facts import FACTS
+from backend.models.family_classes import load_family
+from backend.optimizers.build import make_optimizer
+from backend.plan.memory.activations import Work
+from backend.plan.memory.estimate import estimate
+from backend.plan.memory.machine import named_gpu
+from backend.plan.memory.nearest import Search
+from backend.plan.memory.parts import read_parts
+from backend.plan.memory.work import RunWork
+from tests.tiny.memory_plans import WORK, flux_dev, settings
+
+FULL = {"kind": "full", "gradient_checkpointing": True}
+
+
+def parts_of(**changes: dict[str, Any]) -> dict[str, int]:
+    training = {**FULL, **changes.pop("training", {})}
+    found = estimate(settings(training=training, **changes), WORK, named_gpu(180), parts=flux_dev())
+    assert found is not None
+    return dict(found.stage("train").parts)
+
+
+def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
+    count = flux_dev().denoiser.count
+    parts = parts_of(optimizer={"optimizer": "adamw"}, training={"ema": True})
+    assert parts["weights"] == parts["gradients"] == parts["ema"] == 4 * count and parts["lora"] == 0
+    assert parts["optimizer"] == 8 * count
+    # autocast's copies of the weights, where no graph makes them block by block
+    eager = parts_of(compile={"compile": False})["activations"] - parts_of(compile={"compile": True})["activations"]
+    assert eager > 1.5 * count
+
+
+def test_parts_that_are_not_trained_have_no_gradients() -> None:
+    some = parts_of(network={"targets_include": ["transformer_blocks.0"]})
+    assert some["weights"] == 4 * flux_dev().denoiser.count and 0 < some["gradients"] < some["weights"] / 20
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "sgd", "lion"])
+def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> None:
+    """Of vectors and embeddings too, which a LoRA has none of."""
+    parts = read_parts(FACTS, BaseModelFiles.at(tiny_flux))
+    cfg = settings(training=FULL, optimizer={"optimizer": name})
+    found = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
+    assert found is not None
+    empty = load_family("flux").empty_denoiser(tiny_flux)
+    weights = [nn.Parameter(torch.zeros(p.shape)) for p in empty.parameters()]
+    usual = {"learning_rate": 1e-3, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
+    optimizer = make_optimizer(name, weights, **usual)  # type: ignore[arg-type]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    state = sum(
+        value.nbytes
+        for each in optimizer.state.values()
+        for value in each.values()
+        if isinstance(value, torch.Tensor) and value.numel() > 1
+    )
+    assert found.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
+    assert found.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
+
+
+def test_what_a_trained_base_can_not_be_is_not_advised() -> None:
+    search = Search(settings(training=FULL, optimizer={"optimizer": "adamw"}), WORK, named_gpu(24), flux_dev())
+    nearest = search.nearest()
+    advised = {path for change in (nearest.changes if nearest else ()) for path in change.values}
+    assert not advised & {"memory.base_quantization", "memory.blocks_to_swap", "network.network_dim"}
