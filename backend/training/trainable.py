@@ -88,7 +88,7 @@ class Trainable:
         return parts | ({PART: self.ema} if self.ema is not None else {})
 
     def to_use(self) -> AbstractContextManager[None]:
-        """Holds what is trained at the weights that files, validation and samples take; of two experts, the one present."""
+        """Holds what is trained, of two experts that in the model, at the weights that files and measurements take."""
         mean = None if self.ema is None else self.ema.mean
         return weights_to_use(self.optimizer.optimizer, self.weights.parameters(), self.weights.publish, mean)
 

@@ -45,6 +45,8 @@ UNPAIRED = {
     **PROMPT,
 }
 
+VALIDATED = {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1}
+AVERAGED = {"saving.average_checkpoints": 2, "saving.save_every_n_steps": 2}
 FULL = {"training.kind": "full"}
 FULL_ROWS: list[tuple[Values, str, str]] = [
     *(
@@ -67,8 +69,8 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
     ({**FULL, **SDXL, "network.conv_dim": 4}, "network.conv_dim", "convolutions themselves"),
     ({**FULL, **SDXL, **TEXT}, "network.train_text_encoder", "only be trained with a LoRA"),
     ({**FULL, "network.network_weights": "a"}, "network.network_weights", "a LoRA to continue"),
-    ({**FULL, "saving.keep_best": True}, "saving.keep_best", "keeps a LoRA"),
-    ({**FULL, "saving.average_checkpoints": 2}, "saving.average_checkpoints", "averages LoRA files"),
+    ({**FULL, **VALIDATED, "saving.keep_best": True}, "saving.keep_best", "keeps a LoRA"),
+    ({**FULL, **AVERAGED}, "saving.average_checkpoints", "averages LoRA files"),
     ({**FULL, **WAN22, "timesteps.train_experts": "both"}, "timesteps.train_experts", "trained as LoRAs"),
     ({**FULL, "memory.base_quantization": "fp8"}, "memory.base_quantization", "can't be trained"),
     ({**FULL, "memory.blocks_to_swap": 9}, "memory.blocks_to_swap", "never back"),
@@ -91,8 +93,8 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,
     *(
-        ({**WAN22, "timesteps.train_experts": "both", f"saving.{name}": value}, f"saving.{name}", "takes one LoRA file")
-        for name, value in (("keep_best", True), ("average_checkpoints", 2))
+        ({**WAN22, "timesteps.train_experts": "both", **values}, f"saving.{name}", "takes one LoRA file")
+        for name, values in (("keep_best", {**VALIDATED, "saving.keep_best": True}), ("average_checkpoints", AVERAGED))
     ),
     ({"saving.output_dir": "~"}, "saving.output_dir", "other things than runs"),
     ({"saving.output_dir": "~/Downloads/"}, "saving.output_dir", "other things than runs"),

@@ -148,7 +148,7 @@ def test_each_expert_learns_draws_and_is_measured_as_in_a_run_of_its_own(
         used = both.experts.used_tensors()
         for side in SIDES:
             own = alone[side]
-            assert same(used[side], (own.lora if own.ema is None else own.ema).tensors())
+            assert same(used[side], (own.weights if own.ema is None else own.ema).tensors())
             with both.experts.trained(side) as lora:
                 assert same(lora.tensors(), own.lora.tensors())
         assert not same(used["high"], used["low"])
