@@ -150,7 +150,7 @@ def test_each_expert_learns_draws_and_is_measured_as_in_a_run_of_its_own(
             own = alone[side]
             assert same(used[side], (own.weights if own.ema is None else own.ema).tensors())
             with both.experts.trained(side) as lora:
-                assert same(lora.tensors(), own.lora.tensors())
+                assert same(lora.tensors(), own.weights.tensors())
         assert not same(used["high"], used["low"])
         assert_measured_alike(both, alone)
         assert_drawn_alike(both, alone)
@@ -190,7 +190,7 @@ def assert_drawn_alike(both: Trainer, alone: dict[Side, Trainer]) -> None:
         side: Side = "high" if float(level) >= 0.875 else "low"
         sides.append(side)
         own = alone[side]
-        with own.between_steps.to_use(), own.lora.scaled(prompt.lora_scale):
+        with own.between_steps.to_use(), own.weights.scaled(prompt.lora_scale):
             return own.forward(noisy, level, text, guidance)
 
     (positive,) = sampler.conditioning([sampler.texts[0].positive])
