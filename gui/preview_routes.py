@@ -7,65 +7,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, Field
 
 from backend.base.errors import Refused, WriteFailed
-from backend.base.paths import resolve
 from backend.base.redact import redact
 from backend.config.load import load
-from backend.config.schema import Config, SamplePrompt
+from backend.config.schema import Config
+from backend.plan.memory.preview import SUBJECT, preview_plan
+from backend.plan.memory.report import memory_dict
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
-from backend.runs.preview.request import (
-    LoraUse,
-    PreviewRequest,
-    Row,
-    changed_prompts,
-    find_checkpoint,
-    path_of,
-    row_of_checkpoint,
-    settings_of_form,
-    settings_of_run,
-)
 from gui import messages
+from gui.preview_drawing import Drawing, request_of
 from gui.run_routes import answer
 from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
-_MOST = 400
-"""Pictures of one request."""
-
 _PICTURE = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
 
 Name = Annotated[str, Query(max_length=300)]
-Short = Annotated[str, Field(max_length=300)]
-Text = Annotated[str, Field(max_length=20_000)]
-
-
-class Drawing(BaseModel):
-    """What a person asks for. run: its name, or None for the form's base model. files: checkpoints, one a row."""
-
-    run: Short | None = None
-    files: list[Short] = []
-    lora: Annotated[str, Field(max_length=4096)] = ""
-    strength: float = 1.0
-    prompts: list[Text] = []
-    negative_prompt: Text = ""
-    seed: int = 42
-    width: int = 1024
-    height: int = 1024
-    steps: int = 28
-    guidance_scale: float = 3.5
-    true_cfg_scale: float = 1.0
 
 
 def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder) -> APIRouter:
@@ -99,11 +66,16 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """Ask for pictures; starts the worker where there is none."""
 
         def submit() -> str:
-            identity = folder.submit(_asked(store, form, drawing))
+            identity = folder.submit(request_of(store, form, drawing))
             process.start(folder, store.roots())
             return identity
 
         return answer({"request": _or_refusal(submit)})
+
+    @router.post("/preview/plan")
+    def plan(drawing: Drawing) -> Response:
+        """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
+        return answer(_plan(store, form, folder, drawing))
 
     @router.post("/preview/cancel")
     def cancel() -> Response:
@@ -129,35 +101,24 @@ def _source(run: Run) -> dict[str, Any]:
     return {"name": run.name, "files": files, "prompts": prompts}
 
 
-def _asked(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
-    """The request of what a person asked for. Refused or RunError where it can't be drawn."""
-    extra = ()
-    # a path that was copied from a file manager comes in quotes
-    lora = drawing.lora.strip().strip("\"'").strip()
-    if lora:
-        extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
-    folder = None
-    if drawing.run is not None:
-        run = store.run(drawing.run)
-        cfg, folder = settings_of_run(run, {}), str(run.path)
-        found = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
-        rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in found]
-    else:
-        config = form()
-        if config is None or config.model.base_model is None:
-            raise Refused("the form names no base model", "Choose one on the Model tab, or a run here.")
-        cfg, rows = settings_of_form(config), []
-    if not rows:
-        rows = [Row(name=Path(extra[0].path).stem if extra else "base model", loras=extra)]
-    texts = [words.strip() for words in drawing.prompts if words.strip()]
-    if not texts:
-        raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")
-    if len(rows) * len(texts) > _MOST:
-        raise Refused(f"that would be {len(rows) * len(texts)} pictures", f"Choose at most {_MOST}.")
-    names = ("negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
-    values = {name: getattr(drawing, name) for name in names}
-    prompts = changed_prompts([SamplePrompt(prompt=words) for words in texts], values)
-    return PreviewRequest(config=cfg, rows=tuple(rows), prompts=prompts, run=folder)
+def _plan(
+    store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder, drawing: Drawing
+) -> dict[str, Any]:
+    """The estimate of what a person asks for, a prompt or none."""
+    try:
+        texts = [words for words in drawing.prompts if words.strip()] or ["a picture"]
+        asked = drawing.model_copy(update={"prompts": texts})
+        planned = preview_plan(request_of(store, form, asked), held=_held(folder))
+    except (Refused, RunError, OSError, ValueError) as error:
+        return {"reason": str(error)}
+    return {"reason": "The base model can't be read yet."} if planned is None else memory_dict(*planned, SUBJECT)
+
+
+def _held(folder: PreviewFolder) -> int:
+    """Bytes of the GPU that the worker's model holds, which it gives back for another one."""
+    accounts = [folder.status(identity).get("account") for identity in reversed(folder.ids())]
+    newest = next((account for account in accounts if account), {})
+    return int(newest.get("held_vram", 0)) if folder.is_alive() else 0
 
 
 def _worker(folder: PreviewFolder) -> dict[str, Any]:

@@ -37,7 +37,17 @@ export interface PreviewRequest {
     compiled: "off" | "compiled" | "partly" | "fallback";
     why: string | null;
     peak_vram: number;
+    held_vram?: number;
+    estimated_vram?: number;
   };
+}
+// Of /preview/plan: `reason` alone where nothing can be estimated.
+export interface PreviewPlan {
+  reason?: string;
+  verdict?: "fits" | "tight" | "does_not_fit" | "unknown";
+  headline?: string;
+  needed?: number;
+  nearest?: { words: string; values: Record<string, string | number | boolean> } | null;
 }
 export interface PreviewState {
   worker: { alive: boolean; state: string | null; device: string | null; why: string | null };

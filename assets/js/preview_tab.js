@@ -1,9 +1,10 @@
 // Draws the Preview tab: asks the worker for pictures of a run's checkpoints or of any LoRA file, and shows them.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatBytes } from "./format.js";
+import { formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { pathInput } from "./path_input.js";
+import { PreviewMemory } from "./preview_memory.js";
 import { PreviewResult } from "./preview_result.js";
 import { on } from "./state.js";
 import { currentTab, onTabOpened } from "./tabs.js";
@@ -55,9 +56,10 @@ const build = (root) => {
   const status = el("p", { id: "preview-status", role: "status" });
   const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
   const result = el("div", { class: "preview-result" });
+  const memory = new PreviewMemory(asked);
   const form = el(
     "div",
-    { class: "preview-form" },
+    { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
     labelled("Another LoRA file", lora),
@@ -69,11 +71,12 @@ const build = (root) => {
       { class: "preview-numbers" },
       Object.entries(numbers).map(([name, node]) => labelled(NUMBERS[name][0], node)),
     ),
+    memory.node,
     el("div", { class: "buttons" }, drawButton, cancelButton, endButton),
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
   pathInput(lora);
-  const parts = { source, files, lora, strength, prompts, negative, numbers, status, notes };
+  const parts = { memory, source, files, lora, strength, prompts, negative, numbers, status, notes };
   ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
 
@@ -120,25 +123,29 @@ const chooseSource = (fresh) => {
     }),
   );
   ui.files.disabled = !run;
+  ui.memory.later();
   if (!fresh || touched || !run?.prompts.length) return;
   ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
   ui.negative.value = run.prompts[0].negative_prompt;
   for (const name of Object.keys(NUMBERS)) ui.numbers[name].value = String(run.prompts[0][name]);
 };
 
+// What the form asks for, as the server takes it.
+const asked = () => ({
+  run: ui.source.value === FORM_BASE ? null : ui.source.value,
+  files: [...ui.files.selectedOptions].map((option) => option.value),
+  lora: ui.lora.value,
+  strength: Number(ui.strength.value),
+  prompts: ui.prompts.value.split("\n"),
+  negative_prompt: ui.negative.value,
+  changes: ui.memory.changes,
+  ...Object.fromEntries(Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)])),
+});
+
 const draw = async () => {
   ui.drawButton.disabled = true;
   try {
-    const values = Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)]);
-    await postJson("/preview/draw", {
-      run: ui.source.value === FORM_BASE ? null : ui.source.value,
-      files: [...ui.files.selectedOptions].map((option) => option.value),
-      lora: ui.lora.value,
-      strength: Number(ui.strength.value),
-      prompts: ui.prompts.value.split("\n"),
-      negative_prompt: ui.negative.value,
-      ...Object.fromEntries(values),
-    });
+    await postJson("/preview/draw", asked());
   } catch (error) {
     showError(error);
   }
@@ -168,7 +175,8 @@ const outcome = (request) => {
     parts.push(`first picture after ${took.first_s} s (${start})`, `newest in ${took.last_s} s`);
     if (took.compiled === "off") parts.push("compile is off");
     else parts.push(`${took.graphs} graphs, ${took.recompiles} recompiles${took.why ? ` (${took.why})` : ""}`);
-    if (took.peak_vram) parts.push(`VRAM ${formatBytes(took.peak_vram)} at most`);
+    const estimated = took.estimated_vram ? ` (estimated ${formatMemory(took.estimated_vram)})` : "";
+    if (took.peak_vram) parts.push(`VRAM ${formatMemory(took.peak_vram)} at most${estimated}`);
   }
   return parts.join(" · ");
 };

@@ -1,6 +1,6 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
-import type { PreviewSource, PreviewState } from "./preview";
+import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { ScanState, ScannedClip } from "./scan";
 
 export interface Problem {
@@ -348,6 +348,7 @@ export interface Answers {
   "/preview/sources": { runs: PreviewSource[]; base: string | null };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
+  "/preview/plan": PreviewPlan;
   "/preview/cancel": object;
   "/preview/end": { ended: boolean };
 }

@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +14,13 @@ from rich.console import Console
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import unused_path
 from backend.base.paths import resolve
+from backend.base.problems import errors
 from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.plan import base_model_check
+from backend.plan.memory.preview import SUBJECT, preview_plan
+from backend.plan.memory.report import render
 from backend.runs.errors import RunError
 from backend.runs.folder import Run, find, list_runs
 from backend.runs.preview.request import (
@@ -43,7 +47,21 @@ _OF_PROMPTS = {
     "guidance": "guidance_scale",
     "cfg": "true_cfg_scale",
 }
-_OWN = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
+_OWN = (
+    "base",
+    "family",
+    "lora",
+    "run",
+    "checkpoint",
+    "prompt",
+    "prompts",
+    "seed",
+    "out",
+    "matrix",
+    "strengths",
+    "plan",
+    "vram",
+)
 _OWN += ("help", *_OF_PROMPTS)
 
 
@@ -59,6 +77,8 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
         own, changes = split(sys.argv[1:] if arguments is None else arguments, _OWN)
         options = _parser().parse_args(own)
         request = request_of(options, changes)
+        if options.plan:
+            return _plan(request, options.vram, console)
         folder = _folder(options, request)
         _say_who_is_at_work(request, console)
         return _draw(request, folder, console)
@@ -156,6 +176,18 @@ def _say_who_is_at_work(request: PreviewRequest, console: Console) -> None:
             console.print(text, markup=False, soft_wrap=True)
 
 
+def _plan(request: PreviewRequest, vram_gb: float | None, console: Console) -> int:
+    """Show what the request needs of memory; nothing is loaded."""
+    problems = errors(base_model_check.problems(request.config))
+    if problems:
+        raise Refused.of(problems)
+    planned = preview_plan(request, vram_gb)
+    if planned is None:
+        raise Refused("the base model's files can't be read", "Give a whole model with --base.", "model.base_model")
+    console.print(render(*planned, subject=SUBJECT))
+    return DONE
+
+
 def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     lower_mmap_threshold()
     with imports_without_gc():
@@ -166,10 +198,8 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     studio = Studio()
     try:
         with showing(console) as watch:
-            pipeline = carry_out(
-                request, folder, studio, watch, lambda cell: watch.picture(folder / cell.file, request, cell)
-            )
-            account = Account.of(pipeline)
+            carry_out(request, folder, studio, watch, lambda cell: watch.picture(folder / cell.file, request, cell))
+            account = Account.of(studio)
         if len(request.rows) > 1:
             for path in write_matrix(request, folder):
                 console.print(str(path), markup=False, soft_wrap=True)
@@ -193,10 +223,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--run", metavar="RUN", help="a run, by name or folder: base model, settings and prompts are its own")
     add("--checkpoint", metavar="STEP|FILE", help="LoRA file of the run (default: the newest)")
     add("--lora", metavar="FILE[:STRENGTH]", action="append", default=[], help="a LoRA file; repeatable")
-    add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
-    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
+    _add_prompts(add)
     add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
     add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
+    add("--plan", action="store_true", help="show the memory that it needs, and draw nothing")
+    add("--vram", type=float, metavar="GB", help="with --plan: of a GPU elsewhere, in place of this machine's")
+    add("--out", metavar="FOLDER", help="folder of the pictures (default: a new one, in the run or in runs/previews)")
+    return parser
+
+
+def _add_prompts(add: Callable[..., object]) -> None:
+    """The options that say what is drawn."""
+    add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
+    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
     add("--negative", metavar="TEXT", help="negative prompt; it needs a --cfg above 1")
     add("--width", type=int, metavar="PX")
     add("--height", type=int, metavar="PX")
@@ -204,8 +243,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--guidance", type=float, metavar="X", help="distilled guidance, for models such as FLUX.1-dev (default: 3.5)")
     add("--cfg", type=float, metavar="X", help="true guidance, for models such as SDXL; 1 is off (default: 1)")
     add("--seed", type=int, action="append", metavar="N", help="seed of the start noise (default: 42); repeatable")
-    add("--out", metavar="FOLDER", help="folder of the pictures (default: a new one, in the run or in runs/previews)")
-    return parser
 
 
 if __name__ == "__main__":

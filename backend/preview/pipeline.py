@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +75,10 @@ class Pipeline:
         prompts: Sequence[SamplePrompt],
         watch: Watch,
         others: Sequence[Choices] = (),
+        check: Callable[[torch.device], None] = lambda device: None,
     ) -> Pipeline:
         """Load everything. sets: LoRAs that are asked for, each set at its time. prompts: encoded first, with these.
-        others: LoRAs that need room, too, for later.
+        others: LoRAs that need room, too, for later. check: called before anything large loads; may raise Refused.
 
         The text encoders come before the denoiser and leave the GPU to it. Refused, with problem and remedy, where a
         file or a setting does not fit.
@@ -87,19 +88,12 @@ class Pipeline:
         without_effect = limit(cfg.memory.vram_limit_gb, base.device)
         if without_effect:
             watch.note(without_effect)
+        check(base.device)
         shelf = LoraShelf(names=base.names, is_text=base.is_text)
         rooms = {text: shelf.room_of_all([*sets, *others], text) for text in (False, True)}
         _say(shelf, sets, watch)
         holder: list[nn.Module] = []
-        encoder = PromptEncoder(
-            load=base.load_text,
-            facts=base.facts,
-            shelf=shelf,
-            room=rooms[True],
-            device=base.device,
-            autocast=base.autocast,
-            denoiser=lambda: holder[0] if holder else None,
-        )
+        encoder = _encoder(base, shelf, rooms[True], holder)
         _encode_all(base, encoder, prompts, sets, watch)
         text_done = time.monotonic()
         watch.phase("load")
@@ -210,6 +204,19 @@ class Pipeline:
 def scaled(choices: Choices, strength: float) -> Choices:
     """The choices at `strength` times their own."""
     return tuple(LoraChoice(path=choice.path, strength=choice.strength * strength) for choice in choices)
+
+
+def _encoder(base: PreviewBase, shelf: LoraShelf, room: Room, holder: Sequence[nn.Module]) -> PromptEncoder:
+    """The text encoders, unloaded. holder: has the denoiser once it is there."""
+    return PromptEncoder(
+        load=base.load_text,
+        facts=base.facts,
+        shelf=shelf,
+        room=room,
+        device=base.device,
+        autocast=base.autocast,
+        denoiser=lambda: holder[0] if holder else None,
+    )
 
 
 def _encode(base: PreviewBase, encoder: PromptEncoder, prompt: SamplePrompt, choices: Choices) -> PromptText:

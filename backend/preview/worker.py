@@ -180,7 +180,7 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
             raise Interrupted
 
         def drawn(cell: Cell) -> None:
-            watch.picture(cell, Account.of(studio.pipeline).to_json())
+            watch.picture(cell, Account.of(studio).to_json())
 
         carry_out(request, folder.pictures_dir(identity), studio, watch, drawn)
         watch.end("done")

@@ -79,6 +79,37 @@ def test_what_can_not_be_drawn_is_said(page: Page, folder: PreviewFolder) -> Non
         assert status == code and words in reply["detail"].lower(), (asked, reply)
 
 
+def test_memory_is_estimated_before_anything_is_drawn(
+    page: Page, folder: PreviewFolder, application: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backend.plan.memory import preview
+    from backend.plan.memory.machine import Gpu
+    from gui import form
+
+    assert "no base model" in page.client.post("/preview/plan", json={}).json()["reason"]
+    base = str(PROJECT_ROOT / "assets" / "demo" / "base")
+    application.state.draft.keep(form.defaults() | {"model.base_model": base})  # type: ignore[attr-defined]
+    size = {"width": 512, "height": 512}
+    on_cpu = page.client.post("/preview/plan", json=size).json()
+    assert on_cpu["verdict"] == "fits" and "the preview computes in RAM" in on_cpu["headline"]
+    whole = page.client.post("/preview/plan", json={"width": 2048, "height": 2048}).json()
+    assert whole["needed"] > on_cpu["needed"]
+    # a GPU that has room for the tiled decoding alone, and for the rest once the worker gives back what it holds
+    card = Gpu("GPU", 2 * 2**30, 2**30)
+    monkeypatch.setattr(preview, "installed_gpus", lambda: [card])
+    big = {"width": 1024, "height": 1024, "changes": {"vae_tiling": "off", "offload_by_turns": "off"}}
+    tight = page.client.post("/preview/plan", json=big).json()
+    assert tight["verdict"] == "does_not_fit" and tight["nearest"]["values"] == {"memory.vae_tiling": "auto"}
+    identity = draw(page)[1]["request"]
+    folder.write_status(identity, {"state": "done", "account": {"held_vram": 2**30}})
+    held = page.client.post("/preview/plan", json=big).json()
+    assert held["room"] == 2 * 2**30 and held["verdict"] == "fits"
+    refused = page.client.post("/preview/plan", json={"changes": {"output_dir": "x"}}).json()
+    assert "output_dir can't be changed" in refused["reason"]
+    code, reply = draw(page, changes={"blocks_to_swap": "1"})
+    assert code == 200 and folder.request(reply["request"]).config.memory.blocks_to_swap == 1
+
+
 def test_a_request_ends_by_cancel_and_with_its_worker(page: Page, folder: PreviewFolder) -> None:
     run = make_run(page.runs)
     first = draw(page, run=run.name)[1]["request"]

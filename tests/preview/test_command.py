@@ -56,6 +56,17 @@ def test_what_can_not_be_drawn_is_said_before_anything_loads(tiny_flux: Path, tm
         assert code == WRONG_INPUT and words.lower() in said.lower(), (arguments, said)
 
 
+def test_a_plan_says_what_memory_it_needs_and_loads_nothing(
+    tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_draw", lambda *_: pytest.fail("it was drawn"))
+    line = ["--base", str(tiny_flux), "--prompt", "a dot", "--plan", "--out", str(tmp_path / "out")]
+    code, said = sample(*line)
+    assert code == DONE and "Drawing samples" in said and "the preview computes in RAM" in said
+    code, said = sample(*line, "--vram", "0.5")
+    assert code == DONE and "Does not fit" in said and not (tmp_path / "out").exists()
+
+
 def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
     tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

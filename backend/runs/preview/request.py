@@ -112,9 +112,9 @@ def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
     return _usable(load(run.config_path, {**_UNLIKE_TRAINING, **changes}))
 
 
-def settings_of_form(cfg: Config) -> Config:
+def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of the base model that other settings name."""
-    return _usable(loads(dumps(cfg, whole=True), _UNLIKE_TRAINING))
+    return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
 
 
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
