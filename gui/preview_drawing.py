@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.config.schema import Config, SamplePrompt
 from backend.runs.preview.request import (
+    Follow,
     LoraUse,
     PreviewRequest,
     Row,
@@ -21,6 +23,7 @@ from backend.runs.preview.request import (
     row_of_checkpoint,
     settings_of_form,
     settings_of_run,
+    with_new_rows,
 )
 from gui.run_store import RunStore
 
@@ -46,6 +49,8 @@ class Drawing(BaseModel):
     steps: int = 28
     guidance_scale: float = 3.5
     true_cfg_scale: float = 1.0
+    follow: bool = False
+    """All checkpoints of the run, and each that it saves from now on."""
     changes: dict[Short, Short] = {}
     """Settings of [memory] by name that differ for this preview."""
 
@@ -66,6 +71,8 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
     if lora:
         extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
     folder = None
+    if drawing.follow and drawing.run is None:
+        raise Refused("only a run can be followed", "Choose a run instead of the form.")
     if drawing.run is not None:
         run = store.run(drawing.run)
         cfg, folder = settings_of_run(run, _changes(drawing)), str(run.path)
@@ -76,14 +83,18 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
         if config is None or config.model.base_model is None:
             raise Refused("the form names no base model", "Choose one on the Model tab, or a run here.")
         cfg, rows = settings_of_form(config, _changes(drawing)), []
-    if not rows:
+    if not rows and not drawing.follow:
         rows = [Row(name=Path(extra[0].path).stem if extra else "base model", loras=extra)]
     texts = [words.strip() for words in drawing.prompts if words.strip()]
     if not texts:
         raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")
-    if len(rows) * len(texts) > _MOST:
-        raise Refused(f"that would be {len(rows) * len(texts)} pictures", f"Choose at most {_MOST}.")
     names = ("negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
     values = {name: getattr(drawing, name) for name in names}
     prompts = changed_prompts([SamplePrompt(prompt=words) for words in texts], values)
-    return PreviewRequest(config=cfg, rows=tuple(rows), prompts=prompts, run=folder)
+    request = PreviewRequest(config=cfg, rows=() if drawing.follow else tuple(rows), prompts=prompts, run=folder)
+    if drawing.follow:
+        watched = replace(request, follow=Follow(strength=drawing.strength, extra=extra))
+        request = with_new_rows(watched, whole=not run.is_at_work())
+    if len(request.cells()) > _MOST:
+        raise Refused(f"that would be {len(request.cells())} pictures", f"Choose at most {_MOST}.")
+    return request

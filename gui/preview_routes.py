@@ -6,11 +6,15 @@ The page draws nothing itself: it writes a request into the worker's folder, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 
 from backend.base.errors import Refused, WriteFailed
 from backend.base.redact import redact
@@ -20,9 +24,11 @@ from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import memory_dict
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
+from backend.runs.metrics import MetricsReader
 from backend.runs.preview import process
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
+from backend.runs.start_lock import shares_device
 from gui import messages
 from gui.preview_drawing import Drawing, request_of
 from gui.run_routes import answer
@@ -31,6 +37,10 @@ from gui.run_store import RunStore
 log = logging.getLogger(__name__)
 
 _PICTURE = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
+
+_IN_RAM = 32 * 2**20
+_CHUNK = 2**20
+"""Bytes of a ZIP file that are kept in RAM before it goes to a disk, and that are sent at a time."""
 
 Name = Annotated[str, Query(max_length=300)]
 
@@ -41,10 +51,11 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
 
     @router.get("/preview/sources")
     def sources() -> Response:
-        """Runs with LoRA files, with the prompts of each; and the form's base model."""
+        """Runs with LoRA files or at work, with the prompts of each; and the form's base model."""
         config = form()
         base = None if config is None else config.model.base_model
-        return answer({"runs": [row for run in store.runs() if (row := _source(run))["files"]], "base": base})
+        rows = [_source(run) for run in store.runs()]
+        return answer({"runs": [row for row in rows if row["files"] or row["live"]], "base": base})
 
     @router.get("/preview/state")
     def state(request: Annotated[str | None, Query(max_length=100)] = None) -> Response:
@@ -60,6 +71,14 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         if path is None:
             raise HTTPException(404, "There is no such picture.")
         return FileResponse(path, media_type="image/png", headers=_PICTURE)
+
+    @router.get("/preview/matrix")
+    def matrix(request: Name) -> Response:
+        """The pictures of a matrix with its grid and its page, as one ZIP file."""
+        files = folder.matrix(request)
+        if not files:
+            raise HTTPException(404, "There is no matrix of that preview.")
+        return _packed(files, f"preview-{request}.zip")
 
     @router.post("/preview/draw")
     def draw(drawing: Drawing) -> Response:
@@ -77,6 +96,13 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
         return answer(_plan(store, form, folder, drawing))
 
+    _add_endings(router, folder)
+    return router
+
+
+def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:
+    """Routes that end something."""
+
     @router.post("/preview/cancel")
     def cancel() -> Response:
         """Cancel what is drawn and what waits."""
@@ -90,15 +116,14 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """End the worker: its memory is free then."""
         return answer({"ended": _or_refusal(lambda: process.end(folder))})
 
-    return router
-
 
 def _source(run: Run) -> dict[str, Any]:
     """A run as something to draw with."""
     files = [{"name": each.path.name, "step": each.step} for each in run.checkpoints()]
-    loaded = load(run.config_path).config if files else None
+    live = run.is_at_work()
+    loaded = load(run.config_path).config if files or live else None
     prompts = [] if loaded is None else [prompt.model_dump() for prompt in loaded.sampling.prompts]
-    return {"name": run.name, "files": files, "prompts": prompts}
+    return {"name": run.name, "files": files, "prompts": prompts, "live": live}
 
 
 def _plan(
@@ -108,7 +133,9 @@ def _plan(
     try:
         texts = [words for words in drawing.prompts if words.strip()] or ["a picture"]
         asked = drawing.model_copy(update={"prompts": texts})
-        planned = preview_plan(request_of(store, form, asked), held=_held(folder))
+        request = request_of(store, form, asked)
+        held = _held(folder) + (0 if request.follow is None or request.run is None else _held_by(Run(request.run)))
+        planned = preview_plan(request, held=held)
     except (Refused, RunError, OSError, ValueError) as error:
         return {"reason": str(error)}
     return {"reason": "The base model can't be read yet."} if planned is None else memory_dict(*planned, SUBJECT)
@@ -119,6 +146,27 @@ def _held(folder: PreviewFolder) -> int:
     accounts = [folder.status(identity).get("account") for identity in reversed(folder.ids())]
     newest = next((account for account in accounts if account), {})
     return int(newest.get("held_vram", 0)) if folder.is_alive() else 0
+
+
+def _held_by(run: Run) -> int:
+    """Bytes of the GPU that a run holds, which it gives back while the preview draws."""
+    row = MetricsReader(run).last() if run.is_at_work() and shares_device(run) else None
+    return int((row or {}).get("vram_reserved") or 0)
+
+
+def _packed(files: Sequence[Path], name: str) -> Response:
+    """These files as one ZIP file to download; pictures are packed already."""
+    packed = tempfile.SpooledTemporaryFile(max_size=_IN_RAM)  # noqa: SIM115 - closed once it is sent
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in files:
+            archive.write(path, path.name)
+    packed.seek(0)
+    return StreamingResponse(
+        iter(lambda: packed.read(_CHUNK), b""),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        background=BackgroundTask(packed.close),
+    )
 
 
 def _worker(folder: PreviewFolder) -> dict[str, Any]:
@@ -144,8 +192,10 @@ def _request(folder: PreviewFolder, identity: str) -> dict[str, Any]:
         log.warning("The preview %s can't be read: %s", identity, error)
         return {"id": identity, "rows": [], "prompts": [], **status}
     losses = {} if request.run is None else losses_of(Run(request.run))
-    rows = [{"name": row.name, "step": row.step, "loss": losses.get(row.step)} for row in request.rows]
-    return {"id": identity, "rows": rows, "prompts": [prompt.model_dump() for prompt in request.prompts], **status}
+    # of a run that is followed, those that the worker knows by now
+    known = status.get("rows") or [{"name": row.name, "step": row.step} for row in request.rows]
+    rows = [{**row, "loss": losses.get(row["step"])} for row in known]
+    return {**status, "id": identity, "rows": rows, "prompts": [prompt.model_dump() for prompt in request.prompts]}
 
 
 def _last_words(folder: PreviewFolder) -> str:

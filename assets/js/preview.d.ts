@@ -3,6 +3,8 @@ export interface PreviewSource {
   name: string;
   files: { name: string; step: number | null }[];
   prompts: PreviewPrompt[];
+  // Whether it trains now, and can be followed.
+  live: boolean;
 }
 export interface PreviewPrompt {
   prompt: string;
@@ -17,7 +19,7 @@ export interface PreviewPrompt {
 export interface PreviewRequest {
   id: string;
   state: "waiting" | "drawing" | "done" | "cancelled" | "failed";
-  phase?: "text" | "load" | "sample" | "decode" | null;
+  phase?: "text" | "load" | "sample" | "decode" | "wait" | "turn" | null;
   done?: number;
   total?: number | null;
   eta_s?: number | null;

@@ -13,7 +13,14 @@ import { showError } from "./toasts.js";
 
 const FORM_BASE = "";
 const BUSY = new Set(["waiting", "drawing"]);
-const PHASES = { text: "Encoding the prompts", load: "Loading the model", sample: "Sampling", decode: "Decoding" };
+const PHASES = {
+  text: "Encoding the prompts",
+  load: "Loading the model",
+  sample: "Sampling",
+  decode: "Decoding",
+  wait: "Waiting for the next checkpoint",
+  turn: "Waiting for the run to give the GPU",
+};
 const NUMBERS = {
   seed: ["Seed", 42, 1],
   width: ["Width", 1024, 8],
@@ -45,6 +52,7 @@ const build = (root) => {
   const touch = () => (touched = true);
   const source = el("select", { id: "preview-source", onchange: () => ((picked = true), chooseSource(true)) });
   const files = el("select", { id: "preview-files", multiple: true, size: "5" });
+  const follow = el("input", { type: "checkbox", id: "preview-follow" });
   const lora = el("input", { type: "text", id: "preview-lora", spellcheck: "false", placeholder: "none" });
   const strength = el("input", { type: "number", id: "preview-strength", value: "1", step: "0.05" });
   const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
@@ -62,6 +70,7 @@ const build = (root) => {
     { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
+    el("label", { class: "preview-follow" }, follow, "All checkpoints, and each new one while the run trains"),
     labelled("Another LoRA file", lora),
     labelled("LoRA strength", strength),
     labelled("Prompts, one a line", prompts),
@@ -76,7 +85,7 @@ const build = (root) => {
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
   pathInput(lora);
-  const parts = { memory, source, files, lora, strength, prompts, negative, numbers, status, notes };
+  const parts = { memory, source, follow, files, lora, strength, prompts, negative, numbers, status, notes };
   ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
 
@@ -123,6 +132,8 @@ const chooseSource = (fresh) => {
     }),
   );
   ui.files.disabled = !run;
+  ui.follow.disabled = !run?.live;
+  ui.follow.checked &&= Boolean(run?.live);
   ui.memory.later();
   if (!fresh || touched || !run?.prompts.length) return;
   ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
@@ -133,7 +144,8 @@ const chooseSource = (fresh) => {
 // What the form asks for, as the server takes it.
 const asked = () => ({
   run: ui.source.value === FORM_BASE ? null : ui.source.value,
-  files: [...ui.files.selectedOptions].map((option) => option.value),
+  files: ui.follow.checked ? [] : [...ui.files.selectedOptions].map((option) => option.value),
+  follow: ui.follow.checked && ui.source.value !== FORM_BASE,
   lora: ui.lora.value,
   strength: Number(ui.strength.value),
   prompts: ui.prompts.value.split("\n"),
@@ -157,6 +169,7 @@ const progress = (request) => {
   if (request.state === "waiting") return "Starting…";
   const count = request.rows.length * request.prompts.length;
   const parts = [PHASES[request.phase] || "Drawing"];
+  if (request.phase === "wait") return `${parts[0]} · ${request.pictures.length} pictures`;
   if (count > 1) parts.push(`picture ${Math.min(request.pictures.length + 1, count)} of ${count}`);
   if (request.phase === "sample" && request.total) parts.push(`step ${request.done} of ${request.total}`);
   if (request.phase === "sample" && request.done <= 1) parts.push("the first step compiles, where compile is on");

@@ -168,18 +168,23 @@ def carry_out(
     Refused for what can't be drawn, `Interrupted` when it is cancelled: what is there by then is whole.
     """
     pipeline = studio.ready(request, watch)
-    folder.mkdir(parents=True, exist_ok=True)
     for cell in request.cells():
-        row, prompt = request.rows[cell.row], request.prompts[cell.column]
-        try:
-            picture = pipeline.draw(prompt, choices_of(row), watch)
-        except ValueError as error:
-            if isinstance(error, Refused):
-                raise
-            raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
-        write_picture(folder / cell.file, picture, prompt, _facts(request, row))
+        draw_cell(request, cell, folder, pipeline, watch)
         drawn(cell)
     return pipeline
+
+
+def draw_cell(request: PreviewRequest, cell: Cell, folder: Path, pipeline: Pipeline, watch: Watch) -> None:
+    """Draw one picture of `request` into `folder`. Raises as `carry_out`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    row, prompt = request.rows[cell.row], request.prompts[cell.column]
+    try:
+        picture = pipeline.draw(prompt, choices_of(row), watch)
+    except ValueError as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
+    write_picture(folder / cell.file, picture, prompt, _facts(request, row))
 
 
 _NAN_REMEDY = "Lower the strength, or set weight_dtype to bf16 or fp32."

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from backend.compile.telemetry import CompileStats
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.block_swap import BlockSwap
+from backend.memory.exclusive_device import Away, leave
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.graphs import Shape
@@ -66,6 +67,7 @@ class Pipeline:
     """As `time.monotonic`."""
     seconds: Seconds = field(default_factory=Seconds)
     _held: tuple[Any, ...] | None = None
+    _away: Away | None = None
 
     @classmethod
     def open(
@@ -135,6 +137,7 @@ class Pipeline:
         """
         begun = time.monotonic()
         refuse_controls(prompt)
+        self.come_back()
         choices = scaled(choices, prompt.lora_scale)
         watch.phase("text")
         text = self._on_device(_encode(self.base, self.prompts, prompt, choices))
@@ -166,6 +169,17 @@ class Pipeline:
             self.slot.hold(used_of(self.shelf, choices))
             self._held = wanted
 
+    def leave(self) -> None:
+        """Free the GPU until the next picture."""
+        if self._away is None:
+            self._away = leave(self.denoiser, self.base.device)
+
+    def come_back(self) -> None:
+        """Have the denoiser on the GPU again."""
+        if self._away is not None:
+            self._away.come_back()
+            self._away = None
+
     def stats(self) -> CompileStats:
         """Graphs, recompiles and seconds of compiling so far."""
         return self.compiled.stats()
@@ -173,6 +187,7 @@ class Pipeline:
     def close(self) -> None:
         """Give all memory back. The pipeline can't be used afterwards."""
         self.stack.close()
+        self._away = None
         self.denoiser.to("meta")
         self.slot.lora = None
         self.decoder._vae = None

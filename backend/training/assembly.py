@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from backend.families.files.hashes import ModelHashes
 from backend.families.spec import VideoRule
 from backend.latents.loader import Loader
 from backend.lora.inject import Lora
+from backend.memory.exclusive_device import offloaded
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_frames, fitting_size
@@ -165,7 +166,13 @@ def _between_steps(
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
         to_use=trainable.to_use,
+        leave=leaving(inputs, forward.denoiser),
     )
+
+
+def leaving(inputs: Inputs, denoiser: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """Frees what the denoiser's frozen weights hold of a GPU; on a CPU there is no other memory for them."""
+    return partial(offloaded, denoiser, inputs.device) if inputs.device.type == "cuda" else nullcontext
 
 
 def make_loader(inputs: Inputs, events: EventWriter) -> Loader:

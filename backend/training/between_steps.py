@@ -1,4 +1,4 @@
-"""Does what is due between two steps: saving, validation and samples, when the settings or a person ask for it."""
+"""Does what is due between two steps: saving, validation, samples, and waiting for a preview."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ class BetweenSteps:
     """Called before samples that a person asked for are drawn."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
+    leave: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Frees the device while a preview draws that asked the run to wait."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
 
@@ -99,6 +101,7 @@ class BetweenSteps:
         if requested or due(step, ended_epochs, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
             self._sample(requested)
             acted = True
+        acted = self.requests.wait_while_paused(self.leave, self.events) or acted
         if acted:
             self.resume_training()
 
