@@ -6,66 +6,43 @@ The page draws nothing itself: it writes a request into the worker's folder, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query
-from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, Field
+from fastapi.responses import FileResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 
 from backend.base.errors import Refused, WriteFailed
-from backend.base.paths import resolve
 from backend.base.redact import redact
 from backend.config.load import load
-from backend.config.schema import Config, SamplePrompt
+from backend.config.schema import Config
+from backend.plan.memory.preview import SUBJECT, preview_plan
+from backend.plan.memory.report import memory_dict
 from backend.runs.errors import RunError, RunNotFound
 from backend.runs.folder import Run
+from backend.runs.metrics import MetricsReader
 from backend.runs.preview import process
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
-from backend.runs.preview.request import (
-    LoraUse,
-    PreviewRequest,
-    Row,
-    changed_prompts,
-    find_checkpoint,
-    path_of,
-    row_of_checkpoint,
-    settings_of_form,
-    settings_of_run,
-)
+from backend.runs.start_lock import shares_device
 from gui import messages
+from gui.preview_drawing import Drawing, request_of
 from gui.run_routes import answer
 from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
-_MOST = 400
-"""Pictures of one request."""
-
 _PICTURE = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
 
+_IN_RAM = 32 * 2**20
+_CHUNK = 2**20
+"""Bytes of a ZIP file that are kept in RAM before it goes to a disk, and that are sent at a time."""
+
 Name = Annotated[str, Query(max_length=300)]
-Short = Annotated[str, Field(max_length=300)]
-Text = Annotated[str, Field(max_length=20_000)]
-
-
-class Drawing(BaseModel):
-    """What a person asks for. run: its name, or None for the form's base model. files: checkpoints, one a row."""
-
-    run: Short | None = None
-    files: list[Short] = []
-    lora: Annotated[str, Field(max_length=4096)] = ""
-    strength: float = 1.0
-    prompts: list[Text] = []
-    negative_prompt: Text = ""
-    seed: int = 42
-    width: int = 1024
-    height: int = 1024
-    steps: int = 28
-    guidance_scale: float = 3.5
-    true_cfg_scale: float = 1.0
 
 
 def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder) -> APIRouter:
@@ -74,10 +51,11 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
 
     @router.get("/preview/sources")
     def sources() -> Response:
-        """Runs with LoRA files, with the prompts of each; and the form's base model."""
+        """Runs with LoRA files or at work, with the prompts of each; and the form's base model."""
         config = form()
         base = None if config is None else config.model.base_model
-        return answer({"runs": [row for run in store.runs() if (row := _source(run))["files"]], "base": base})
+        rows = [_source(run) for run in store.runs()]
+        return answer({"runs": [row for row in rows if row["files"] or row["live"]], "base": base})
 
     @router.get("/preview/state")
     def state(request: Annotated[str | None, Query(max_length=100)] = None) -> Response:
@@ -94,16 +72,36 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
             raise HTTPException(404, "There is no such picture.")
         return FileResponse(path, media_type="image/png", headers=_PICTURE)
 
+    @router.get("/preview/matrix")
+    def matrix(request: Name) -> Response:
+        """The pictures of a matrix with its grid and its page, as one ZIP file."""
+        files = folder.matrix(request)
+        if not files:
+            raise HTTPException(404, "There is no matrix of that preview.")
+        return _packed(files, f"preview-{request}.zip")
+
     @router.post("/preview/draw")
     def draw(drawing: Drawing) -> Response:
         """Ask for pictures; starts the worker where there is none."""
 
         def submit() -> str:
-            identity = folder.submit(_asked(store, form, drawing))
+            identity = folder.submit(request_of(store, form, drawing))
             process.start(folder, store.roots())
             return identity
 
         return answer({"request": _or_refusal(submit)})
+
+    @router.post("/preview/plan")
+    def plan(drawing: Drawing) -> Response:
+        """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
+        return answer(_plan(store, form, folder, drawing))
+
+    _add_endings(router, folder)
+    return router
+
+
+def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:
+    """Routes that end something."""
 
     @router.post("/preview/cancel")
     def cancel() -> Response:
@@ -118,46 +116,57 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """End the worker: its memory is free then."""
         return answer({"ended": _or_refusal(lambda: process.end(folder))})
 
-    return router
-
 
 def _source(run: Run) -> dict[str, Any]:
     """A run as something to draw with."""
     files = [{"name": each.path.name, "step": each.step} for each in run.checkpoints()]
-    loaded = load(run.config_path).config if files else None
+    live = run.is_at_work()
+    loaded = load(run.config_path).config if files or live else None
     prompts = [] if loaded is None else [prompt.model_dump() for prompt in loaded.sampling.prompts]
-    return {"name": run.name, "files": files, "prompts": prompts}
+    return {"name": run.name, "files": files, "prompts": prompts, "live": live}
 
 
-def _asked(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
-    """The request of what a person asked for. Refused or RunError where it can't be drawn."""
-    extra = ()
-    # a path that was copied from a file manager comes in quotes
-    lora = drawing.lora.strip().strip("\"'").strip()
-    if lora:
-        extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
-    folder = None
-    if drawing.run is not None:
-        run = store.run(drawing.run)
-        cfg, folder = settings_of_run(run, {}), str(run.path)
-        own_rows = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
-        rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in own_rows]
-    else:
-        config = form()
-        if config is None or config.model.base_model is None:
-            raise Refused("the form names no base model", "Choose one on the Model tab, or a run here.")
-        cfg, rows = settings_of_form(config), []
-    if not rows:
-        rows = [Row(name=Path(extra[0].path).stem if extra else "base model", loras=extra)]
-    texts = [words.strip() for words in drawing.prompts if words.strip()]
-    if not texts:
-        raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")
-    if len(rows) * len(texts) > _MOST:
-        raise Refused(f"that would be {len(rows) * len(texts)} pictures", f"Choose at most {_MOST}.")
-    names = ("negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
-    values = {name: getattr(drawing, name) for name in names}
-    prompts = changed_prompts([SamplePrompt(prompt=words) for words in texts], values)
-    return PreviewRequest(config=cfg, rows=tuple(rows), prompts=prompts, run=folder)
+def _plan(
+    store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder, drawing: Drawing
+) -> dict[str, Any]:
+    """The estimate of what a person asks for, a prompt or none."""
+    try:
+        texts = [words for words in drawing.prompts if words.strip()] or ["a picture"]
+        asked = drawing.model_copy(update={"prompts": texts})
+        request = request_of(store, form, asked)
+        held = _held(folder) + (0 if request.follow is None or request.run is None else _held_by(Run(request.run)))
+        planned = preview_plan(request, held=held)
+    except (Refused, RunError, OSError, ValueError) as error:
+        return {"reason": str(error)}
+    return {"reason": "The base model can't be read yet."} if planned is None else memory_dict(*planned, SUBJECT)
+
+
+def _held(folder: PreviewFolder) -> int:
+    """Bytes of the GPU that the worker's model holds, which it gives back for another one."""
+    accounts = [folder.status(identity).get("account") for identity in reversed(folder.ids())]
+    newest = next((account for account in accounts if account), {})
+    return int(newest.get("held_vram", 0)) if folder.is_alive() else 0
+
+
+def _held_by(run: Run) -> int:
+    """Bytes of the GPU that a run holds, which it gives back while the preview draws."""
+    row = MetricsReader(run).last() if run.is_at_work() and shares_device(run) else None
+    return int((row or {}).get("vram_reserved") or 0)
+
+
+def _packed(files: Sequence[Path], name: str) -> Response:
+    """These files as one ZIP file to download; pictures are packed already."""
+    packed = tempfile.SpooledTemporaryFile(max_size=_IN_RAM)  # noqa: SIM115 - closed once it is sent
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in files:
+            archive.write(path, path.name)
+    packed.seek(0)
+    return StreamingResponse(
+        iter(lambda: packed.read(_CHUNK), b""),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        background=BackgroundTask(packed.close),
+    )
 
 
 def _worker(folder: PreviewFolder) -> dict[str, Any]:
@@ -183,8 +192,10 @@ def _request(folder: PreviewFolder, identity: str) -> dict[str, Any]:
         log.warning("The preview %s can't be read: %s", identity, error)
         return {"id": identity, "rows": [], "prompts": [], **status}
     losses = {} if request.run is None else losses_of(Run(request.run))
-    rows = [{"name": row.name, "step": row.step, "loss": losses.get(row.step)} for row in request.rows]
-    return {"id": identity, "rows": rows, "prompts": [prompt.model_dump() for prompt in request.prompts], **status}
+    # of a run that is followed, those that the worker knows by now
+    known = status.get("rows") or [{"name": row.name, "step": row.step} for row in request.rows]
+    rows = [{**row, "loss": losses.get(row["step"])} for row in known]
+    return {**status, "id": identity, "rows": rows, "prompts": [prompt.model_dump() for prompt in request.prompts]}
 
 
 def _last_words(folder: PreviewFolder) -> str:

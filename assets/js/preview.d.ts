@@ -3,6 +3,8 @@ export interface PreviewSource {
   name: string;
   files: { name: string; step: number | null }[];
   prompts: PreviewPrompt[];
+  // Whether it trains now, and can be followed.
+  live: boolean;
 }
 export interface PreviewPrompt {
   prompt: string;
@@ -17,7 +19,7 @@ export interface PreviewPrompt {
 export interface PreviewRequest {
   id: string;
   state: "waiting" | "drawing" | "done" | "cancelled" | "failed";
-  phase?: "text" | "load" | "sample" | "decode" | null;
+  phase?: "text" | "load" | "sample" | "decode" | "wait" | "turn" | null;
   done?: number;
   total?: number | null;
   eta_s?: number | null;
@@ -37,7 +39,17 @@ export interface PreviewRequest {
     compiled: "off" | "compiled" | "partly" | "fallback";
     why: string | null;
     peak_vram: number;
+    held_vram?: number;
+    estimated_vram?: number;
   };
+}
+// Of /preview/plan: `reason` alone where nothing can be estimated.
+export interface PreviewPlan {
+  reason?: string;
+  verdict?: "fits" | "tight" | "does_not_fit" | "unknown";
+  headline?: string;
+  needed?: number;
+  nearest?: { words: string; values: Record<string, string | number | boolean> } | null;
 }
 export interface PreviewState {
   worker: { alive: boolean; state: string | null; device: string | null; why: string | null };

@@ -2,6 +2,7 @@
 
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
+import { PreviewWipe } from "./preview_wipe.js";
 /** @import { PreviewPrompt, PreviewRequest } from "./preview" */
 
 const pictureOf = (id, file) => address("/preview/picture", { request: id, file });
@@ -44,13 +45,18 @@ export class PreviewResult {
     this.shown = "";
     /** @type {PreviewRequest | null} */
     this.request = null;
-    fill(node, this.bar, this.large, this.matrix);
+    this.wipe = new PreviewWipe((row, column) => {
+      const file = this.fileAt(row, column);
+      return file && pictureOf(this.request.id, file);
+    });
+    this.save = el("a", { id: "preview-save", hidden: true, download: "" }, "Save pictures, grid and page");
+    fill(node, this.bar, this.large, this.wipe.node, this.matrix, this.save);
   }
 
   /** @param {PreviewRequest} request */
   show(request) {
     const isNew = this.request?.id !== request.id;
-    const key = JSON.stringify([request.id, request.pictures, request.rows]);
+    const key = JSON.stringify([request.id, request.state, request.pictures, request.rows]);
     if (key === this.shown) return;
     this.shown = key;
     this.request = request;
@@ -59,7 +65,10 @@ export class PreviewResult {
     this.slider.max = String(last);
     if (isNew) this.row = 0;
     this.drawMatrix();
-    this.choose(Math.min(this.row, last));
+    this.choose(Math.max(0, Math.min(this.row, last)));
+    this.wipe.show(request, isNew);
+    this.save.hidden = last < 1 || request.state === "waiting" || request.state === "drawing";
+    this.save.href = address("/preview/matrix", { request: request.id });
   }
 
   /** @param {number} row */
@@ -104,9 +113,17 @@ export class PreviewResult {
       const label = `${request.rows[row].name}: ${request.prompts[column].prompt}`;
       return el("td", {}, el("button", { "aria-label": label, onclick: () => this.choose(row) }, picture));
     };
-    const head = el("tr", {}, el("th", {}), request.prompts.map((prompt) => el("th", {}, prompt.prompt)));
+    const loss = (row) => (row.loss === null || row.loss === undefined ? "" : row.loss.toFixed(5));
+    const titles = [el("th", {}), el("th", {}, "Validation loss")];
+    const head = el("tr", {}, titles, request.prompts.map((prompt) => el("th", {}, prompt.prompt)));
     const lines = request.rows.map((row, number) =>
-      el("tr", { "data-row": number }, el("th", {}, rowTitle(row)), request.prompts.map((_, c) => cell(number, c))),
+      el(
+        "tr",
+        { "data-row": number },
+        el("th", {}, row.name),
+        el("td", {}, loss(row)),
+        request.prompts.map((_, c) => cell(number, c)),
+      ),
     );
     return fill(this.matrix, el("table", { class: "facts" }, el("thead", {}, head), el("tbody", {}, lines)));
   }

@@ -1,9 +1,10 @@
 // Draws the Preview tab: asks the worker for pictures of a run's checkpoints or of any LoRA file, and shows them.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatBytes } from "./format.js";
+import { formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { pathInput } from "./path_input.js";
+import { PreviewMemory } from "./preview_memory.js";
 import { PreviewResult } from "./preview_result.js";
 import { on } from "./state.js";
 import { currentTab, onTabOpened } from "./tabs.js";
@@ -12,7 +13,14 @@ import { showError } from "./toasts.js";
 
 const FORM_BASE = "";
 const BUSY = new Set(["waiting", "drawing"]);
-const PHASES = { text: "Encoding the prompts", load: "Loading the model", sample: "Sampling", decode: "Decoding" };
+const PHASES = {
+  text: "Encoding the prompts",
+  load: "Loading the model",
+  sample: "Sampling",
+  decode: "Decoding",
+  wait: "Waiting for the next checkpoint",
+  turn: "Waiting for the run to give the GPU",
+};
 const NUMBERS = {
   seed: ["Seed", 42, 1],
   width: ["Width", 1024, 8],
@@ -44,6 +52,7 @@ const build = (root) => {
   const touch = () => (touched = true);
   const source = el("select", { id: "preview-source", onchange: () => ((picked = true), chooseSource(true)) });
   const files = el("select", { id: "preview-files", multiple: true, size: "5" });
+  const follow = el("input", { type: "checkbox", id: "preview-follow" });
   const lora = el("input", { type: "text", id: "preview-lora", spellcheck: "false", placeholder: "none" });
   const strength = el("input", { type: "number", id: "preview-strength", value: "1", step: "0.05" });
   const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
@@ -55,11 +64,13 @@ const build = (root) => {
   const status = el("p", { id: "preview-status", role: "status" });
   const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
   const result = el("div", { class: "preview-result" });
+  const memory = new PreviewMemory(asked);
   const form = el(
     "div",
-    { class: "preview-form" },
+    { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
+    el("label", { class: "preview-follow" }, follow, "All checkpoints, and each new one while the run trains"),
     labelled("Another LoRA file", lora),
     labelled("LoRA strength", strength),
     labelled("Prompts, one a line", prompts),
@@ -69,11 +80,12 @@ const build = (root) => {
       { class: "preview-numbers" },
       Object.entries(numbers).map(([name, node]) => labelled(NUMBERS[name][0], node)),
     ),
+    memory.node,
     el("div", { class: "buttons" }, drawButton, cancelButton, endButton),
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
   pathInput(lora);
-  const parts = { source, files, lora, strength, prompts, negative, numbers, status, notes };
+  const parts = { memory, source, follow, files, lora, strength, prompts, negative, numbers, status, notes };
   ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
 
@@ -120,25 +132,32 @@ const chooseSource = (fresh) => {
     }),
   );
   ui.files.disabled = !run;
+  ui.follow.disabled = !run?.live;
+  ui.follow.checked &&= Boolean(run?.live);
+  ui.memory.later();
   if (!fresh || touched || !run?.prompts.length) return;
   ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
   ui.negative.value = run.prompts[0].negative_prompt;
   for (const name of Object.keys(NUMBERS)) ui.numbers[name].value = String(run.prompts[0][name]);
 };
 
+// What the form asks for, as the server takes it.
+const asked = () => ({
+  run: ui.source.value === FORM_BASE ? null : ui.source.value,
+  files: ui.follow.checked ? [] : [...ui.files.selectedOptions].map((option) => option.value),
+  follow: ui.follow.checked && ui.source.value !== FORM_BASE,
+  lora: ui.lora.value,
+  strength: Number(ui.strength.value),
+  prompts: ui.prompts.value.split("\n"),
+  negative_prompt: ui.negative.value,
+  changes: ui.memory.changes,
+  ...Object.fromEntries(Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)])),
+});
+
 const draw = async () => {
   ui.drawButton.disabled = true;
   try {
-    const values = Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)]);
-    await postJson("/preview/draw", {
-      run: ui.source.value === FORM_BASE ? null : ui.source.value,
-      files: [...ui.files.selectedOptions].map((option) => option.value),
-      lora: ui.lora.value,
-      strength: Number(ui.strength.value),
-      prompts: ui.prompts.value.split("\n"),
-      negative_prompt: ui.negative.value,
-      ...Object.fromEntries(values),
-    });
+    await postJson("/preview/draw", asked());
   } catch (error) {
     showError(error);
   }
@@ -150,6 +169,7 @@ const progress = (request) => {
   if (request.state === "waiting") return "Starting…";
   const count = request.rows.length * request.prompts.length;
   const parts = [PHASES[request.phase] || "Drawing"];
+  if (request.phase === "wait") return `${parts[0]} · ${request.pictures.length} pictures`;
   if (count > 1) parts.push(`picture ${Math.min(request.pictures.length + 1, count)} of ${count}`);
   if (request.phase === "sample" && request.total) parts.push(`step ${request.done} of ${request.total}`);
   if (request.phase === "sample" && request.done <= 1) parts.push("the first step compiles, where compile is on");
@@ -168,7 +188,8 @@ const outcome = (request) => {
     parts.push(`first picture after ${took.first_s} s (${start})`, `newest in ${took.last_s} s`);
     if (took.compiled === "off") parts.push("compile is off");
     else parts.push(`${took.graphs} graphs, ${took.recompiles} recompiles${took.why ? ` (${took.why})` : ""}`);
-    if (took.peak_vram) parts.push(`VRAM ${formatBytes(took.peak_vram)} at most`);
+    const estimated = took.estimated_vram ? ` (estimated ${formatMemory(took.estimated_vram)})` : "";
+    if (took.peak_vram) parts.push(`VRAM ${formatMemory(took.peak_vram)} at most${estimated}`);
   }
   return parts.join(" · ");
 };

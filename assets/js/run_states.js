@@ -21,6 +21,7 @@ export const PHASES = {
   validate: "Measuring validation loss",
   sample: "Making samples",
   save: "Saving",
+  pause: "Waiting while the preview draws",
   done: "Finished",
 };
 // The states of a run at work.

@@ -1,7 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { LoraState } from "./lora";
-import type { PreviewSource, PreviewState } from "./preview";
+import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ScanState, ScannedClip } from "./scan";
 
@@ -366,6 +366,7 @@ export interface Answers {
   "/preview/sources": { runs: PreviewSource[]; base: string | null };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
+  "/preview/plan": PreviewPlan;
   "/preview/cancel": object;
   "/preview/end": { ended: boolean };
 }

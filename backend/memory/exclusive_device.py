@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,34 @@ from backend.compile.cuda_graphs import recording
 log = logging.getLogger(__name__)
 
 
-@contextmanager
-def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Free what `model`'s frozen weights and buffers hold on `device`, and bring them back unchanged at the end.
+@dataclass(kw_only=True, slots=True)
+class Away:
+    """What of a model waits in RAM. Dropping it instead of `come_back` leaves the model without weights."""
+
+    device: torch.device
+    began: float
+    """As `time.monotonic`."""
+    kept: list[tuple[torch.UntypedStorage, Tensor]]
+    """Each storage with a copy of its bytes."""
+
+    def come_back(self) -> None:
+        """Bring everything back unchanged."""
+        _empty_cache(self.device)
+        for storage, copy in self.kept:
+            storage.resize_(copy.numel())
+            _bytes_of(storage).copy_(copy)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        size = sum(copy.numel() for _, copy in self.kept)
+        log.info("The denoiser's %.1f GB waited in RAM for %.1f s", size / 2**30, time.monotonic() - self.began)
+
+
+def leave(model: nn.Module, device: torch.device) -> Away:
+    """Free what `model`'s frozen weights and buffers hold on `device`, until `Away.come_back`.
 
     The tensors stay the same objects at the same places in the model; only their storage is given up meanwhile, so
     that compiled blocks, optimizers and block swap notice nothing. Trained weights stay. Nothing may run the model
-    inside. Takes as much RAM as the weights have on the device. Recorded passes of the model give their memory back.
+    meanwhile. Takes as much RAM as the weights have on the device. Recorded passes of the model give their memory back.
     """
     began = time.monotonic()
     recording.forget(model)
@@ -30,20 +52,23 @@ def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
     kept = [(storage, _copy(storage)) for storage in _storages(model, device)]
     for storage, _ in kept:
         storage.resize_(0)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    _empty_cache(device)
+    return Away(device=device, began=began, kept=kept)
+
+
+@contextmanager
+def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """`leave` until the end of this."""
+    away = leave(model, device)
     try:
         yield
     finally:
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        for storage, copy in kept:
-            storage.resize_(copy.numel())
-            _bytes_of(storage).copy_(copy)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        size = sum(copy.numel() for _, copy in kept)
-        log.info("The denoiser's %.1f GB waited in RAM for %.1f s", size / 2**30, time.monotonic() - began)
+        away.come_back()
+
+
+def _empty_cache(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _storages(model: nn.Module, device: torch.device) -> list[torch.UntypedStorage]:

@@ -6,7 +6,8 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,12 +15,17 @@ from rich.console import Console
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import unused_path
 from backend.base.paths import resolve
+from backend.base.problems import errors
 from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.plan import base_model_check
+from backend.plan.memory.preview import SUBJECT, preview_plan
+from backend.plan.memory.report import render
 from backend.runs.errors import RunError
 from backend.runs.folder import Run, find, list_runs
 from backend.runs.preview.request import (
+    Follow,
     LoraUse,
     PreviewRequest,
     Row,
@@ -43,8 +49,8 @@ _OF_PROMPTS = {
     "guidance": "guidance_scale",
     "cfg": "true_cfg_scale",
 }
-_OWN = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
-_OWN += ("help", *_OF_PROMPTS)
+_CHOICES = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
+_OWN = (*_CHOICES, "plan", "vram", "follow", "help", *_OF_PROMPTS)
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
@@ -59,6 +65,8 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
         own, changes = split(sys.argv[1:] if arguments is None else arguments, _OWN)
         options = _parser().parse_args(own)
         request = request_of(options, changes)
+        if options.plan:
+            return _plan(request, options.vram, console)
         folder = _folder(options, request)
         _say_who_is_at_work(request, console)
         return _draw(request, folder, console)
@@ -84,15 +92,21 @@ def request_of(options: argparse.Namespace, changes: dict[str, str]) -> PreviewR
         cfg, own = settings_of_base(options.base, options.family or "flux", changes), ()
     prompts = _prompts(options, own)
     rows = _rows(options, run, extra)
-    return PreviewRequest(config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path))
+    watched = Follow(extra=extra) if options.follow else None
+    return PreviewRequest(
+        config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path), follow=watched
+    )
 
 
 def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ...]) -> tuple[Row, ...]:
     """The sets of LoRAs to draw with, one a row."""
+    if options.follow and options.matrix != "checkpoints":
+        raise Refused("only a matrix of checkpoints follows a run", "Write --run RUN --matrix checkpoints --follow.")
     if options.matrix == "checkpoints":
         if run is None or options.checkpoint is not None:
             raise Refused("a matrix of checkpoints is of a whole run", "Write --run RUN --matrix checkpoints.")
-        find_checkpoint(run, None)
+        if not (options.follow and run.is_at_work()):
+            find_checkpoint(run, None)
         own_rows = [row_of_checkpoint(run, each) for each in run.checkpoints()]
     elif run is not None:
         own_rows = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
@@ -151,26 +165,42 @@ def _say_who_is_at_work(request: PreviewRequest, console: Console) -> None:
     roots = {resolve(place) for place in (Config().saving.output_dir, request.config.saving.output_dir)}
     roots |= {Path(request.run).parent} if request.run else set()
     for run in (run for root in sorted(roots) for run in list_runs(root)):
-        if run.is_at_work() and shares_device(run):
+        followed = request.follow is not None and request.run == str(run.path)
+        if not followed and run.is_at_work() and shares_device(run):
             text = f"note: the run {run.name} is at work on the same device: both get slower, and memory may run out."
             console.print(text, markup=False, soft_wrap=True)
+
+
+def _plan(request: PreviewRequest, vram_gb: float | None, console: Console) -> int:
+    """Show what the request needs of memory; nothing is loaded."""
+    problems = errors(base_model_check.problems(request.config))
+    if problems:
+        raise Refused.of(problems)
+    planned = preview_plan(request, vram_gb)
+    if planned is None:
+        raise Refused("the base model's files can't be read", "Give a whole model with --base.", "model.base_model")
+    console.print(render(*planned, subject=SUBJECT))
+    return DONE
 
 
 def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     lower_mmap_threshold()
     with imports_without_gc():
         from backend.preview.carry_out import Account, Studio, carry_out
+        from backend.preview.follow import follow
         from backend.preview.matrix import write_matrix
         from backend.preview.terminal import showing
 
     studio = Studio()
     try:
         with showing(console) as watch:
-            pipeline = carry_out(
-                request, folder, studio, watch, lambda cell: watch.picture(folder / cell.file, request, cell)
-            )
-            account = Account.of(pipeline)
-        if len(request.rows) > 1:
+            show = partial(watch.picture, folder)
+            if request.follow is not None:
+                request = follow(request, folder, studio, watch, show, lambda more: write_matrix(more, folder))
+            else:
+                carry_out(request, folder, studio, watch, partial(show, request))
+            account = Account.of(studio)
+        if len(request.rows) > 1 or request.follow is not None:
             for path in write_matrix(request, folder):
                 console.print(str(path), markup=False, soft_wrap=True)
         for line in account.lines():
@@ -193,10 +223,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--run", metavar="RUN", help="a run, by name or folder: base model, settings and prompts are its own")
     add("--checkpoint", metavar="STEP|FILE", help="LoRA file of the run (default: the newest)")
     add("--lora", metavar="FILE[:STRENGTH]", action="append", default=[], help="a LoRA file; repeatable")
-    add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
-    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
+    _add_prompts(add)
     add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
     add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
+    add("--follow", action="store_true", help="with --matrix checkpoints: wait for more until the run has ended")
+    add("--plan", action="store_true", help="show the memory that it needs, and draw nothing")
+    add("--vram", type=float, metavar="GB", help="with --plan: of a GPU elsewhere, in place of this machine's")
+    add("--out", metavar="FOLDER", help="folder of the pictures (default: a new one, in the run or in runs/previews)")
+    return parser
+
+
+def _add_prompts(add: Callable[..., object]) -> None:
+    """The options that say what is drawn."""
+    add("--prompt", metavar="TEXT", action="append", default=[], help="a prompt; repeatable")
+    add("--prompts", metavar="FILE", help="a text file with a prompt on each line")
     add("--negative", metavar="TEXT", help="negative prompt; it needs a --cfg above 1")
     add("--width", type=int, metavar="PX")
     add("--height", type=int, metavar="PX")
@@ -204,8 +244,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--guidance", type=float, metavar="X", help="distilled guidance, for models such as FLUX.1-dev (default: 3.5)")
     add("--cfg", type=float, metavar="X", help="true guidance, for models such as SDXL; 1 is off (default: 1)")
     add("--seed", type=int, action="append", metavar="N", help="seed of the start noise (default: 42); repeatable")
-    add("--out", metavar="FOLDER", help="folder of the pictures (default: a new one, in the run or in runs/previews)")
-    return parser
 
 
 if __name__ == "__main__":

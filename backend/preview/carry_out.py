@@ -13,11 +13,16 @@ from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.compile.telemetry import CompileStats
 from backend.config.schema import Config
+from backend.plan.memory.estimate_result import OUTSIDE
+from backend.plan.memory.machine import ram
+from backend.plan.memory.preview import SUBJECT, PreviewSearch, PreviewWork
+from backend.plan.memory.report import against_peak, gigabytes, headline, nearest_words
 from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
 from backend.preview.watch import Watch
 from backend.runs.folder import Run
 from backend.runs.preview.request import Cell, PreviewRequest, Row
+from backend.training.expected_memory import ExpectedMemory, gpu_of
 from backend.training.sampling import write_picture
 
 
@@ -26,6 +31,8 @@ class Studio:
     """Keeps the pipeline of the last request, for requests that it can draw too."""
 
     pipeline: Pipeline | None = None
+    expected: ExpectedMemory | None = None
+    """What the open pipeline was estimated to need."""
     _made_of: dict[str, Any] = field(default_factory=dict)
 
     def ready(self, request: PreviewRequest, watch: Watch) -> Pipeline:
@@ -37,15 +44,33 @@ class Studio:
                 return self.pipeline
             watch.note("These LoRAs are larger, or change more layers, than the ones before: the blocks compile again.")
         self.close()
-        self.pipeline = Pipeline.open(request.config, sets, request.prompts, watch, _newest_of_run(request))
+        self.pipeline = Pipeline.open(
+            request.config,
+            sets,
+            request.prompts,
+            watch,
+            _newest_of_run(request),
+            check=lambda device: self._check_memory(request, device, watch),
+        )
         self._made_of = made_of
         return self.pipeline
+
+    def _check_memory(self, request: PreviewRequest, device: torch.device, watch: Watch) -> None:
+        """Estimate what the request needs. Refused where the weights alone are more than the GPU has free."""
+        self.expected = expected_memory(request, device)
+        if self.expected is None:
+            return
+        self.expected.refuse_if_too_large()
+        if self.expected.estimate.verdict in ("tight", "does_not_fit"):
+            nearest = self.expected.search.nearest()
+            remedy = "" if nearest is None else f" {nearest_words(nearest)}"
+            watch.note(f"{headline(self.expected.estimate, SUBJECT)}{remedy}")
 
     def close(self) -> None:
         """Give the memory back."""
         if self.pipeline is not None:
             self.pipeline.close()
-        self.pipeline, self._made_of = None, {}
+        self.pipeline, self.expected, self._made_of = None, None, {}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,12 +88,18 @@ class Account:
     """Why less is compiled than was asked for."""
     peak_vram: int
     """Bytes; 0 without a GPU."""
+    held_vram: int
+    """Bytes of the GPU that the process holds now; 0 without one."""
+    estimated_vram: int
+    """Bytes that were estimated before anything was loaded; 0 where nothing was."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Account:
-        """That of a pipeline, so far."""
-        seconds, report = pipeline.seconds, pipeline.compiled.report
-        peak = torch.cuda.max_memory_allocated(pipeline.base.device) if pipeline.base.device.type == "cuda" else 0
+    def of(cls, studio: Studio) -> Account:
+        """That of the studio's open pipeline, so far."""
+        pipeline, expected = studio.pipeline, studio.expected
+        assert pipeline is not None
+        seconds, report, device = pipeline.seconds, pipeline.compiled.report, pipeline.base.device
+        on_gpu = device.type == "cuda"
         return cls(
             load=seconds.load,
             text=seconds.text,
@@ -77,7 +108,9 @@ class Account:
             stats=pipeline.stats(),
             compiled=report.state,
             why=report.why,
-            peak_vram=peak,
+            peak_vram=torch.cuda.max_memory_allocated(device) if on_gpu else 0,
+            held_vram=torch.cuda.memory_reserved(device) + OUTSIDE if on_gpu else 0,
+            estimated_vram=expected.estimate.peak.allocated if expected is not None and on_gpu else 0,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +127,8 @@ class Account:
             "compiled": self.compiled,
             "why": self.why,
             "peak_vram": self.peak_vram,
+            "held_vram": self.held_vram,
+            "estimated_vram": self.estimated_vram,
         }
 
     @property
@@ -114,8 +149,10 @@ class Account:
             why = f" ({self.why})" if self.why else ""
             graphs = f"{self.stats.graphs} graphs, {self.stats.recompiles} recompiles"
             lines.append(f"compile: {self.compiled}{why}, {graphs}")
-        if self.peak_vram:
-            lines.append(f"VRAM: {self.peak_vram / 1e9:.2f} GB at most")
+        if self.peak_vram and self.estimated_vram:
+            lines.append(f"VRAM: {against_peak(self.estimated_vram, self.peak_vram)}")
+        elif self.peak_vram:
+            lines.append(f"VRAM: {gigabytes(self.peak_vram)} at most")
         return lines
 
 
@@ -131,21 +168,34 @@ def carry_out(
     Refused for what can't be drawn, `Interrupted` when it is cancelled: what is there by then is whole.
     """
     pipeline = studio.ready(request, watch)
-    folder.mkdir(parents=True, exist_ok=True)
     for cell in request.cells():
-        row, prompt = request.rows[cell.row], request.prompts[cell.column]
-        try:
-            picture = pipeline.draw(prompt, choices_of(row), watch)
-        except ValueError as error:
-            if isinstance(error, Refused):
-                raise
-            raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
-        write_picture(folder / cell.file, picture, prompt, _facts(request, row))
+        draw_cell(request, cell, folder, pipeline, watch)
         drawn(cell)
     return pipeline
 
 
+def draw_cell(request: PreviewRequest, cell: Cell, folder: Path, pipeline: Pipeline, watch: Watch) -> None:
+    """Draw one picture of `request` into `folder`. Raises as `carry_out`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    row, prompt = request.rows[cell.row], request.prompts[cell.column]
+    try:
+        picture = pipeline.draw(prompt, choices_of(row), watch)
+    except ValueError as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
+    write_picture(folder / cell.file, picture, prompt, _facts(request, row))
+
+
 _NAN_REMEDY = "Lower the strength, or set weight_dtype to bf16 or fp32."
+
+
+def expected_memory(request: PreviewRequest, device: torch.device) -> ExpectedMemory | None:
+    """What the request is estimated to need on `device`; None where the base model's files say nothing."""
+    on_gpu, room = device.type == "cuda", ram().total
+    search = PreviewSearch(request.config, PreviewWork.of(request), gpu_of(device), on_gpu=on_gpu, ram_room=room)
+    estimate = search.after({})
+    return None if estimate is None else ExpectedMemory(search=search, estimate=estimate)
 
 
 def choices_of(row: Row) -> Choices:

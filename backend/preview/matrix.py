@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from backend.base.files import write_atomic
 from backend.runs.folder import Run
+from backend.runs.preview.folder import GRID, PAGE
 from backend.runs.preview.losses import losses_of
 from backend.runs.preview.request import PreviewRequest
-
-GRID, PAGE = "grid.png", "index.html"
 
 _TEMPLATE = Path(__file__).with_name("matrix_page.html")
 _MARK = "/*DATA*/null"
@@ -29,8 +29,14 @@ _LARGEST = 16_000
 """Longest side of the grid, px; pictures are made smaller for it."""
 
 
-def write_matrix(request: PreviewRequest, folder: Path) -> tuple[Path, Path]:
-    """Write grid and page into the folder of the pictures; both paths. WriteFailed where there is no room."""
+def write_matrix(request: PreviewRequest, folder: Path) -> tuple[Path, ...]:
+    """Write grid and page of the rows that are whole into the folder of the pictures; both paths, none without a row.
+
+    WriteFailed where there is no room.
+    """
+    request = _whole_rows(request, folder)
+    if not request.rows:
+        return ()
     rows = _rows(request)
     grid, page = folder / GRID, folder / PAGE
     buffer = io.BytesIO()
@@ -38,6 +44,12 @@ def write_matrix(request: PreviewRequest, folder: Path) -> tuple[Path, Path]:
     write_atomic(grid, buffer.getvalue())
     write_atomic(page, _page(request, rows))
     return grid, page
+
+
+def _whole_rows(request: PreviewRequest, folder: Path) -> PreviewRequest:
+    """The request up to its first row with a picture that is not there yet."""
+    missing = [cell.row for cell in request.cells() if not (folder / cell.file).is_file()]
+    return replace(request, rows=request.rows[: min(missing, default=len(request.rows))])
 
 
 def _rows(request: PreviewRequest) -> list[dict[str, Any]]:

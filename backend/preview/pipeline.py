@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from backend.compile.telemetry import CompileStats
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.block_swap import BlockSwap
+from backend.memory.exclusive_device import Away, leave
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.graphs import Shape
@@ -66,6 +67,7 @@ class Pipeline:
     """As `time.monotonic`."""
     seconds: Seconds = field(default_factory=Seconds)
     _held: tuple[Any, ...] | None = None
+    _away: Away | None = None
 
     @classmethod
     def open(
@@ -75,9 +77,10 @@ class Pipeline:
         prompts: Sequence[SamplePrompt],
         watch: Watch,
         others: Sequence[Choices] = (),
+        check: Callable[[torch.device], None] = lambda device: None,
     ) -> Pipeline:
         """Load everything. sets: LoRAs that are asked for, each set at its time. prompts: encoded first, with these.
-        others: LoRAs that need room, too, for later.
+        others: LoRAs that need room, too, for later. check: called before anything large loads; may raise Refused.
 
         The text encoders come before the denoiser and leave the GPU to it. Refused, with problem and remedy, where a
         file or a setting does not fit.
@@ -87,19 +90,12 @@ class Pipeline:
         without_effect = limit(cfg.memory.vram_limit_gb, base.device)
         if without_effect:
             watch.note(without_effect)
+        check(base.device)
         shelf = LoraShelf(names=base.names, is_text=base.is_text)
         rooms = {text: shelf.room_of_all([*sets, *others], text) for text in (False, True)}
         _say(shelf, sets, watch)
         holder: list[nn.Module] = []
-        encoder = PromptEncoder(
-            load=base.load_text,
-            facts=base.facts,
-            shelf=shelf,
-            room=rooms[True],
-            device=base.device,
-            autocast=base.autocast,
-            denoiser=lambda: holder[0] if holder else None,
-        )
+        encoder = _encoder(base, shelf, rooms[True], holder)
         _encode_all(base, encoder, prompts, sets, watch)
         text_done = time.monotonic()
         watch.phase("load")
@@ -141,6 +137,7 @@ class Pipeline:
         """
         begun = time.monotonic()
         refuse_controls(prompt)
+        self.come_back()
         choices = scaled(choices, prompt.lora_scale)
         watch.phase("text")
         text = self._on_device(_encode(self.base, self.prompts, prompt, choices))
@@ -172,6 +169,17 @@ class Pipeline:
             self.slot.hold(used_of(self.shelf, choices))
             self._held = wanted
 
+    def leave(self) -> None:
+        """Free the GPU until the next picture."""
+        if self._away is None:
+            self._away = leave(self.denoiser, self.base.device)
+
+    def come_back(self) -> None:
+        """Have the denoiser on the GPU again."""
+        if self._away is not None:
+            self._away.come_back()
+            self._away = None
+
     def stats(self) -> CompileStats:
         """Graphs, recompiles and seconds of compiling so far."""
         return self.compiled.stats()
@@ -179,6 +187,7 @@ class Pipeline:
     def close(self) -> None:
         """Give all memory back. The pipeline can't be used afterwards."""
         self.stack.close()
+        self._away = None
         self.denoiser.to("meta")
         self.slot.lora = None
         self.decoder._vae = None
@@ -210,6 +219,19 @@ class Pipeline:
 def scaled(choices: Choices, strength: float) -> Choices:
     """The choices at `strength` times their own."""
     return tuple(LoraChoice(path=choice.path, strength=choice.strength * strength) for choice in choices)
+
+
+def _encoder(base: PreviewBase, shelf: LoraShelf, room: Room, holder: Sequence[nn.Module]) -> PromptEncoder:
+    """The text encoders, unloaded. holder: has the denoiser once it is there."""
+    return PromptEncoder(
+        load=base.load_text,
+        facts=base.facts,
+        shelf=shelf,
+        room=room,
+        device=base.device,
+        autocast=base.autocast,
+        denoiser=lambda: holder[0] if holder else None,
+    )
 
 
 def _encode(base: PreviewBase, encoder: PromptEncoder, prompt: SamplePrompt, choices: Choices) -> PromptText:

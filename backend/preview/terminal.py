@@ -16,6 +16,8 @@ _PHASES = {
     "text": "Encoding prompts",
     "sample": "Sampling",
     "decode": "Decoding",
+    "wait": "Waiting for a checkpoint",
+    "turn": "Waiting for the run to give the GPU",
 }
 
 
@@ -47,10 +49,12 @@ class TerminalWatch:
         """A line above the bar."""
         self._console.print(f"note: {text}", markup=False, soft_wrap=True)
 
-    def picture(self, path: Path, request: PreviewRequest, cell: Cell) -> None:
+    def picture(self, folder: Path, request: PreviewRequest, cell: Cell) -> None:
         """A picture is there."""
         row, prompt = request.rows[cell.row], request.prompts[cell.column]
-        self._console.print(f"{path}  {row.name}, seed {prompt.seed}: {prompt.prompt}", markup=False, soft_wrap=True)
+        self._console.print(
+            f"{folder / cell.file}  {row.name}, seed {prompt.seed}: {prompt.prompt}", markup=False, soft_wrap=True
+        )
 
 
 @contextmanager

@@ -9,7 +9,9 @@ class Watch(Protocol):
     """What a preview reports to: a terminal, or the events of a worker."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins: load, text, sample or decode. total: steps that it has, where that is known.
+        """A phase begins: load, text, sample, decode, wait (for a checkpoint) or turn (for the GPU).
+
+        total: steps that it has, where that is known.
 
         Raises as `advance`.
         """

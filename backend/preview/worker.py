@@ -40,6 +40,8 @@ class Ending:
     roots: Sequence[Path]
     has_gpu: bool
     clock: Callable[[], float] = time.monotonic
+    followed: Path | None = None
+    """A run that shares the GPU with this process, by turns."""
     _looked: float = float("-inf")
     _run: str | None = None
 
@@ -61,7 +63,7 @@ class Ending:
         return process is not None and process.pid != os.getpid()
 
     def _runs(self) -> list[Run]:
-        return [run for root in self.roots for run in list_runs(root)]
+        return [run for root in self.roots for run in list_runs(root) if run.path != self.followed]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -110,6 +112,11 @@ class StatusWatch:
         """A picture is there."""
         self.status["pictures"].append({"row": cell.row, "column": cell.column, "file": cell.file})
         self.status["account"] = account
+        self.write()
+
+    def grown(self, request: PreviewRequest) -> None:
+        """There are more rows."""
+        self.status["rows"] = [{"name": row.name, "step": row.step} for row in request.rows]
         self.write()
 
     def end(self, state: str, **more: object) -> None:
@@ -170,6 +177,8 @@ def serve(folder: PreviewFolder, studio: Any, ending: Ending, idle_s: float) -> 
 def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -> None:
     """Draw one request and write down how that ended, whatever happens."""
     from backend.preview.carry_out import Account, carry_out
+    from backend.preview.follow import follow
+    from backend.preview.matrix import write_matrix
     from backend.training.sampling import Interrupted
 
     watch = StatusWatch(folder=folder, identity=identity, ending=ending)
@@ -179,10 +188,21 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
         if folder.is_cancelled(identity):
             raise Interrupted
 
-        def drawn(cell: Cell) -> None:
-            watch.picture(cell, Account.of(studio.pipeline).to_json())
+        def drawn(_: PreviewRequest, cell: Cell) -> None:
+            watch.picture(cell, Account.of(studio).to_json())
 
-        carry_out(request, folder.pictures_dir(identity), studio, watch, drawn)
+        def grown(more: PreviewRequest) -> None:
+            watch.grown(more)
+            write_matrix(more, place)
+
+        place = folder.pictures_dir(identity)
+        if request.follow is not None and request.run is not None:
+            ending.followed = Path(request.run)
+            request = follow(request, place, studio, watch, drawn, grown)
+        else:
+            carry_out(request, place, studio, watch, lambda cell: drawn(request, cell))
+        if len(request.rows) > 1:
+            write_matrix(request, place)
         watch.end("done")
     except Interrupted:
         watch.end("cancelled", why=ending.reason())
@@ -193,6 +213,11 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
         diagnosis = explain(error, None)
         watch.end("failed", error={"text": diagnosis.text, "remedy": diagnosis.remedy})
         studio.close()
+    finally:
+        if ending.followed is not None:
+            # the run has the GPU to itself from now on
+            ending.followed = None
+            studio.close()
 
 
 def _read(folder: PreviewFolder, identity: str) -> PreviewRequest:

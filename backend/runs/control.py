@@ -10,6 +10,7 @@ from typing import Literal
 from backend.base.files import write_atomic
 from backend.base.jsonable import dumps
 from backend.runs.paths import RunPaths
+from backend.runs.pause import ANSWERED, ASKED
 
 Request = Literal["stop", "save", "sample"]
 REQUESTS: frozenset[str] = frozenset({"stop", "save", "sample"})
@@ -47,7 +48,7 @@ class Control:
 
     def clear_all(self) -> None:
         """Remove the requests to an earlier process."""
-        for name in REQUESTS:
+        for name in (*REQUESTS, ASKED, ANSWERED):
             (self.folder / name).unlink(missing_ok=True)
 
     @staticmethod

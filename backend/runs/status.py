@@ -22,6 +22,7 @@ _PHASES = {
     "validate": "Measuring the validation loss",
     "sample": "Drawing sample images",
     "save": "Saving",
+    "pause": "Waiting while the preview draws",
     "done": "Finishing",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from backend.dataset.items import Item
 from backend.families.files.hashes import ModelHashes
 from backend.families.spec import Side, VideoRule
 from backend.latents.loader import Batch, Loader
+from backend.memory.exclusive_device import offloaded
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_frames, fitting_size
@@ -186,6 +187,7 @@ def _between_steps(
         to_use=trainable.to_use if trainable.experts is None else nullcontext,
         follow_up=follow_up,
         averaging=averaging,
+        leave=leaving(inputs, forward.denoiser),
     )
 
 
@@ -206,6 +208,11 @@ def _follow_up(
         events=context.events,
         file=BestFile(saver=saver, identity=held_out) if cfg.saving.keep_best else None,
     )
+
+
+def leaving(inputs: Inputs, denoiser: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """Frees what the denoiser's frozen weights hold of a GPU; on a CPU there is no other memory for them."""
+    return partial(offloaded, denoiser, inputs.device) if inputs.device.type == "cuda" else nullcontext
 
 
 def make_loader(inputs: Inputs, events: EventWriter) -> Loader:

@@ -1,4 +1,4 @@
-"""Does what is due between two steps: saving, validation and samples, when the settings or a person ask for it."""
+"""Does what is due between two steps: saving, validation, samples, and waiting for a preview."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class BetweenSteps:
     """Averages LoRA files at the end of the run, where that is set."""
     average: AverageEvent | None = None
     """What came of it."""
+    leave: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Frees the device while a preview draws that asked the run to wait."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
     validated_at: int | None = None
@@ -123,6 +125,7 @@ class BetweenSteps:
         if requested or due(step, ended_epochs, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
             self._sample(requested)
             acted = True
+        acted = self.requests.wait_while_paused(self.leave, self.events) or acted
         if acted:
             self.resume_training()
 

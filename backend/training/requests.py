@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
+from backend.base.errors import WriteFailed
 from backend.runs.control import Control
+from backend.runs.events import EventWriter
+from backend.runs.pause import Pause
 from backend.runs.phase_progress import PhaseProgress
 
 log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+_PAUSE_SIGN_S = 30.0
+"""Between two signs of life of a run that waits."""
 
 
 class StopRequested(Exception):
@@ -23,6 +31,7 @@ class Requests:
 
     def __init__(self, control: Control) -> None:
         self._control = control
+        self._pause = Pause(control.folder)
         self._signalled = False
         self._stuck: set[str] = set()
 
@@ -42,6 +51,27 @@ class Requests:
         except OSError as error:
             log.warning("The request to %s can't be marked as done: %s", name, error)
             self._stuck.add(name)
+        return True
+
+    def wait_while_paused(self, leave: Callable[[], AbstractContextManager[None]], events: EventWriter) -> bool:
+        """Wait as long as a preview asks for it; whether one did. leave: frees the device meanwhile.
+
+        A stop waits too: whoever asked sees it, and lets go of the device before this run needs it again.
+        """
+        word = self._pause.word()
+        if word is None:
+            return False
+        log.info("Waiting while the preview draws")
+        with PhaseProgress(events, "pause", every_s=_PAUSE_SIGN_S) as progress, leave():
+            try:
+                self._pause.answer(word)
+                while self._pause.word() == word:
+                    time.sleep(_PAUSE_S)
+                    progress.advance(0)
+            except WriteFailed as error:
+                log.warning("The run can't say that it waits for the preview, and continues: %s", error)
+            finally:
+                self._pause.end()
         return True
 
     def _pending(self) -> set[str]:

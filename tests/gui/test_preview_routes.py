@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from backend.base.paths import PROJECT_ROOT
 from backend.runs import supervise
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
+from backend.runs.preview.request import PreviewRequest
 from backend.runs.process import ProcessId
 from gui.draft import Draft
 from tests.gui.conftest import Page, make_run
@@ -77,6 +80,65 @@ def test_what_can_not_be_drawn_is_said(page: Page, folder: PreviewFolder) -> Non
     for asked, code, words in cases:
         status, reply = draw(page, **asked)
         assert status == code and words in reply["detail"].lower(), (asked, reply)
+
+
+def test_memory_is_estimated_before_anything_is_drawn(
+    page: Page, folder: PreviewFolder, application: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backend.plan.memory import preview
+    from backend.plan.memory.machine import Gpu
+    from gui import form
+
+    assert "no base model" in page.client.post("/preview/plan", json={}).json()["reason"]
+    base = str(PROJECT_ROOT / "assets" / "demo" / "base")
+    application.state.draft.keep(form.defaults() | {"model.base_model": base})  # type: ignore[attr-defined]
+    size = {"width": 512, "height": 512}
+    on_cpu = page.client.post("/preview/plan", json=size).json()
+    assert on_cpu["verdict"] == "fits" and "the preview computes in RAM" in on_cpu["headline"]
+    whole = page.client.post("/preview/plan", json={"width": 2048, "height": 2048}).json()
+    assert whole["needed"] > on_cpu["needed"]
+    # a GPU that has room for the tiled decoding alone, and for the rest once the worker gives back what it holds
+    card = Gpu("GPU", 2 * 2**30, 2**30)
+    monkeypatch.setattr(preview, "installed_gpus", lambda: [card])
+    big = {"width": 1024, "height": 1024, "changes": {"vae_tiling": "off", "offload_by_turns": "off"}}
+    tight = page.client.post("/preview/plan", json=big).json()
+    assert tight["verdict"] == "does_not_fit" and tight["nearest"]["values"] == {"memory.vae_tiling": "auto"}
+    identity = draw(page)[1]["request"]
+    folder.write_status(identity, {"state": "done", "account": {"held_vram": 2**30}})
+    held = page.client.post("/preview/plan", json=big).json()
+    assert held["room"] == 2 * 2**30 and held["verdict"] == "fits"
+    refused = page.client.post("/preview/plan", json={"changes": {"output_dir": "x"}}).json()
+    assert "output_dir can't be changed" in refused["reason"]
+    code, reply = draw(page, changes={"blocks_to_swap": "1"})
+    assert code == 200 and folder.request(reply["request"]).config.memory.blocks_to_swap == 1
+
+
+def test_a_run_at_work_is_followed_and_its_matrix_is_one_file(page: Page, folder: PreviewFolder) -> None:
+    run = make_run(page.runs)
+    (run.checkpoints_dir / "late.safetensors").write_bytes(b"")
+    code, reply = draw(page, run=run.name, follow=True, strength=0.5, lora="/x.safetensors")
+    request = folder.request(reply["request"])
+    # it has ended: all that it has, each with the other file
+    assert [[Path(use.path).name for use in row.loras] for row in request.rows] == [
+        ["fox.safetensors", "x.safetensors"], ["late.safetensors", "x.safetensors"]
+    ]  # fmt: skip
+    assert request.follow is not None and request.follow.strength == 0.5 and code == 200
+    assert PreviewRequest.from_json(request.to_json()) == request
+    identity = reply["request"]
+    known = [{"name": "step 30", "step": 30}, {"name": "step 40", "step": 40}, {"name": "step 50", "step": 50}]
+    folder.write_status(identity, {"state": "drawing", "phase": "wait", "pictures": [], "notes": [], "rows": known})
+    shown = page.client.get("/preview/state").json()["request"]
+    assert [(row["step"], row["loss"]) for row in shown["rows"]] == [(30, pytest.approx(0.2)), (40, None), (50, None)]
+    assert draw(page, follow=True)[0] == 422
+    assert page.client.get("/preview/matrix", params={"request": identity}).status_code == 404
+    for name in ("01-01.png", "grid.png", "index.html"):
+        (folder.pictures_dir(identity) / name).write_bytes(name.encode())
+    reply = page.client.get("/preview/matrix", params={"request": identity})
+    with zipfile.ZipFile(io.BytesIO(reply.content)) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == {
+            name: name for name in ("01-01.png", "grid.png", "index.html")
+        }
+    assert page.client.get("/preview/matrix", params={"request": "../.."}).status_code == 404
 
 
 def test_a_request_ends_by_cancel_and_with_its_worker(page: Page, folder: PreviewFolder) -> None:

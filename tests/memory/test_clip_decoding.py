@@ -14,7 +14,7 @@ from backend.families.table import family
 from backend.memory.sample_decoder import tile
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
-from backend.plan.memory.estimate import TILE_PX, _vae, tile_px
+from backend.plan.memory.estimate import TILE_PX, tile_px, vae_bytes
 from backend.plan.memory.parts import read_parts
 from backend.plan.memory.settings import memory_settings
 
@@ -40,7 +40,7 @@ def test_a_tile_is_counted_with_all_its_frames(tiny_hunyuan_video: Path) -> None
     assert parts is not None
     tiled = replace(memory_settings(cfg, True), tiled_encode=True)
     pixels = 17 * 1280 * 720
-    one, many = (_vae(parts, tiled, pixels, False, frames)["pictures"] for frames in (1, 17))
+    one, many = (vae_bytes(parts, tiled, pixels, False, frames)["pictures"] for frames in (1, 17))
     rest = pixels * 3 * 4
     assert (many - rest) / (one - rest) == pytest.approx(17 / 4)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from backend.preview.pipeline import Pipeline
 from backend.runs.folder import Run
 from backend.runs.preview.request import PreviewRequest, Row, find_checkpoint, rows_of_strengths
 from tests.tiny.previews import PROMPT, settings, write_lora
+from tests.tiny.training import config, train_here
 
 FAST = ["--text_length", "16", "--width", "64", "--height", "64", "--steps", "2", "--compile", "false"]
 
@@ -56,6 +58,17 @@ def test_what_can_not_be_drawn_is_said_before_anything_loads(tiny_flux: Path, tm
         assert code == WRONG_INPUT and words.lower() in said.lower(), (arguments, said)
 
 
+def test_a_plan_says_what_memory_it_needs_and_loads_nothing(
+    tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_draw", lambda *_: pytest.fail("it was drawn"))
+    line = ["--base", str(tiny_flux), "--prompt", "a dot", "--plan", "--out", str(tmp_path / "out")]
+    code, said = sample(*line)
+    assert code == DONE and "Drawing samples" in said and "the preview computes in RAM" in said
+    code, said = sample(*line, "--vram", "0.5")
+    assert code == DONE and "Does not fit" in said and not (tmp_path / "out").exists()
+
+
 def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
     tiny_flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +86,23 @@ def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
     monkeypatch.setattr(Pipeline, "_predict", cancel)
     assert sample(*line[:-8], "--out", str(tmp_path / "none"), "--prompt", "a dot")[0] == INTERRUPTED
     assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_followed_run_that_has_ended_gives_its_whole_matrix(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    cfg = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 4}, saving={"save_every_n_steps": 2})
+    run, code = train_here(cfg)
+    out = tmp_path / "out"
+    line = ["--run", str(run.path), "--prompt", "a dot", "--out", str(out)]
+    code, said = sample(*line, "--follow")
+    assert code == WRONG_INPUT and "--matrix checkpoints --follow" in said
+    code, said = sample(*line, "--matrix", "checkpoints", "--follow")
+    assert code == DONE and {"01-01.png", "02-01.png", "grid.png", "index.html"} == {p.name for p in out.iterdir()}
+    empty = Run.create_empty(tmp_path / "runs", "empty")
+    shutil.copy(run.config_path, empty.config_path)
+    code, said = sample("--run", str(empty.path), "--prompt", "x", "--matrix", "checkpoints", "--follow")
+    assert code == WRONG_INPUT and "no LoRA file yet" in said
 
 
 def test_a_run_at_work_on_the_same_device_is_named(

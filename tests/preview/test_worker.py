@@ -102,6 +102,10 @@ def test_a_run_on_the_same_gpu_ends_the_worker(folder: PreviewFolder, tmp_path: 
     run.prepare_start(["x"])
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() == f"The run {run.name} needs the GPU." and on_cpu.reason() is None
+    # one that is followed waits for the worker by itself
+    on_gpu.followed, on_gpu._looked = run.path, float("-inf")
+    assert on_gpu.reason() is None
+    on_gpu.followed = None
     run.finish("done")
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() is None

@@ -76,7 +76,7 @@ def estimate(
     settings = memory_settings(cfg, on_gpu)
     limit = int(settings.limit_gb * 2**30) if settings.limit_gb else None
     room = room_of(gpu, limit)
-    settings = _by_turns(cfg, settings, room, lambda g: _stages(cfg, family, parts, g, work))
+    settings = by_turns(cfg, settings, room, lambda g: _stages(cfg, family, parts, g, work))
     stages = _stages(cfg, family, parts, settings, work)
     if settings.may_record and room is not None:
         recorded = _stages(cfg, family, parts, replace(settings, recorded=True), work)
@@ -89,7 +89,7 @@ def estimate(
     return Estimate(tuple(stages), ram, gpu, limit, rough, settings, on_gpu, ram_room, problems)
 
 
-def _by_turns(
+def by_turns(
     cfg: Config, settings: MemorySettings, room: int | None, stages: Callable[[MemorySettings], list[Stage]]
 ) -> MemorySettings:
     """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
@@ -110,19 +110,21 @@ def _by_turns(
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
     trained = trained_in_full(cfg, family, parts) if settings.full else _trained(cfg, family, parts, settings, work)
-    weights = _denoiser_weights(parts, settings) | trained.text.resident
+    weights = denoiser_weights(parts, settings) | trained.text.resident
     # of a clip, what the VAE works on at a time
     frames = 1 if family.video is None else family.video.vae_frames or 1
+    encoded = work.largest_picture * work.encodes_pictures
+    encodes_text = work.encodes_text and not trained.text.lora
     stages = [
-        Stage("encode_text", {} if trained.text.lora else _text(parts, settings, work)),
-        Stage("encode_pictures", _vae(parts, settings, work.largest_picture * work.encodes_pictures, False, frames)),
+        Stage("encode_text", text_bytes(parts, settings, work.training.text) if encodes_text else {}),
+        Stage("encode_pictures", vae_bytes(parts, settings, encoded, False, frames)),
         _training(family, parts, settings, work.training, weights, trained),
     ]
     if work.validation is not None:
         stages.append(_forward("validate", family, parts, settings, work.validation, weights, trained))
     if work.sampling is not None:
         drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
-        decode = _vae(parts, settings, work.sample_pixels, True, frames, whole=work.sample_result)
+        decode = vae_bytes(parts, settings, work.sample_pixels, True, frames, whole=work.sample_result)
         beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
         stages += [drawing, Stage("decode_samples", beside | decode | kept)]
@@ -188,7 +190,7 @@ def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
     return {"lora": trained.bytes["weights"], "optimizer": trained.bytes["optimizer"]} | mean | aside
 
 
-def _denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
+def denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
     """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
     total = total_bytes(parts.shapes, settings.base_format, settings.denoiser_width)
     swapped, ring = settings.swap(parts)
@@ -252,11 +254,12 @@ def _forward(
     return Stage(name, {**weights, **kept, "activations": passing, "workspace": WORKSPACE})
 
 
-def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, int]:
+def text_bytes(parts: Parts, settings: MemorySettings, tokens: int) -> dict[str, int]:
+    """Part -> bytes on the device while the text encoders encode one text of `tokens`; empty without encoders."""
     sizes = {
         name: total_bytes(shapes, settings.text_format, settings.weight_width) for name, shapes in parts.texts.items()
     }
-    if not sizes or not work.encodes_text:
+    if not sizes:
         return {}
     widest = max(
         (max(shape) for shapes in parts.texts.values() for shape in shapes.values() if len(shape) == 2),
@@ -264,7 +267,7 @@ def _text(parts: Parts, settings: MemorySettings, work: RunWork) -> dict[str, in
     )
     # the table of words is wider than any result; results are as wide as the feed-forward
     widest = min(widest, 16384)
-    passing = work.training.text * widest * TEXT_WORKING * settings.weight_width
+    passing = tokens * widest * TEXT_WORKING * settings.weight_width
     return {"weights": sum(sizes.values()), "activations": passing, "workspace": WORKSPACE}
 
 
@@ -273,10 +276,13 @@ def tile_px(frames: int) -> int:
     return TILE_PX if frames < _MANY_FRAMES else TILE_PX // 2
 
 
-def _vae(
+def vae_bytes(
     parts: Parts, settings: MemorySettings, pixels: int, decode: bool, frames: int, whole: int = 0
 ) -> dict[str, int]:
-    """frames: that are worked on at a time, of whose pixels `pixels` are the sum."""
+    """Part -> bytes of the VAE and of what it works with; empty where it has nothing to do.
+
+    frames: that are worked on at a time, of whose pixels `pixels` are the sum. whole: pixels of the whole result.
+    """
     memory = settings.vae
     if not parts.vae or not pixels or memory is None:
         return {}

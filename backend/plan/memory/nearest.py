@@ -69,9 +69,13 @@ class Search:
         if "dataset.batch_size" in values:
             work = work.at_batch(values["dataset.batch_size"])
         changed = with_values(self.cfg, values) if values else self.cfg
-        if values and not _contradictions(changed) <= self._known:
+        if values and self.contradicts(changed):
             return None
         return estimate(changed, work, self.gpu, parts=self.parts, on_gpu=self.on_gpu, ram_room=self.ram_room)
+
+    def contradicts(self, changed: Config) -> bool:
+        """Whether a rule refuses something of `changed` that it does not refuse of the config."""
+        return not _contradictions(changed) <= self._known
 
     def nearest(self) -> Nearest | None:
         """The cheapest changes that make the run fit with room to spare; None where it does already, or is unknown."""

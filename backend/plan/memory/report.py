@@ -64,15 +64,15 @@ def short_bytes(count: float) -> str:
     return f"{max(1, round(count / 2**20))} MB" if count else "-"
 
 
-def headline(estimate: Estimate) -> str:
-    """The verdict in a sentence."""
+def headline(estimate: Estimate, subject: str = "the run") -> str:
+    """The verdict in a sentence. subject: what needs the memory."""
     verdict = VERDICTS[estimate.verdict].capitalize()
     if not estimate.on_gpu:
-        needs = f"without a GPU the run computes in RAM and needs about {gigabytes(estimate.ram_total)} of it"
+        needs = f"without a GPU {subject} computes in RAM and needs about {gigabytes(estimate.ram_total)} of it"
         room = "" if estimate.ram_room is None else f", of {gigabytes(estimate.ram_room)}"
         return f"{verdict}: {needs}{room}."
     if estimate.ram_decides and estimate.ram_room is not None:
-        needs = f"the run needs {gigabytes(estimate.ram_total)} of RAM"
+        needs = f"{subject} needs {gigabytes(estimate.ram_total)} of RAM"
         return f"{verdict}: {needs}, and this machine has {gigabytes(estimate.ram_room)}."
     worst = estimate.peak
     needs = f"{STAGES[worst.name]} needs {gigabytes(worst.total)} of video memory"
@@ -120,9 +120,9 @@ def flags(values: Mapping[str, Any]) -> str:
     return " ".join(f"--{path.rpartition('.')[2]} {text(value)}" for path, value in values.items())
 
 
-def memory_lines(estimate: Estimate, nearest: Nearest | None) -> list[str]:
+def memory_lines(estimate: Estimate, nearest: Nearest | None, subject: str = "the run") -> list[str]:
     """The estimate as plain lines, for a log."""
-    lines = [headline(estimate)]
+    lines = [headline(estimate, subject)]
     for stage in estimate.stages:
         parts = ", ".join(f"{PARTS[name]} {gigabytes(size)}" for name, size in stage.parts.items() if size >= _SMALL)
         size = stage.total if estimate.on_gpu else stage.allocated
@@ -133,12 +133,12 @@ def memory_lines(estimate: Estimate, nearest: Nearest | None) -> list[str]:
     return lines
 
 
-def memory_dict(estimate: Estimate, nearest: Nearest | None = None) -> dict[str, Any]:
+def memory_dict(estimate: Estimate, nearest: Nearest | None = None, subject: str = "the run") -> dict[str, Any]:
     """The estimate as plain data."""
     gpu = estimate.gpu
     return {
         "verdict": estimate.verdict,
-        "headline": headline(estimate),
+        "headline": headline(estimate, subject),
         "rough": estimate.rough,
         "problems": [problem.sentence() for problem in estimate.problems],
         "room": estimate.room,
@@ -171,7 +171,7 @@ def nearest_dict(nearest: Nearest) -> dict[str, Any]:
     }
 
 
-def render(estimate: Estimate, nearest: Nearest | None) -> RenderableType:
+def render(estimate: Estimate, nearest: Nearest | None, subject: str = "the run") -> RenderableType:
     """The estimate for a terminal."""
     table = Table(title="Memory of the GPU by stage" if estimate.on_gpu else "Memory by stage")
     table.add_column("")
@@ -184,7 +184,7 @@ def render(estimate: Estimate, nearest: Nearest | None) -> RenderableType:
         table.add_row("CUDA itself, slack", *(short_bytes(stage.total - stage.allocated) for stage in estimate.stages))
         table.add_row("in all", *(short_bytes(stage.total) for stage in estimate.stages), style="bold")
     colours = {"fits": "green", "tight": "yellow", "does_not_fit": "red", "unknown": "none"}
-    parts: list[RenderableType] = [table, Text(headline(estimate), style=colours[estimate.verdict])]
+    parts: list[RenderableType] = [table, Text(headline(estimate, subject), style=colours[estimate.verdict])]
     parts.append(Text(ram_words(estimate)))
     if estimate.rough:
         parts.append(Text("A rough figure: this family's activations are not measured yet.", style="yellow"))

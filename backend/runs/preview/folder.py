@@ -37,6 +37,9 @@ ENDS = frozenset({"done", "cancelled", "failed"})
 
 _ID = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 _PICTURE = re.compile(r"\d{2,}-\d{2,}\.png")
+GRID, PAGE = "grid.png", "index.html"
+"""What a matrix has besides its pictures."""
+
 _KEPT = 30
 """Requests whose pictures stay."""
 
@@ -139,6 +142,13 @@ class PreviewFolder:
             return None
         path = self._of(identity) / name
         return path if path.is_file() and not path.is_symlink() else None
+
+    def matrix(self, identity: str) -> list[Path]:
+        """The files of a request's matrix: its pictures, its grid and its page; empty where there is none."""
+        if not _ID.fullmatch(identity) or not (self._of(identity) / PAGE).is_file():
+            return []
+        names = sorted(os.listdir(self._of(identity)))
+        return [self._of(identity) / name for name in names if name in (GRID, PAGE) or _PICTURE.fullmatch(name)]
 
     def worker(self) -> dict[str, Any]:
         """What the worker says of itself; empty where there never was one."""

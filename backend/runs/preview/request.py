@@ -7,7 +7,7 @@ prompt. A single picture is a request of one row and one column.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,14 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Follow:
+    """How a run is followed while it trains: each new checkpoint is a row more, at this strength and with these."""
+
+    strength: float = 1.0
+    extra: tuple[LoraUse, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """One picture to draw, by its row and column."""
 
@@ -58,6 +66,8 @@ class PreviewRequest:
     rows: tuple[Row, ...]
     prompts: tuple[SamplePrompt, ...]
     run: str | None = None
+    follow: Follow | None = None
+    """Rows are added as `run` saves checkpoints, until it ends."""
 
     def cells(self) -> list[Cell]:
         """The pictures in the order in which they are drawn: a row's prompts one after the other."""
@@ -82,6 +92,7 @@ class PreviewRequest:
             ],
             "prompts": [prompt.model_dump() for prompt in self.prompts],
             "run": self.run,
+            "follow": None if self.follow is None else asdict(self.follow),
         }
 
     @classmethod
@@ -97,7 +108,10 @@ class PreviewRequest:
             for row in data["rows"]
         )
         prompts = tuple(SamplePrompt(**prompt) for prompt in data["prompts"])
-        return cls(config=_usable(loads(data["config"])), rows=rows, prompts=prompts, run=data["run"])
+        config, follow = _usable(loads(data["config"])), data.get("follow")
+        if follow is not None:
+            follow = Follow(strength=follow["strength"], extra=tuple(LoraUse(**use) for use in follow["extra"]))
+        return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow)
 
 
 def settings_of_base(base: str, family: str, changes: Mapping[str, str]) -> Config:
@@ -112,9 +126,9 @@ def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
     return _usable(load(run.config_path, {**_UNLIKE_TRAINING, **changes}))
 
 
-def settings_of_form(cfg: Config) -> Config:
+def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of the base model that other settings name."""
-    return _usable(loads(dumps(cfg, whole=True), _UNLIKE_TRAINING))
+    return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
 
 
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
@@ -137,6 +151,19 @@ def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
             return each
     steps = ", ".join(str(each.step) if each.step is not None else each.path.name for each in files)
     raise Refused(f"the run {run.name} has no checkpoint {wanted}", f"There are: {steps}.")
+
+
+def with_new_rows(request: PreviewRequest, whole: bool) -> PreviewRequest:
+    """The followed request with a row more for each checkpoint that its run has saved since.
+
+    whole: the run has ended, and names every file that it has; before, one whose step it has not written down waits.
+    """
+    assert request.run is not None and request.follow is not None
+    run, follow = Run(request.run), request.follow
+    known = {use.path for row in request.rows for use in row.loras}
+    files = [each for each in run.checkpoints() if str(each.path) not in known and (whole or each.step is not None)]
+    rows = [row_of_checkpoint(run, each, follow.strength) for each in files]
+    return replace(request, rows=(*request.rows, *(replace(row, loras=(*row.loras, *follow.extra)) for row in rows)))
 
 
 def rows_of_strengths(row: Row, strengths: Iterable[float]) -> tuple[Row, ...]:

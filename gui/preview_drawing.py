@@ -1,0 +1,100 @@
+"""Turns what a person asks for on the Preview tab into a request for the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.config.schema import Config, SamplePrompt
+from backend.runs.preview.request import (
+    Follow,
+    LoraUse,
+    PreviewRequest,
+    Row,
+    changed_prompts,
+    find_checkpoint,
+    path_of,
+    row_of_checkpoint,
+    settings_of_form,
+    settings_of_run,
+    with_new_rows,
+)
+from gui.run_store import RunStore
+
+_MOST = 400
+"""Pictures of one request."""
+
+Short = Annotated[str, Field(max_length=300)]
+Text = Annotated[str, Field(max_length=20_000)]
+
+
+class Drawing(BaseModel):
+    """What a person asks for. run: its name, or None for the form's base model. files: checkpoints, one a row."""
+
+    run: Short | None = None
+    files: list[Short] = []
+    lora: Annotated[str, Field(max_length=4096)] = ""
+    strength: float = 1.0
+    prompts: list[Text] = []
+    negative_prompt: Text = ""
+    seed: int = 42
+    width: int = 1024
+    height: int = 1024
+    steps: int = 28
+    guidance_scale: float = 3.5
+    true_cfg_scale: float = 1.0
+    follow: bool = False
+    """All checkpoints of the run, and each that it saves from now on."""
+    changes: dict[Short, Short] = {}
+    """Settings of [memory] by name that differ for this preview."""
+
+
+def _changes(drawing: Drawing) -> dict[str, str]:
+    """The settings that differ, whole. Refused for those that are none of [memory]."""
+    wrong = [name for name in drawing.changes if name not in Config().memory.model_dump()]
+    if wrong:
+        raise Refused(f"{', '.join(wrong)} can't be changed for a preview", "Change it in the form or the run.")
+    return {f"memory.{name}": value for name, value in drawing.changes.items()}
+
+
+def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
+    """The request of what a person asked for. Refused or RunError where it can't be drawn."""
+    extra = ()
+    # a path that was copied from a file manager comes in quotes
+    lora = drawing.lora.strip().strip("\"'").strip()
+    if lora:
+        extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
+    folder = None
+    if drawing.follow and drawing.run is None:
+        raise Refused("only a run can be followed", "Choose a run instead of the form.")
+    if drawing.run is not None:
+        run = store.run(drawing.run)
+        cfg, folder = settings_of_run(run, _changes(drawing)), str(run.path)
+        found = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
+        rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in found]
+    else:
+        config = form()
+        if config is None or config.model.base_model is None:
+            raise Refused("the form names no base model", "Choose one on the Model tab, or a run here.")
+        cfg, rows = settings_of_form(config, _changes(drawing)), []
+    if not rows and not drawing.follow:
+        rows = [Row(name=Path(extra[0].path).stem if extra else "base model", loras=extra)]
+    texts = [words.strip() for words in drawing.prompts if words.strip()]
+    if not texts:
+        raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")
+    names = ("negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
+    values = {name: getattr(drawing, name) for name in names}
+    prompts = changed_prompts([SamplePrompt(prompt=words) for words in texts], values)
+    request = PreviewRequest(config=cfg, rows=() if drawing.follow else tuple(rows), prompts=prompts, run=folder)
+    if drawing.follow:
+        watched = replace(request, follow=Follow(strength=drawing.strength, extra=extra))
+        request = with_new_rows(watched, whole=not run.is_at_work())
+    if len(request.cells()) > _MOST:
+        raise Refused(f"that would be {len(request.cells())} pictures", f"Choose at most {_MOST}.")
+    return request
