@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,12 @@ def validation_is_on(cfg: Config) -> bool:
     return any(
         (given.validate_at_start, given.validate_at_end, given.validate_every_n_steps, given.validate_every_n_epochs)
     )
+
+
+def measures(cfg: Config) -> bool:
+    """Whether the run measures pictures without training them: validation sets, or each training picture."""
+    sets = cfg.dataset.validation_split or cfg.validation.validation_folders
+    return cfg.validation.picture_losses or bool(validation_is_on(cfg) and sets)
 
 
 def validation_batch(cfg: Config) -> int:
@@ -197,9 +203,10 @@ class _Work:
         return replace(found, asked=(more.total - found.total, more.no_grad_graphs - found.no_grad_graphs))
 
     def _graphs(self, variants: Sequence[tuple[bool, int]], sampling: list[Shape]) -> GraphPlan:
-        training, validation = self.training(), self.validation()
+        training, measured = self.training(), self.measured()
+        validation = list(dict.fromkeys([*self.validation(), *measured]))
         given = self.cfg
-        start = [*(validation if given.validation.validate_at_start else ())]
+        start = [*(self.validation() if given.validation.validate_at_start else ()), *measured]
         start += sampling if given.sampling.sample_at_start else []
         dynamic = given.compile.compile_dynamic
         calls = start, training, [*validation, *sampling]
@@ -209,7 +216,8 @@ class _Work:
         counts = [count for _, count in variants]
         classes, most = sum(counts), max(counts, default=1)
         native = replace(self, static=())
-        unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
+        others = (*native.validation(), *native.measured(), *(native.sampling() if sampling else ()))
+        unpadded = len({*native.training(), *others})
         return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, most, unpadded, shared)
 
     def image_size(self, tokens: int) -> int:
@@ -257,21 +265,24 @@ class _Work:
         return list(shapes)
 
     def validation(self) -> list[Shape]:
-        """Distinct validation shapes."""
-        if not validation_is_on(self.cfg):
+        """Distinct shapes of the validation loss."""
+        return self._held_out() if validation_is_on(self.cfg) else []
+
+    def measured(self) -> list[Shape]:
+        """Distinct shapes of the loss of each picture, in the order in which it is measured."""
+        if not self.cfg.validation.picture_losses:
             return []
+        return list(dict.fromkeys([*self._one_by_one(self.scan.train.items, self.fits), *self._held_out()]))
+
+    def _held_out(self) -> list[Shape]:
+        sets = ((self.scan.validation[name].items, fits) for name, fits in self.validation_fits.items())
+        return list(dict.fromkeys(shape for each in sets for shape in self._one_by_one(*each)))
+
+    def _one_by_one(self, items: Sequence[Item], fits: Sequence[Fit]) -> Iterator[Shape]:
+        """The shape in which each picture is measured, alone in its batch."""
         rows = validation_batch(self.cfg)
-        return list(
-            dict.fromkeys(
-                Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
-                for name, fits in self.validation_fits.items()
-                for item, tokens in zip(
-                    self.scan.validation[name].items,
-                    tokens_of_all(self.scan.validation[name].items, fits, self.references),
-                    strict=True,
-                )
-            )
-        )
+        for item, tokens in zip(items, tokens_of_all(items, fits, self.references), strict=True):
+            yield Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
 
     def sampling(self) -> list[Shape]:
         """Distinct shapes of the sample prompts: one row each, the negative's as well where it takes part."""

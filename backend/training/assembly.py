@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.runs.picture_table import TRAINED, PictureId
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Fingerprint
 from backend.training.encoding import encode_again, free_memory
@@ -30,6 +31,7 @@ from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
 from backend.training.monitor import Monitor
+from backend.training.picture_losses import PictureLosses
 from backend.training.position import PositionCounter
 from backend.training.requests import Requests
 from backend.training.sampling import PromptText, Sampler, uses_negative
@@ -149,6 +151,7 @@ def _between_steps(
     cfg, sampler = inputs.cfg, None
     if cfg.sampling.prompts:
         sampler = _sampler(context, inputs, forward, conditioning, trainable.lora, loader, counter.position.step)
+    measured = partial(measure, inputs, forward, conditioning)
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -160,7 +163,8 @@ def _between_steps(
         requests=context.requests,
         events=context.events,
         validation_sets=_validation_sets(inputs, loader),
-        measure=partial(measure, inputs, forward, conditioning),
+        measure=measured,
+        picture_losses=_picture_losses(context, inputs, trainable, counter, loader, measured),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
@@ -247,6 +251,43 @@ def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]
         name: ValidationSet(count=len(items), read=partial(read, name))
         for name, items in inputs.plan.validation.items()
     }
+
+
+def _picture_losses(
+    context: RunContext,
+    inputs: Inputs,
+    trainable: Trainable,
+    counter: PositionCounter,
+    loader: Loader,
+    measure: Callable[[Iterable[Example]], ValidationLoss],
+) -> PictureLosses | None:
+    """What measures each training picture, and the validation pictures to compare with; None where that is off."""
+    settings = inputs.cfg.validation
+    if not settings.picture_losses:
+        return None
+    sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
+
+    def read() -> Iterator[Example]:
+        for name in sets:
+            batches = loader.each_trained() if name == TRAINED else loader.validation(name)
+            yield from (Example("", batch.latents[0], batch.text[0]) for batch in batches)
+
+    return PictureLosses(
+        run=context.run,
+        events=context.events,
+        requests=context.requests,
+        position=counter.current,
+        total_steps=inputs.plan.steps.steps,
+        pictures=[PictureId(name, item.key, str(item.path)) for name, items in sets.items() for item in items],
+        read=read,
+        measure=measure,
+        to_use=trainable.to_use,
+        how={
+            "sigmas": settings.validation_sigmas,
+            "repeats": settings.validation_repeats,
+            "seed": settings.validation_seed,
+        },
+    )
 
 
 def measure(

@@ -13,6 +13,7 @@ from backend.config.sections.validation import ValidationSection
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import ValidationEvent, WarningEvent
 from backend.runs.phase_progress import PhaseProgress
+from backend.training.picture_losses import PictureLosses
 from backend.training.position import CurrentPosition
 from backend.training.requests import Requests
 from backend.training.sampling import Interrupted
@@ -62,15 +63,21 @@ class BetweenSteps:
     """Called before samples that a person asked for are drawn."""
     to_use: Callable[[], AbstractContextManager[None]] = nullcontext
     """Holds the LoRA at the weights that are measured and drawn with, where these are not the trained ones."""
+    picture_losses: PictureLosses | None = None
+    """Measures each training picture at the start, in the middle and at the end; None where that is off."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
 
     def at_start(self) -> None:
-        """What is set for the time before the first step; nothing when the run continues from a state."""
+        """What is set for the time before the first step; of a run that continues, only what it missed."""
         if not self.position().is_start:
+            if self.picture_losses is not None:
+                self.picture_losses.at_start()
             return
         if self.validation.validate_at_start:
             self._validate()
+        if self.picture_losses is not None:
+            self.picture_losses.at_start()
         if self.sampling.sample_at_start:
             self._sample()
 
@@ -95,6 +102,8 @@ class BetweenSteps:
         if due(step, ended_epochs, validation.validate_every_n_steps, validation.validate_every_n_epochs):
             self._validate()
             acted = True
+        if self.picture_losses is not None and self.picture_losses.after_step(step):
+            acted = True
         requested = self.requests.take("sample")
         if requested or due(step, ended_epochs, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
             self._sample(requested)
@@ -106,6 +115,8 @@ class BetweenSteps:
         """Measure and draw with the finished LoRA, which is saved already."""
         if self.validation.validate_at_end:
             self._validate()
+        if self.picture_losses is not None:
+            self.picture_losses.at_end()
         requested = self.requests.take("sample")
         if self.sampling.sample_at_end or requested:
             self._sample(requested)

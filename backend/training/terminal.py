@@ -20,6 +20,7 @@ from backend.runs.events.kinds import (
     GraphBreakEvent,
     MemoryEstimateEvent,
     MemoryPeakEvent,
+    PictureLossesEvent,
     RecompileEvent,
     ResumedEvent,
     SampleEvent,
@@ -117,6 +118,8 @@ def event_line(event: Event) -> str:
             losses = (event.sigma_losses or {}).items()
             levels = ", ".join(f"{sigma}: {_loss(loss, 4)}" for sigma, loss in losses)
             return f"step {event.step}: validation {event.set} {_loss(event.loss, 5)} ({levels})"
+        case PictureLossesEvent():
+            return f"step {event.step}: losses of {event.pictures} images ({event.moment}) in {event.file}"
         case CheckpointEvent() | SampleEvent():
             return f"step {event.step}: {event.kind} {event.file}"
         case WarningEvent():

@@ -259,6 +259,8 @@ PROVEN: dict[str, str] = {
     "loss.zero_terminal_snr": "training/test_step.py::test_sdxl",
     "compile.compile_cache_dir": "training/test_compiled.py"
     "::test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start",
+    "validation.picture_losses": "training/test_picture_losses.py::"
+    "test_each_size_is_measured_in_a_graph_that_the_plan_counts",
     "validation.validation_folders": "dataset/test_dataset.py::test_validation_folders_and_leaks",
     "saving.output_dir": "runs/test_folder.py::test_a_folder_that_can_not_be_made_is_named",
     "saving.save_last_n": "training/test_settings.py"

@@ -65,10 +65,11 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             "validate_every_n_steps",
             "validate_every_n_epochs",
             "validate_at_start",
-            "validation_sigmas",
-            "validation_seed",
-            "validation_repeats",
         )
+    ),
+    *(
+        needs_pictures(f"validation.{name}", or_trained=True)
+        for name in ("validation_sigmas", "validation_seed", "validation_repeats")
     ),
     Rule(
         ("validation.validation_folders",),
