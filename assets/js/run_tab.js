@@ -167,7 +167,7 @@ const draw = (answer) => {
   const live = LIVE.has(answer.status.state);
   if (answer.facts || live !== view.live) {
     Object.assign(view, { live, seen: answer.seen, facts: answer.facts || view.facts });
-    drawValidation(ui, view.facts.validation, answer.status);
+    drawValidation(ui, view.facts, answer.status);
     drawSamples(ui, view.facts.samples, answer.status);
     drawFiles(ui, view.facts, answer.status);
     drawWarnings(ui, view.facts.warnings, view.facts.recompiles);

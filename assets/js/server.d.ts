@@ -1,7 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { PreviewSource, PreviewState } from "./preview";
-import type { ScanState, ScannedClip } from "./scan";
+import type { ImageLosses, ScanState, ScannedItems } from "./scan";
 
 export interface Problem {
   path: string;
@@ -233,6 +233,8 @@ export interface RunFacts {
   recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
   warnings: { text: string; remedy: string }[];
   validation: Validation[];
+  // Images that need a look first, once each was measured twice.
+  pictures: (ImageLosses & { name: string })[];
   samples: Sample[];
   checkpoints: RunFile[];
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
@@ -321,20 +323,8 @@ export interface Answers {
   "/cache/clear": { bytes: number };
   "/scan": ScanState;
   "/scan/stop": object;
-  "/scan/items": {
-    scan: number;
-    pages: number;
-    items: {
-      index: number;
-      name: string;
-      caption: string;
-      width: number;
-      height: number;
-      bucket: string | null;
-      validation: boolean;
-      clip: ScannedClip | null;
-    }[];
-  };
+  "/scan/items": ScannedItems;
+  "/scan/losses": { losses: ImageLosses | null };
   "/scan/caption": {
     name: string;
     file: string;

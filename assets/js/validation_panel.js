@@ -2,15 +2,27 @@
 
 import { el, fill } from "./dom.js";
 import { formatNumber } from "./format.js";
+import { lossTable } from "./image_losses.js";
 import { fillEmpty } from "./run_states.js";
-/** @import { RunStatus, Validation } from "./server" */
+/** @import { RunFacts, RunStatus, Validation } from "./server" */
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunFacts} facts
+ * @param {RunStatus} status
+ */
+export const drawValidation = (ui, facts, status) => {
+  drawSets(ui, facts.validation || [], status);
+  const images = lossTable(facts.pictures || []);
+  if (images) ui.validation.append(images);
+};
 
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {Validation[]} rows
  * @param {RunStatus} status
  */
-export const drawValidation = (ui, rows = [], status) => {
+const drawSets = (ui, rows, status) => {
   if (!rows.length)
     return fillEmpty(
       ui.validation,
