@@ -6,6 +6,7 @@ import { openDialog } from "./dialogs.js";
 import { el, fill, whenPresent } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
+import { openPublish } from "./publish_dialog.js";
 import { pollRuns } from "./run_list.js";
 import { chooseRun, resumeRun } from "./run_tab.js";
 import { samplePicture } from "./sample_panel.js";
@@ -112,6 +113,7 @@ const fileRow = (run, f) =>
         "Download",
       ),
       el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
+      el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
     ]),
   );
 // The final file, or else the newest; earlier ones are in a fold.

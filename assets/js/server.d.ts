@@ -250,6 +250,16 @@ export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | 
   files: RunFile[];
 }
 
+export interface PublishState {
+  state: "idle" | "running" | "done" | "failed";
+  error?: string;
+  // Where it is done: the folder, its files, what the load check found, what is left to a person.
+  folder?: string;
+  files?: string[];
+  checked?: string;
+  notes?: string[];
+}
+
 export interface MemoryPart {
   name: string;
   title: string;
@@ -296,6 +306,7 @@ export interface Answers {
   "/profile": { text: string };
   "/library": { runs: LibraryRun[] };
   "/lora-metadata": { metadata: Record<string, string> };
+  "/publish": PublishState;
   "/delete": { token: string };
   "/restore": object;
   "/control": object;

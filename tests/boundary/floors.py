@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From top to bottom. A package imports from itself and from the floors below its own, never up, never sideways.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("launcher", "gui"),
-    ("backend.train", "backend.bench", "backend.doctor", "backend.demo", "backend.preview"),
+    ("backend.train", "backend.bench", "backend.doctor", "backend.demo", "backend.preview", "backend.publish"),
     ("backend.training",),
     ("backend.latents",),
     ("backend.optimizers",),
@@ -58,11 +58,12 @@ TABLES = ("backend.families.table", "backend.models.family_classes")
 LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "launcher": (
         *("backend.train", "backend.plan", "backend.importers", "backend.doctor", "backend.demo"),
-        *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview"),
+        *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview", "backend.publish"),
     ),
     "gui.compile_routes": ("backend.doctor.cache",),
     "gui.dataset_scan": ("backend.dataset",),
     "gui.form_routes": ("backend.doctor",),
+    "gui.publish_routes": ("backend.publish",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.processes": ("backend.bench.worker",),
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
