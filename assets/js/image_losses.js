@@ -94,7 +94,7 @@ export const lossTable = (rows) =>
     ? el(
         "details",
         { id: "image-losses" },
-        el("summary", {}, "Images that need a look first"),
+        el("summary", {}, "Losses of images, those to look at first"),
         el(
           "div",
           { class: "scroll", tabindex: 0, role: "region", "aria-label": "Losses of images" },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from backend.config.schema import Config
 _END = r"""[^\s"'<>|,;]"""
 # Absolute paths of any system, also of another machine's; a web address is none.
 _PATHS = (
+    rf"file://{_END}+",
     rf"(?<![A-Za-z])[A-Za-z]:[\\/]{_END}+",
     rf"\\\\[\w.-]+\\{_END}+",
     rf"(?<![\w/:.])~[\\/]{_END}+",
@@ -31,8 +33,10 @@ class Cleaner:
         """private: folders and files whose places nobody needs to know; home and project are among them anyway."""
         home = Path.home()
         self._names = {home.name, _user()} - {""}
-        paths = {str(path) for path in (home, PROJECT_ROOT, *private) if len(path.parts) > 2}
-        paths |= {str(home)} - {"/"}
+        # a place may be reached by a link, too
+        places = {form for path in (PROJECT_ROOT, *private) for form in (path, Path(os.path.realpath(path)))}
+        paths = {str(path) for path in places if len(path.parts) > 2}
+        paths |= {str(home), os.path.realpath(home)} - {home.anchor}
         self._private = sorted(paths, key=len, reverse=True)
         known = [rf"(?<!\w){re.escape(path)}(?![\w-])(?:[\\/]{_END}*)?" for path in self._private]
         self._path = re.compile("|".join([*known, *_PATHS]))

@@ -94,7 +94,7 @@ def _stated(statement: Statement, cfg: Config, cleaner: Cleaner) -> Statement:
         "base_model": None,
     }
     values = {name: (getattr(statement, name) or "").strip() or text for name, text in usual.items()}
-    return Statement(**{name: None if not text else cleaner.text(text.strip()) for name, text in values.items()})
+    return Statement(**{name: cleaner.text(" ".join(text.split())) if text else None for name, text in values.items()})
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ def _refuse_private(place: Path, cleaner: Cleaner) -> None:
 
 def _notes(stated: Statement, samples: list[Sample], source: Checkpoint) -> list[str]:
     notes = [
-        f"The {name.replace('_', ' ')} is to be stated: add it to {CARD}, or give --{name.replace('_', '-')}."
+        f"The {name.replace('_', ' ')} is to be stated: add it to {CARD}, or state it and publish again."
         for name in stated.lacking()
     ]
     if not stated.trigger:

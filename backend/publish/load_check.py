@@ -32,8 +32,8 @@ def load_check(path: Path, cfg: Config) -> str:
     if names is None:
         _refuse_unknown(path)
         return (
-            f"The names of its {count_of(tensors, 'tensor')} are a LoRA's, and all values are finite. The base model "
-            "is not on this machine any more, so that the sizes of layers were not compared with it."
+            f"The names of its {count_of(tensors, 'tensor')} are a LoRA's, and all values are finite. The run's base "
+            "model was not found, so that the sizes of layers were not compared with it."
         )
     try:
         layers = len(read_lora(path, names).scales)

@@ -268,6 +268,7 @@ def _picture_losses(
     sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
 
     def read() -> Iterator[Example]:
+        # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
         for name in sets:
             batches = loader.each_trained() if name == TRAINED else loader.validation(name)
             yield from (Example("", batch.latents[0], batch.text[0]) for batch in batches)

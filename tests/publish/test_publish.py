@@ -135,7 +135,7 @@ def test_a_file_that_does_not_load_leaves_no_folder(run: Run, tmp_path: Path, mo
     run.config_path.write_text(settings.replace(base, 'base_model = "/gone"'), "utf-8")
     published = publish(run, None, out, Statement(license="My own terms"))
     run.config_path.write_text(settings, "utf-8")
-    assert "not on this machine any more" in published.checked
+    assert "base model was not found" in published.checked
     assert 'license: other\nlicense_name: "My own terms"\n' in (out / "README.md").read_text("utf-8")
 
 
@@ -150,6 +150,7 @@ def test_a_file_that_does_not_load_leaves_no_folder(run: Run, tmp_path: Path, mo
         ("/data/sets/cats", "cats"),
         ("/data/sets/cats-2", "cats-2"),
         ("file=/mnt/x/y", "file=y"),
+        ("file:///home/ann/a.png", "a.png"),
     ],
 )
 def test_paths_of_any_system_become_their_last_part(text: str, clean: str) -> None:
