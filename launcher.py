@@ -45,6 +45,12 @@ COMMANDS = {
         "extract | merge | resize | inspect | check ...",
         None,
     ),
+    "publish": (
+        "backend.publish",
+        "make a folder to publish from a run: LoRA, model card, samples; nothing is uploaded",
+        "RUN [--out DIR] [--checkpoint STEP] [--license TEXT] [--base-model NAME] [--trigger WORDS]",
+        None,
+    ),
     "plan": (
         "backend.plan",
         "show what a config needs: steps, epochs, buckets, graphs; trains nothing",

@@ -23,7 +23,7 @@ from backend.config import presets
 from backend.queue.folder import QueueFolder
 from backend.runs import recovery
 from backend.runs.preview.folder import PreviewFolder
-from gui import compile_routes, fields, form, preview_routes, queue_routes, run_routes, theme
+from gui import compile_routes, fields, form, preview_routes, publish_routes, queue_routes, run_routes, theme
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
@@ -116,6 +116,7 @@ def make_app(
     app.include_router(run_routes.routes(store, preview_folder))
     app.include_router(form_routes.routes())
     app.include_router(compile_routes.routes(store, form_routes.config))
+    app.include_router(publish_routes.routes(store))
     app.include_router(preview_routes.routes(store, form_routes.config, preview_folder))
     app.include_router(queue_routes.routes(store, queue_folder, preview_folder))
     app.include_router(LoraReader(store).routes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class PageScan:
         self.items: list[Item] = []
         self.result: dict[str, Any] | None = None
         self._written: dict[Path, Item] = {}  # images whose captions were edited since
-        self._trained = 0  # the first so many items are trained on; the rest are for validation
+        self.trained = 0  # the first so many items are trained on; the rest are for validation
         self._clips: dict[Path, ClipReport] = {}
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
@@ -148,8 +149,9 @@ class PageScan:
             if self._seen(now) and _relevant(now) != _relevant(self._config):
                 self._take(now, self._scan)
 
-    def page(self, number: int) -> dict[str, Any]:
-        """One page of images with their captions."""
+    def page(self, number: int, order: Sequence[int] | None = None) -> dict[str, Any]:
+        """One page of images with their captions. order: the numbers of all images, where they are sorted."""
+        shown = range(len(self.items)) if order is None else order
         pages = max(1, -(-len(self.items) // PAGE))
         number = min(max(0, number), pages - 1)
         first = number * PAGE
@@ -158,16 +160,17 @@ class PageScan:
             "pages": pages,
             "items": [
                 {
-                    "index": first + offset,
+                    "index": index,
                     "name": item.path.name,
                     "caption": item.caption[:300],
                     "width": item.width,
                     "height": item.height,
                     "bucket": self._buckets.get(item.key, ""),
-                    "validation": first + offset >= self._trained,
+                    "validation": index >= self.trained,
                     "clip": self._clip_facts(item),
                 }
-                for offset, item in enumerate(self.items[first : first + PAGE])
+                for index in shown[first : first + PAGE]
+                for item in (self.items[index],)
             ],
         }
 
@@ -193,7 +196,7 @@ class PageScan:
         trained = clip_strips.one_of_each_clip(scan.train.items)
         held_out = [item for folder in scan.validation.values() for item in clip_strips.one_of_each_clip(folder.items)]
         every = [*trained, *held_out]
-        self.items, self._trained = [self._written.get(item.path, item) for item in every], len(trained)
+        self.items, self.trained = [self._written.get(item.path, item) for item in every], len(trained)
         self._clips = {Path(clip.path): clip for part in (scan.train, *scan.validation.values()) for clip in part.clips}
         self._config, self._scan, self._work = config, scan, None
         problems = [messages.finding_facts(finding) for finding in scan.findings]

@@ -28,8 +28,9 @@ from gui import base_model, captions, fields, form, messages, plots
 from gui.dataset_scan import PageScan
 from gui.draft import Draft
 from gui.jobs import Job
-from gui.run_routes import answer
+from gui.run_routes import Name, answer
 from gui.run_store import RunStore
+from gui.scan_losses import Order, ScanLosses
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class FormRoutes:
         self.store = store
         self.shelf = shelf
         self.scan = PageScan(draft.folder)
+        self.losses = ScanLosses(self.scan, store)
         self.doctor = Job()
         self.doctor_report: dict[str, Any] = {}
 
@@ -141,9 +143,18 @@ class FormRoutes:
             return answer({"stopped": True})
 
         @router.get("/scan/items")
-        def items(page: Annotated[int, Query(ge=0)] = 0) -> Response:
-            """One page of images."""
-            return answer(self.scan.page(page))
+        def items(
+            page: Annotated[int, Query(ge=0)] = 0,
+            order: Order = "",
+            run: Name | None = None,
+        ) -> Response:
+            """One page of images, with the losses that a run measured of them."""
+            return answer(self.losses.page(page, order, run))
+
+        @router.get("/scan/losses")
+        def losses(scan: int, item: Annotated[int, Query(ge=0)], run: Name) -> Response:
+            """The losses of one image of the newest scan in a run."""
+            return answer({"losses": self.losses.one(item, run) if scan == self.scan.job.number else None})
 
         @router.get("/thumb")
         def thumb(item: Annotated[int, Query(ge=0)], scan: int) -> Response:

@@ -20,6 +20,7 @@ from backend.runs.events.kinds import (
     MemoryEstimateEvent,
     MemoryPeakEvent,
     PhaseEvent,
+    PictureLossesEvent,
     PlanEvent,
     RecompileEvent,
     ResumedEvent,
@@ -91,6 +92,8 @@ class RunFacts:
     """Sample events so far; a file may be named by several."""
     saved: int = 0
     """Checkpoint events so far."""
+    measured: int = 0
+    """Events so far that the loss of each image was measured."""
     version: int = 0
     """Grows with each event that changes what the page shows."""
 
@@ -109,6 +112,8 @@ class RunFacts:
             case CheckpointEvent():
                 self.checkpoints[Path(event.file).name] = event
                 self.saved += 1
+            case PictureLossesEvent():
+                self.measured += 1
             case WarningEvent():
                 self._warn(event)
             case MemoryEstimateEvent():

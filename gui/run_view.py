@@ -13,8 +13,10 @@ from backend.config.experts import SIDES, expert_file
 from backend.runs.events import read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
+from backend.runs.picture_table import FILE
 from backend.runs.rollup import Rollup
 from backend.runs.status_reader import StatusReader, unreadable
+from gui.picture_results import short_table
 from gui.run_facts import MOST, RunFacts
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,8 @@ class RunView:
             facts = dict(self._values[1])
             facts["checkpoints"] = self._once(self._facts.saved, self.run.checkpoints_dir, self._files)
             facts["samples"] = self._once(self._facts.drawn, self.run.samples_dir, self._samples)
+            table = self.run.path / FILE
+            facts["pictures"] = self._once(self._facts.measured, table, lambda: short_table(self.run))
             mark = f"{self._facts.version}:{len(facts['checkpoints'])}:{len(facts['samples'])}"
         return facts, mark
 

@@ -4,11 +4,23 @@ import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
 import { address, getJson, postJson } from "./http.js";
+import { lossBadge, lossSentence } from "./image_losses.js";
 import { showError, toast } from "./toasts.js";
 
-// scan: its number. index: of the image. onsaved(index, caption): called after a caption was saved or undone.
-export const openCaption = (scan, index, onsaved) => {
+/** @import { ScannedItems } from "./scan" */
+
+/**
+ * Opens the box.
+ *
+ * @param {ScannedItems} items with the scan's number, the order of its images, and the run whose losses are shown
+ * @param {number} index of the image
+ * @param {(index: number, caption: string) => void} onsaved called after a caption was saved or undone
+ */
+export const openCaption = ({ scan, order, run }, index, onsaved) => {
   let at = index;
+  // Previous and next go as the images are sorted.
+  const placeOf = (item) => (order ? order.indexOf(item) : item);
+  const itemAt = (place) => (order ? (order[place] ?? -1) : place);
   let shown = null;
   const image = el("img", { alt: "" });
   const textarea = el("textarea", {
@@ -20,9 +32,10 @@ export const openCaption = (scan, index, onsaved) => {
   });
   const note = el("p", { class: "note", id: "caption-note", "aria-live": "polite" });
   const place = el("div");
+  const losses = el("p", { class: "note", id: "caption-losses" });
   const save = el("button", { class: "primary", id: "caption-save", onclick: () => saveCaption() }, "Save caption");
-  const previous = el("button", { onclick: () => goTo(at - 1) }, "← Previous");
-  const next = el("button", { id: "caption-next", onclick: () => goTo(at + 1) }, "Next →");
+  const previous = el("button", { onclick: () => goTo(placeOf(at) - 1) }, "← Previous");
+  const next = el("button", { id: "caption-next", onclick: () => goTo(placeOf(at) + 1) }, "Next →");
 
   const changed = () => shown !== null && textarea.value.trim() !== shown.text;
   const showNote = (message) => {
@@ -43,15 +56,24 @@ export const openCaption = (scan, index, onsaved) => {
     image.src = address("/thumb", { scan, item: at });
     setText(
       box.querySelector("h2"),
-      `${shown.name} (${(at + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`,
+      `${shown.name} (${(placeOf(at) + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`,
     );
     textarea.value = shown.text;
-    previous.disabled = at === 0;
-    next.disabled = at >= shown.of - 1;
+    previous.disabled = placeOf(at) === 0;
+    next.disabled = placeOf(at) >= shown.of - 1;
     fill(place, pathLine(shown.file));
     showNote();
+    showLosses(to);
   };
-  const goTo = async (to) => (!changed() || (await saveCaption())) && to >= 0 && to < (shown?.of ?? 0) && show(to);
+  const showLosses = async (item) => {
+    fill(losses);
+    if (!run) return;
+    const answer = await getJson("/scan/losses", { scan, item, run }).catch(() => null);
+    if (item !== at || !answer?.losses) return;
+    fill(losses, `Loss in ${run}: ${lossSentence(answer.losses)} `, lossBadge(answer.losses));
+  };
+  const goTo = async (to) =>
+    (!changed() || (await saveCaption())) && to >= 0 && to < (shown?.of ?? 0) && show(itemAt(to));
   const saveCaption = async () => {
     if (!changed()) return true;
     const [here, edited, value] = [at, shown, textarea.value];
@@ -85,7 +107,7 @@ export const openCaption = (scan, index, onsaved) => {
       "div",
       { class: "caption-box" },
       image,
-      el("div", {}, el("label", { for: "caption-text" }, "Caption"), textarea, note, place),
+      el("div", {}, el("label", { for: "caption-text" }, "Caption"), textarea, note, losses, place),
     ),
     el("div", { class: "buttons" }, save, previous, next),
   );
@@ -95,7 +117,7 @@ export const openCaption = (scan, index, onsaved) => {
     if (event.key === "s") saveCaption();
     if (event.key !== "Enter") return;
     event.preventDefault();
-    goTo(Math.min(at + 1, (shown?.of ?? 1) - 1));
+    goTo(Math.min(placeOf(at) + 1, (shown?.of ?? 1) - 1));
   });
   // Closing saves nothing that nobody asked to save, and loses nothing either.
   box.addEventListener(

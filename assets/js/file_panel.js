@@ -4,6 +4,7 @@ import { pathLine } from "./clipboard.js";
 import { el, fill } from "./dom.js";
 import { formatBytes } from "./format.js";
 import { address } from "./http.js";
+import { openPublish } from "./publish_dialog.js";
 import { fillEmpty } from "./run_states.js";
 /** @import { RunFacts, RunStatus } from "./server" */
 
@@ -51,8 +52,7 @@ export const drawFiles = (ui, facts, status) => {
                 .join(" · "),
             ),
           ),
-          pathLine(
-            f.path,
+          pathLine(f.path, [
             el(
               "a",
               {
@@ -62,7 +62,8 @@ export const drawFiles = (ui, facts, status) => {
               },
               "Download",
             ),
-          ),
+            el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),
+          ]),
         ),
       ),
   );

@@ -7,6 +7,7 @@ import { el, fill, whenPresent } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
 import { loraButtons, loraPanel } from "./lora_file.js";
+import { openPublish } from "./publish_dialog.js";
 import { pollRuns } from "./run_list.js";
 import { chooseRun, resumeRun } from "./run_tab.js";
 import { samplePicture } from "./sample_panel.js";
@@ -120,6 +121,7 @@ const fileRow = (run, f) =>
       ),
       el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
       loraButtons(() => ({ run: run.name, file: f.name })),
+      el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
     ]),
   );
 // The final file, or else the newest; earlier ones are in a fold.

@@ -34,6 +34,34 @@ export interface ScannedClip {
   windows: { start: number; end: number; frames: number }[];
   dropped: { start: number; end: number }[];
 }
+// What a run measured of an image, and what follows from it.
+export interface ImageLosses {
+  losses: { moment: "start" | "middle" | "end"; loss: number | null }[];
+  // Share of the first loss; negative where it fell.
+  change: number | null;
+  verdict: "learnt" | "not_learnt" | "rose" | "memorised" | null;
+  word: string;
+}
+export interface ScannedItems {
+  scan: number;
+  pages: number;
+  // Runs that measured these images, and the one whose losses are shown.
+  runs: string[];
+  run: string | null;
+  // All images by their number, where they are sorted.
+  order: number[] | null;
+  items: {
+    index: number;
+    name: string;
+    caption: string;
+    width: number;
+    height: number;
+    bucket: string | null;
+    validation: boolean;
+    clip: ScannedClip | null;
+    losses: ImageLosses | null;
+  }[];
+}
 export interface ShapeMode {
   name: string;
   chosen: boolean;

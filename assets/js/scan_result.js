@@ -163,6 +163,7 @@ export const drawScan = (node, result) => {
     result.histogram ? el("div", { class: "plot-box", id: "histogram" }) : null,
     fileLists(result.lists),
     c.images + c.clips + c.validation ? el("h2", {}, c.clips ? "Videos and images" : "Images") : null,
+    el("div", { class: "thumb-tools", id: "thumb-tools" }),
     el("div", { class: "thumbs", id: "thumbs" }),
     el("div", { class: "pager" }),
   );

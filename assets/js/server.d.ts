@@ -3,7 +3,7 @@
 import type { LoraState } from "./lora";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
-import type { ScanState, ScannedClip } from "./scan";
+import type { ImageLosses, ScanState, ScannedItems } from "./scan";
 
 export interface Problem {
   path: string;
@@ -243,6 +243,8 @@ export interface RunFacts {
   best: { step: number; loss: number; words: string } | null;
   early_stop: { step: number; words: string } | null;
   average: { words: string } | null;
+  // Images that need a look first, once each was measured twice.
+  pictures: (ImageLosses & { name: string })[];
   samples: Sample[];
   checkpoints: RunFile[];
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
@@ -257,6 +259,16 @@ export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | 
   memory: string | null;
   best: string | null;
   files: RunFile[];
+}
+
+export interface PublishState {
+  state: "idle" | "running" | "done" | "failed";
+  error?: string;
+  // Where it is done: the folder, its files, what the load check found, what is left to a person.
+  folder?: string;
+  files?: string[];
+  checked?: string;
+  notes?: string[];
 }
 
 export interface MemoryPart {
@@ -306,6 +318,7 @@ export interface Answers {
   "/library": { runs: LibraryRun[] };
   "/lora": LoraState;
   "/lora-metadata": { metadata: Record<string, string> };
+  "/publish": PublishState;
   "/delete": { token: string };
   "/restore": object;
   "/control": object;
@@ -333,20 +346,8 @@ export interface Answers {
   "/cache/clear": { bytes: number };
   "/scan": ScanState;
   "/scan/stop": object;
-  "/scan/items": {
-    scan: number;
-    pages: number;
-    items: {
-      index: number;
-      name: string;
-      caption: string;
-      width: number;
-      height: number;
-      bucket: string | null;
-      validation: boolean;
-      clip: ScannedClip | null;
-    }[];
-  };
+  "/scan/items": ScannedItems;
+  "/scan/losses": { losses: ImageLosses | null };
   "/scan/caption": {
     name: string;
     file: string;

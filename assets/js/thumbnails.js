@@ -4,6 +4,7 @@ import { openCaption } from "./caption_dialog.js";
 import { clipSentence, clipStrip } from "./clip_strip.js";
 import { el, fill } from "./dom.js";
 import { address, getJson } from "./http.js";
+import { drawLossTools, lossBadge, lossQuery } from "./image_losses.js";
 import { showError } from "./toasts.js";
 
 let page = 0;
@@ -36,13 +37,14 @@ const loadPage = async () => {
   const number = ++requests;
   let answer;
   try {
-    answer = await getJson("/scan/items", { page });
+    answer = await getJson("/scan/items", { page, ...lossQuery() });
   } catch (error) {
     if (number === requests) drawn = number;
     return showError(error);
   }
   if (number !== requests) return;
   drawn = number;
+  drawLossTools(document.getElementById("thumb-tools"), answer, () => ((page = 0), loadPage()));
   fill(
     node,
     answer.items.map((item) =>
@@ -55,7 +57,7 @@ const loadPage = async () => {
             class: "picture",
             title: item.clip ? "Edit the caption of this video" : "Show this image and edit its caption",
             "aria-label": `Caption of ${item.name}`,
-            onclick: () => openCaption(answer.scan, item.index, showCaption),
+            onclick: () => openCaption(answer, item.index, showCaption),
           },
           item.clip
             ? clipStrip(answer.scan, item.index, item.clip)
@@ -71,6 +73,7 @@ const loadPage = async () => {
           "figcaption",
           {},
           captionLine(item.index, item.caption),
+          lossBadge(item.losses),
           el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`),
           item.clip ? el("span", { class: "note" }, clipSentence(item.clip)) : null,
           el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`),

@@ -2,6 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { formatNumber } from "./format.js";
+import { lossTable } from "./image_losses.js";
 import { fillEmpty } from "./run_states.js";
 import { bySet } from "./validation_chart.js";
 /** @import { RunFacts, RunStatus, Validation } from "./server" */
@@ -19,6 +20,17 @@ const conclusions = ({ best, early_stop: earlyStop, average }) =>
  * @param {RunStatus} status
  */
 export const drawValidation = (ui, facts, status) => {
+  drawSets(ui, facts.validation || [], status);
+  const images = lossTable(facts.pictures || []);
+  if (images) ui.validation.append(images);
+};
+
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunFacts} facts
+ * @param {RunStatus} status
+ */
+const drawSets = (ui, facts, status) => {
   const rows = facts.validation || [];
   if (!rows.length)
     return fillEmpty(

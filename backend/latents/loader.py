@@ -118,6 +118,11 @@ class Loader:
         for index, (item, fit) in enumerate(pairs):
             yield self._whole(partial(self._measured, index, item, fit))
 
+    def each_trained(self) -> Iterator[Batch]:
+        """The pictures that are trained, one a batch, in the order of the plan and with their captions."""
+        for index, (item, fit) in enumerate(zip(self.plan.items, self.plan.fits, strict=True)):
+            yield self._whole(partial(self._measured, index, item, fit))
+
     def _measured(self, index: int, item: Item, fit: Fit) -> Batch:
         """One picture to measure."""
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)

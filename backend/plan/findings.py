@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Padding costs time in every layer: with more than this share of it, open sizes are the better bargain.
 _MUCH_PADDING = 0.12
+# Work for the loss of each picture that is worth a warning, as a share of the training's.
+_MUCH_MEASURED = 0.25
 # Cropping worth naming a picture for.
 _MUCH_CROP = 0.1
 # Enlarging worth naming a picture for: less comes from rounding to the step. Above the second it costs sharpness.
@@ -41,6 +43,7 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)
     yield from _sampling(cfg, plan)
+    yield from _picture_losses(cfg, plan)
     yield from _settings(cfg, plan)
 
 
@@ -323,6 +326,29 @@ def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
     if plan.batch_size > 1 and cfg.compile.compile:
         text = f"Samples are made one at a time, so that they need other graphs than batches of {plan.batch_size}"
         yield Finding("sample_batch", "note", text, "", (), "dataset.batch_size")
+
+
+def _picture_losses(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    """What measuring each picture costs, by arithmetic: passes, and their share of the training's work."""
+    batches = plan.steps.batches
+    if not cfg.validation.picture_losses or not batches:
+        return
+    pictures = len(plan.items) + sum(map(len, plan.validation.values()))
+    draws = len(cfg.validation.validation_sigmas) * cfg.validation.validation_repeats
+    passes = (3 if plan.steps.steps > 1 else 2) * pictures * -(-draws // plan.validation_batch)
+    # a backward pass computes about twice what a forward pass does; with checkpointing blocks run forward once more
+    factor = 4 if cfg.training.gradient_checkpointing else 3
+    share = passes * plan.validation_batch / (batches * plan.batch_size * factor)
+    text = (
+        f"The loss of each image takes {passes:,} passes without gradient in all. By arithmetic they add {share:.1%} "
+        f"to the work of the {count_of(batches, 'batch')} that are trained, whose forward and backward pass together "
+        f"count as {factor}"
+    )
+    remedy = "Use fewer validation_sigmas or validation_repeats, or switch picture_losses off."
+    much = share > _MUCH_MEASURED
+    yield Finding(
+        "picture_losses", "warning" if much else "note", text, remedy if much else "", (), "validation.picture_losses"
+    )
 
 
 def _nearest_size(plan: Plan, width: int, height: int) -> str:

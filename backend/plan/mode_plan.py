@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,12 @@ def validation_is_on(cfg: Config) -> bool:
             settings.validate_every_n_epochs,
         )
     )
+
+
+def measures(cfg: Config) -> bool:
+    """Whether the run measures pictures without training them: validation sets, or each training picture."""
+    sets = cfg.dataset.validation_split or cfg.validation.validation_folders
+    return cfg.validation.picture_losses or bool(validation_is_on(cfg) and sets)
 
 
 def validation_batch(cfg: Config) -> int:
@@ -208,9 +214,10 @@ class _Work:
         return replace(graphs, asked=(more.total - graphs.total, more.no_grad_graphs - graphs.no_grad_graphs))
 
     def _graphs(self, variants: Sequence[tuple[bool, int]], sampling: list[Shape]) -> GraphPlan:
-        training, validation = self.training(), self.validation()
         cfg = self.cfg
-        start = [*(validation if cfg.validation.validate_at_start else ())]
+        training, measured = self.training(), self.measured()
+        validation = list(dict.fromkeys([*self.validation(), *measured]))
+        start = [*(self.validation() if cfg.validation.validate_at_start else ()), *measured]
         start += sampling if cfg.sampling.sample_at_start else []
         dynamic = cfg.compile.compile_dynamic
         calls = start, training, [*validation, *sampling]
@@ -220,7 +227,8 @@ class _Work:
         counts = [count for _, count in variants]
         classes, most = sum(counts), max(counts, default=1)
         native = replace(self, static=())
-        unpadded = len({*native.training(), *native.validation(), *(native.sampling() if sampling else ())})
+        others = (*native.validation(), *native.measured(), *(native.sampling() if sampling else ()))
+        unpadded = len({*native.training(), *others})
         return GraphPlan(tuple(training), tuple(validation), tuple(sampling), *counted, classes, most, unpadded, shared)
 
     def image_size(self, tokens: int) -> int:
@@ -268,23 +276,28 @@ class _Work:
         return list(shapes)
 
     def validation(self) -> list[Shape]:
-        """Distinct validation shapes."""
+        """Distinct shapes of the validation loss."""
         if not validation_is_on(self.cfg):
             return []
+        sample = training_sample(self.cfg, self.scan)
+        compared = self._one_by_one([self.scan.train.items[n] for n in sample], [self.fits[n] for n in sample])
+        return list(dict.fromkeys([*self._held_out(), *compared]))
+
+    def measured(self) -> list[Shape]:
+        """Distinct shapes of the loss of each picture, in the order in which it is measured."""
+        if not self.cfg.validation.picture_losses:
+            return []
+        return list(dict.fromkeys([*self._one_by_one(self.scan.train.items, self.fits), *self._held_out()]))
+
+    def _held_out(self) -> list[Shape]:
+        sets = ((self.scan.validation[name].items, fits) for name, fits in self.validation_fits.items())
+        return list(dict.fromkeys(shape for each in sets for shape in self._one_by_one(*each)))
+
+    def _one_by_one(self, items: Sequence[Item], fits: Sequence[Fit]) -> Iterator[Shape]:
+        """The shape in which each picture is measured, alone in its batch."""
         rows = validation_batch(self.cfg)
-        pairs = [
-            pair
-            for name, fits in self.validation_fits.items()
-            for pair in zip(self.scan.validation[name].items, fits, strict=True)
-        ]
-        pairs += [(self.scan.train.items[n], self.fits[n]) for n in training_sample(self.cfg, self.scan)]
-        tokens = tokens_of_all([item for item, _ in pairs], [fit for _, fit in pairs], self.references)
-        return list(
-            dict.fromkeys(
-                Shape(self.image_size(each), self.text.fit(item.caption), rows)
-                for (item, _), each in zip(pairs, tokens, strict=True)
-            )
-        )
+        for item, tokens in zip(items, tokens_of_all(items, fits, self.references), strict=True):
+            yield Shape(self.image_size(tokens), self.text.fit(item.caption), rows)
 
     def sampling(self) -> list[Shape]:
         """Distinct shapes of the sample prompts: one row each, the negative's as well where it takes part."""

@@ -20,6 +20,7 @@ _PHASES = {
     "compile": "Compiling",
     "train": "Training",
     "validate": "Measuring the validation loss",
+    "picture_losses": "Measuring the loss of each image",
     "sample": "Drawing sample images",
     "save": "Saving",
     "pause": "Waiting while the preview draws",

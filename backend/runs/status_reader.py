@@ -32,7 +32,7 @@ from backend.runs.state_folder import newest_state, state_step
 from backend.runs.status import ACTIVE, Failure, RunStatus, State, with_text
 
 # Phases inside of training: what they count is not what is left of the run.
-_WITHIN_TRAINING = {"train", "validate", "sample", "save", "pause", "done", "compile"}
+_WITHIN_TRAINING = {"train", "validate", "picture_losses", "sample", "save", "pause", "done", "compile"}
 
 
 @dataclass

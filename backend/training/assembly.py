@@ -26,6 +26,7 @@ from backend.plan.training_sample import TRAINING_SAMPLE, identity_of
 from backend.runs.events import EventWriter, read_events
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.runs.picture_table import TRAINED, PictureId
 from backend.training.averaging import Averaging
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps, ValidationSet
@@ -37,6 +38,7 @@ from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
 from backend.training.monitor import Monitor
+from backend.training.picture_losses import PictureLosses
 from backend.training.position import PositionCounter
 from backend.training.requests import Requests
 from backend.training.sampling import PromptText, Sampler, uses_negative
@@ -168,6 +170,7 @@ def _between_steps(
     if cfg.saving.average_checkpoints is not None:
         averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
         saver.protected = averaging.protected
+    measured = partial(measure, inputs, forward, conditioning, trainable.experts)
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -179,7 +182,8 @@ def _between_steps(
         requests=context.requests,
         events=context.events,
         validation_sets=validation_sets,
-        measure=partial(measure, inputs, forward, conditioning, trainable.experts),
+        measure=measured,
+        picture_losses=_picture_losses(context, inputs, trainable, counter, loader, measured),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
@@ -300,6 +304,44 @@ def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]
     sample = [plan.items[number] for number in plan.training_sample]
     name = TRAINING_SAMPLE if TRAINING_SAMPLE not in sets else f"{TRAINING_SAMPLE} (trained)"
     return sets | ({name: as_set(loader.training_sample, sample, True)} if sample else {})
+
+
+def _picture_losses(
+    context: RunContext,
+    inputs: Inputs,
+    trainable: Trainable,
+    counter: PositionCounter,
+    loader: Loader,
+    measure: Callable[[Iterable[Example]], ValidationLoss],
+) -> PictureLosses | None:
+    """What measures each training picture, and the validation pictures to compare with; None where that is off."""
+    settings = inputs.cfg.validation
+    if not settings.picture_losses:
+        return None
+    sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
+
+    def read() -> Iterator[Example]:
+        # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
+        for name in sets:
+            batches = loader.each_trained() if name == TRAINED else loader.validation(name)
+            yield from (Example("", batch.latents[0], batch.text[0]) for batch in batches)
+
+    return PictureLosses(
+        run=context.run,
+        events=context.events,
+        requests=context.requests,
+        position=counter.current,
+        total_steps=inputs.plan.steps.steps,
+        pictures=[PictureId(name, item.key, str(item.path)) for name, items in sets.items() for item in items],
+        read=read,
+        measure=measure,
+        to_use=trainable.to_use,
+        how={
+            "sigmas": settings.validation_sigmas,
+            "repeats": settings.validation_repeats,
+            "seed": settings.validation_seed,
+        },
+    )
 
 
 def measure(

@@ -16,6 +16,7 @@ from backend.runs.events.validation import AverageEvent
 from backend.runs.phase_progress import PhaseProgress
 from backend.training.averaging import Averaging
 from backend.training.follow_up import FollowUp
+from backend.training.picture_losses import PictureLosses
 from backend.training.position import CurrentPosition
 from backend.training.requests import Requests
 from backend.training.sampling import Interrupted
@@ -78,6 +79,8 @@ class BetweenSteps:
     """What came of it."""
     leave: Callable[[], AbstractContextManager[None]] = nullcontext
     """Frees the device while a preview draws that asked the run to wait."""
+    picture_losses: PictureLosses | None = None
+    """Measures each training picture at the start, in the middle and at the end; None where that is off."""
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     """First and last validation loss of each set, by its name."""
     validated_at: int | None = None
@@ -90,13 +93,17 @@ class BetweenSteps:
         return self.follow_up is not None and self.follow_up.early_stop is not None
 
     def at_start(self) -> None:
-        """What is set for the time before the first step; no work when the run continues from a state."""
+        """What is set for the time before the first step; of a run that continues, only what it missed."""
         if not self.position().is_start:
             if self.follow_up is not None:
                 self.follow_up.resumed(self.position().step)
+            if self.picture_losses is not None:
+                self.picture_losses.at_start()
             return
         if self.validation.validate_at_start:
             self._validate()
+        if self.picture_losses is not None:
+            self.picture_losses.at_start()
         if self.sampling.sample_at_start:
             self._sample()
 
@@ -121,6 +128,8 @@ class BetweenSteps:
         if due(step, ended_epochs, validation.validate_every_n_steps, validation.validate_every_n_epochs):
             self._validate()
             acted = True
+        if self.picture_losses is not None and self.picture_losses.after_step(step):
+            acted = True
         requested = self.requests.take("sample")
         if requested or due(step, ended_epochs, sampling.sample_every_n_steps, sampling.sample_every_n_epochs):
             self._sample(requested)
@@ -137,6 +146,8 @@ class BetweenSteps:
         step = self.position().step
         if self.validation.validate_at_end and self.validated_at != step:
             self._validate()
+        if self.picture_losses is not None:
+            self.picture_losses.at_end()
         requested = self.requests.take("sample")
         if (self.sampling.sample_at_end and self._sampled_at != step) or requested:
             self._sample(requested)

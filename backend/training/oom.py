@@ -33,6 +33,7 @@ _DOING = {
     "train": "training",
     "sample": "drawing samples",
     "validate": "measuring the validation loss",
+    "picture_losses": "measuring the loss of each image",
     "save": "saving",
 }
 _STAGES = {
@@ -43,6 +44,7 @@ _STAGES = {
     "train": ("train",),
     "sample": ("sample", "decode_samples"),
     "validate": ("validate",),
+    "picture_losses": ("validate",),
 }
 """Stages of the estimate that a phase belongs to."""
 

@@ -20,6 +20,7 @@ from backend.runs.events.kinds import (
     GraphBreakEvent,
     MemoryEstimateEvent,
     MemoryPeakEvent,
+    PictureLossesEvent,
     RecompileEvent,
     ResumedEvent,
     SampleEvent,
@@ -128,6 +129,8 @@ def event_line(event: Event) -> str:
         case OverfitEvent():
             notice = sentences(*overfit_words(event))
             return notice if event.state == "ended" else f"warning: {notice}"
+        case PictureLossesEvent():
+            return f"step {event.step}: losses of {event.pictures} images ({event.moment}) in {event.file}"
         case CheckpointEvent() | SampleEvent():
             return f"step {event.step}: {event.kind} {event.file}"
         case WarningEvent():

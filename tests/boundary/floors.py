@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # From top to bottom. A package imports from itself and from the floors below its own, never up, never sideways.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("launcher", "gui"),
-    ("backend.train", "backend.bench", "backend.doctor", "backend.demo", "backend.preview", "backend.lora_tools"),
+    (
+        *("backend.train", "backend.bench", "backend.doctor", "backend.demo", "backend.preview"),
+        *("backend.lora_tools", "backend.publish"),
+    ),
     ("backend.training",),
     ("backend.latents",),
     ("backend.optimizers",),
@@ -60,12 +63,13 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "launcher": (
         *("backend.train", "backend.plan", "backend.importers", "backend.doctor", "backend.demo"),
         *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview", "backend.queue"),
-        *("backend.lora_tools",),
+        *("backend.lora_tools", "backend.publish"),
     ),
     "gui.compile_routes": ("backend.doctor.cache",),
     "gui.dataset_scan": ("backend.dataset",),
     "gui.form_routes": ("backend.doctor",),
     "gui.lora_routes": ("backend.lora_tools",),
+    "gui.publish_routes": ("backend.publish",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.processes": ("backend.bench.worker",),
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import psutil
@@ -9,6 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from backend.config.schema import settings
+from backend.runs.folder import Run
+from backend.runs.picture_table import PictureId, PictureTable, write_table
 from gui import fields
 from tests.browser.conftest import Server, Watched, field, go_to, load_preset, tab, type_in
 from tests.gui.conftest import make_run
@@ -196,7 +199,35 @@ def test_scripts_that_come_after_the_page_find_it_whole(watched: Watched) -> Non
     expect(page.locator("body")).to_contain_class("dark")
 
 
-def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) -> None:
+def measured_run(server: Server, images: Path) -> Run:
+    """A run that measured the images of a folder twice: the loss of the last one rose."""
+    run = make_run(server.runs, "measured")
+    files = sorted(images.glob("*.png"))
+    ids = [PictureId("", sha256(file.read_bytes()).hexdigest(), str(file)) for file in files]
+    table = PictureTable({}).with_moment("start", 0, dict.fromkeys(ids, 0.5))
+    write_table(run, table.with_moment("end", 30, dict(zip(ids, [0.4] * 7 + [0.6], strict=True))))
+    return run
+
+
+def images_are_sorted_by_what_a_run_measured(page: Page, run: Run) -> None:
+    expect(page.locator("#thumb-run")).to_have_value(run.name)
+    expect(page.locator("#thumbs .tag").first).to_have_text("learnt −20.0 %")
+    # by keyboard, as a select is used; it keeps the cursor
+    page.locator("#thumb-order").focus()
+    page.keyboard.press("v")
+    expect(page.locator("#thumbs .thumb").first.locator(".tag")).to_have_text("loss rose +20.0 %")
+    assert page.evaluate("document.activeElement.id") == "thumb-order"
+    page.locator("#thumbs .picture").first.click()
+    expect(page.locator("dialog h2")).to_have_text("picture_7.png (1 of 8)")
+    expect(page.locator("#caption-losses")).to_contain_text(f"Loss in {run.name}: start 0.5 · end 0.6")
+    page.click("#caption-next")
+    expect(page.locator("dialog h2")).to_have_text("picture_0.png (2 of 8)")
+    page.keyboard.press("Escape")
+
+
+def test_folders_and_prompts_are_edited_in_rows(page: Page, server: Server, image_folder: Path) -> None:
+    run = measured_run(server, image_folder)
+    type_in(page, "saving.output_dir", str(run.path.parent))
     go_to(page, "dataset.folders")
     box = page.locator("#f-dataset-folders")
     box.get_by_text("+ Add").click()
@@ -241,6 +272,7 @@ def test_folders_and_prompts_are_edited_in_rows(page: Page, image_folder: Path) 
     page.keyboard.press("Escape")
     expect(page.locator("#thumbs [data-caption='1']")).to_have_text("a written caption")
     assert any(file.read_text("utf-8") == "a written caption" for file in image_folder.glob("*.txt"))
+    images_are_sorted_by_what_a_run_measured(page, run)
     tab(page, "Compile")
     expect(page.locator("#mode-table tbody tr")).to_have_count(4)
     tab(page, "Dataset")

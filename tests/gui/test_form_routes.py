@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from backend.config.load import parse
 from backend.plan import base_model_check as chosen_model
 from backend.plan.memory.machine import Gpu, installed_gpus
+from backend.runs.picture_table import PictureId, PictureTable, write_table
 from gui import base_model, form, form_routes
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
@@ -139,6 +141,7 @@ def test_the_page_can_start_a_scan_and_show_it(page: Page, application: Any, ima
     answer = page.client.get("/thumb", params={"scan": items["scan"], "item": 0})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
     assert page.client.get("/thumb", params={"scan": items["scan"] + 1, "item": 0}).status_code == 404
+    losses_of_a_run_sort_the_images(page, items, image_folder)
     captions_are_written_and_taken_back(page, items["scan"], western, missing)
     no_text_is_never_replaced(page, items["scan"], image_folder / "picture_2.txt")
     shown = {"scan": items["scan"], "item": 3}
@@ -165,6 +168,43 @@ def no_text_is_never_replaced(page: Page, scan: int, file: Path) -> None:
     answer = page.client.post("/scan/caption", json={"scan": scan, "item": 2, "text": "a fox"})
     assert answer.status_code == 409 and "not a text file" in answer.json()["detail"]
     assert file.read_bytes() == content
+
+
+def losses_of_a_run_sort_the_images(page: Page, items: dict[str, Any], folder: Path) -> None:
+    """Two runs of these images, one of others; the newest is shown, and the images that need a look come first."""
+    assert (items["runs"], items["run"], items["order"]) == ([], None, None)
+    scanned = [folder / item["name"] for item in items["items"]]
+    ends = [0.9, 0.999, 1.2, 0.88, 0.89, 0.9, 0.5]
+    for name, last in (("fox", ends), ("again", [0.9] * 7), ("other", [])):
+        run = make_run(page.runs, name)
+        pictures = [PictureId("", sha256(file.read_bytes()).hexdigest(), "moved") for file in scanned[: len(last)]]
+        pictures = pictures or [PictureId("", "of another file", "other.png")]
+        table = PictureTable({}).with_moment("start", 0, dict.fromkeys(pictures, 1.0))
+        write_table(run, table.with_moment("end", 30, dict(zip(pictures, last or [0.5], strict=True))))
+    runs = page.client.get("/scan/items").json()["runs"]
+    assert len(runs) == 2 and {name.split("-")[0] for name in runs} == {"fox", "again"}
+    (fox,) = [name for name in runs if name.startswith("fox")]
+
+    def sorted_by(order: str, run: str | None = fox) -> dict[str, Any]:
+        return page.client.get("/scan/items", params={"order": order, **({"run": run} if run else {})}).json()
+
+    by_verdict = sorted_by("verdict")
+    assert by_verdict["run"] == fox and by_verdict["order"] == [2, 1, 6, 0, 5, 4, 3, 7]
+    verdicts = [item["losses"] and item["losses"]["verdict"] for item in by_verdict["items"]]
+    assert verdicts == ["rose", "not_learnt", "memorised", *["learnt"] * 4, None]
+    assert by_verdict["items"][0]["losses"] == {
+        "losses": [{"moment": "start", "loss": 1.0}, {"moment": "end", "loss": 1.2}],
+        "change": pytest.approx(0.2), "verdict": "rose", "word": "loss rose",
+    }  # fmt: skip
+    assert sorted_by("change")["order"][:2] == [2, 1] and sorted_by("loss")["order"][-2:] == [6, 7]
+    assert sorted_by("", "gone")["run"] in runs and sorted_by("", None)["order"] is None
+    assert page.client.get("/scan/items", params={"order": "size"}).status_code == 422
+    asked = {"scan": items["scan"], "item": 2, "run": fox}
+    assert page.client.get("/scan/losses", params=asked).json()["losses"]["word"] == "loss rose"
+    assert page.client.get("/scan/losses", params={**asked, "item": 7}).json()["losses"] is None
+    assert page.client.get("/scan/losses", params={**asked, "scan": 99}).json()["losses"] is None
+    shown = page.client.get("/live", params={"run": fox}).json()["facts"]["pictures"]
+    assert [row["verdict"] for row in shown[:3]] == ["rose", "not_learnt", "memorised"]
 
 
 def captions_are_written_and_taken_back(page: Page, scan: int, *files: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_page_reads_names_that_are_given() -> None:
     whole = facts(*COMPILED, PlanEvent(), *memory, *compared, DoneEvent()).to_dict()
     declared = re.search(r"export interface RunFacts \{(.*?)\n\}", SERVER.read_text(encoding="utf-8"), re.DOTALL)
     assert declared is not None
-    listed = {"samples", "checkpoints"}  # of the folders, which the events alone don't show
+    listed = {"samples", "checkpoints", "pictures"}  # of the folders, which the events alone don't show
     for name, fields in re.findall(r"^  (\w+): (.*?);$", declared[1], re.MULTILINE | re.DOTALL):
         assert name in whole or name in listed, name
         if fields.startswith("{") and name != "warnings":

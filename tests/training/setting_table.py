@@ -272,6 +272,8 @@ PROVEN: dict[str, str] = {
     "validation.early_stop_patience": f"{_OVERFIT}::test_the_run_ends_where_its_losses_say",
     "validation.early_stop_min_gain": f"{_OVERFIT}::test_a_gain_counts_from_the_smallest_that_is_set",
     "validation.validate_training_images": f"{_OVERFIT}::test_overfitting_is_said_once",
+    "validation.picture_losses": "training/test_picture_losses.py::"
+    "test_each_size_is_measured_in_a_graph_that_the_plan_counts",
     "validation.validation_folders": "dataset/test_dataset.py::test_validation_folders_and_leaks",
     "saving.output_dir": "runs/test_folder.py::test_a_folder_that_can_not_be_made_is_named",
     "saving.save_last_n": "training/test_settings.py"

@@ -75,12 +75,19 @@ def longer_than_run(every: str, limit: str, unit: str, then: str) -> Rule:
     )
 
 
-def needs_pictures(path: str) -> Rule:
-    """A warning when validation is set and there are no validation images."""
+def needs_pictures(path: str, or_trained: bool = False) -> Rule:
+    """A warning when validation is set and there are no validation images.
+
+    or_trained: also used for the loss of each training image.
+    """
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
+
+    def broken(value: Any, split: float, folders: list[Any], trained: bool) -> bool:
+        return value != default and not split and not folders and not (or_trained and trained)
+
     return Rule(
-        (path, "dataset.validation_split", "validation.validation_folders"),
-        lambda value, split, folders: value != default and not split and not folders,
+        (path, "dataset.validation_split", "validation.validation_folders", "validation.picture_losses"),
+        broken,
         f"{name} has no effect: there are no validation images",
         "Set dataset.validation_split to 0.1, or add a row to validation.validation_folders",
         "warning",

@@ -72,11 +72,12 @@ SAMPLING_RULES: tuple[Rule, ...] = (
             "validate_every_n_steps",
             "validate_every_n_epochs",
             "validate_at_start",
-            "validation_sigmas",
-            "validation_seed",
-            "validation_repeats",
             "validate_training_images",
         )
+    ),
+    *(
+        needs_pictures(f"validation.{name}", or_trained=True)
+        for name in ("validation_sigmas", "validation_seed", "validation_repeats")
     ),
     *refused_without_validation("validation.early_stop_patience"),
     Rule(

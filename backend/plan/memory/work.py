@@ -18,10 +18,10 @@ from backend.plan.memory.activations import Work
 from backend.plan.mode_plan import (
     fitting_frames,
     fitting_size,
+    measures,
     prompt_tokens,
     sampling_is_on,
     validation_batch,
-    validation_is_on,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +107,6 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWo
     beside = 0 if facts.controls is None else tokens_of(references.rule.area or cfg.dataset.resolution, geometry)
     image = max(picture + beside, (cfg.compile.static_token_count or 0) * geometry.latent_frames(frames))
     pixels = max(picture, beside, image - beside) // geometry.latent_frames(frames) * geometry.pixels_per_token**2
-    measured = validation_is_on(cfg) and (cfg.dataset.validation_split or cfg.validation.validation_folders)
     prompts = cfg.sampling.prompts or ()
     sizes = [math.prod(fitting_size(prompt.width, prompt.height, geometry)) for prompt in prompts]
     lengths = [fitting_frames(prompt.frames, geometry, facts.video) for prompt in prompts]
@@ -117,7 +116,7 @@ def work_of_settings(cfg: Config, geometry: Geometry, text_tokens: int) -> RunWo
     return RunWork(
         training=Work(cfg.dataset.batch_size, image, text_tokens),
         largest_picture=pixels * _encoded_together(frames, facts),
-        validation=Work(validation_batch(cfg), image, text_tokens) if measured else None,
+        validation=Work(validation_batch(cfg), image, text_tokens) if measures(cfg) else None,
         sampling=Work(1, drawn, text_tokens) if on else None,
         sample_pixels=max(map(operator.mul, sizes, pieces), default=0) if on else 0,
         sample_result=max(map(operator.mul, sizes, lengths), default=0) if on else 0,
