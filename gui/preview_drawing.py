@@ -76,8 +76,8 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
     if drawing.run is not None:
         run = store.run(drawing.run)
         cfg, folder = settings_of_run(run, _changes(drawing)), str(run.path)
-        found = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
-        rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in found]
+        own_rows = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
+        rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in own_rows]
     else:
         config = form()
         if config is None or config.model.base_model is None:

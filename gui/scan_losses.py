@@ -51,12 +51,12 @@ class ScanLosses:
         """Of each run that measured some of the scanned images, by name: the results by the image's number."""
         if not self._scan.items:
             return {}, []
-        found: dict[str, dict[int, PictureResult]] = {}
+        by_run: dict[str, dict[int, PictureResult]] = {}
         for run in self._store.runs():
             matched = _matched(self._scan.items, self._scan.trained, read_results(run))
             if matched:
-                found[run.name] = matched
-        return found, list(found)
+                by_run[run.name] = matched
+        return by_run, list(by_run)
 
 
 def _matched(items: Sequence[Item], trained: int, results: Sequence[PictureResult]) -> dict[int, PictureResult]:

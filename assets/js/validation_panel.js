@@ -20,7 +20,7 @@ const conclusions = ({ best, early_stop: earlyStop, average }) =>
  * @param {RunStatus} status
  */
 export const drawValidation = (ui, facts, status) => {
-  drawSets(ui, facts.validation || [], status);
+  drawSets(ui, facts, status);
   const images = lossTable(facts.pictures || []);
   if (images) ui.validation.append(images);
 };

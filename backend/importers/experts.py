@@ -25,9 +25,9 @@ def read_experts(fields: Fields) -> None:
         return
     sides = [side for side, name in names.items() if not fields.has(name) or fields.on(name)]
     choice = sides[0] if len(sides) == 1 else "both"
-    said = next((name for name in names.values() if fields.has(name)), "")
-    if said:
-        fields.take(said, _CHOICE, choice)
+    switch = next((name for name in names.values() if fields.has(name)), "")
+    if switch:
+        fields.take(switch, _CHOICE, choice)
         for name in names.values():
             fields.note(name, "taken", "", _CHOICE)
     else:

@@ -71,11 +71,11 @@ class OpenModel:
         if part.name == self.facts.denoiser.name:
             names = by_model_names(self.denoiser, names)
         layers = BaseWeights((), self.names, clip_words(self.facts))
-        found = {
+        stored = {
             name: Stored(name=own, layer=layers.layer_of(part.name, name), tensor=tensors[own])
             for name, own in names.items()
         }
-        return {name: one if one.layer in self.names.layers else replace(one, layer="") for name, one in found.items()}
+        return {name: one if one.layer in self.names.layers else replace(one, layer="") for name, one in stored.items()}
 
     def weights(self) -> dict[str, LazyTensor]:
         """Layer -> its weight, of all layers that a LoRA may change."""
@@ -131,8 +131,8 @@ def guessed_family(
     title = family_of_names(stems)
     candidates = _CANDIDATES.get(title or "", ())
     version = metadata.get("ss_base_model_version")
-    told = [each.name for each in FAMILIES.values() if each.lora_version == version]
-    named = [name for name in told if name in candidates] or told[:1] if told else []
+    families = [each.name for each in FAMILIES.values() if each.lora_version == version]
+    named = [name for name in families if name in candidates] or families[:1] if families else []
     best: tuple[tuple[int, int], FamilyFacts, nn.Module, LayerNames] | None = None
     for name in named or candidates:
         facts = family(name)

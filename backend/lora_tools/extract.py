@@ -152,8 +152,8 @@ class FileHashes:
 
     def values(self, wait_s: float) -> dict[str, str]:
         """File name -> SHA-256, of those that are known after so many seconds each."""
-        found = {name: work.metadata(wait_s).get("ss_new_sd_model_hash") for name, work in self._work.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        hashes = {name: work.metadata(wait_s).get("ss_new_sd_model_hash") for name, work in self._work.items()}
+        return {name: value for name, value in hashes.items() if value is not None}
 
     def stop(self) -> None:
         """End the computation."""

@@ -139,8 +139,8 @@ def _is_finite(file: RawLora, key: str) -> bool:
 def _family(file: RawLora) -> str | None:
     """By the metadata, or else by the layers' names."""
     version = file.metadata.get("ss_base_model_version")
-    told = next((each.title for each in FAMILIES.values() if each.lora_version == version), None)
-    return told or family_of_names(file.layers)
+    title = next((each.title for each in FAMILIES.values() if each.lora_version == version), None)
+    return title or family_of_names(file.layers)
 
 
 def _counted(values: Any) -> dict[str, int]:

@@ -106,8 +106,8 @@ def _prompts(cfg: Config, samples: Sequence[Sample]) -> str:
     lines = []
     for number, sample in enumerate(samples, 1):
         prompt = _prompt_of(cfg, sample)
-        said = ", ".join(f"{name} {getattr(prompt, name):g}" for name in _SAID) if prompt is not None else ""
-        lines.append(f"{number}. {_one_line(sample.prompt or '')}" + (f" ({said})" if said else ""))
+        settings = ", ".join(f"{name} {getattr(prompt, name):g}" for name in _SAID) if prompt is not None else ""
+        lines.append(f"{number}. {_one_line(sample.prompt or '')}" + (f" ({settings})" if settings else ""))
     return "\n".join(lines)
 
 

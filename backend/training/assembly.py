@@ -2,66 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 from accelerate import Accelerator
 from torch import nn
 
 from backend.base.paths import resolve
-from backend.config.experts import SIDES
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
-from backend.dataset.items import Item
 from backend.families.files.hashes import ModelHashes
 from backend.families.spec import Side, VideoRule
-from backend.latents.loader import Batch, Loader
+from backend.latents.loader import Loader
 from backend.memory.exclusive_device import offloaded
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.mode_plan import fitting_frames, fitting_size
-from backend.plan.training_sample import TRAINING_SAMPLE, identity_of
 from backend.runs.events import EventWriter, read_events
-from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from backend.runs.picture_table import TRAINED, PictureId
 from backend.training.averaging import Averaging
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.checkpoint import Fingerprint
 from backend.training.encoding import encode_again, free_memory
-from backend.training.experts import ExpertDrawing, Experts
+from backend.training.experts import ExpertDrawing
 from backend.training.follow_up import FollowUp
 from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
+from backend.training.measuring import measure, picture_losses, validation_sets
 from backend.training.monitor import Monitor
-from backend.training.picture_losses import PictureLosses
 from backend.training.position import PositionCounter
-from backend.training.requests import Requests
+from backend.training.run_context import RunContext
 from backend.training.sampling import PromptText, Sampler, uses_negative
 from backend.training.save_check import save_problems
 from backend.training.saver import Saver
 from backend.training.step_log import StepLog, row_writer
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
-from backend.training.validation import Example, ValidationLoss, validate
 from backend.training.validation_history import ValidationHistory
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunContext:
-    """Where a run's records go, and what a person asks of it."""
-
-    run: Run
-    events: EventWriter
-    requests: Requests
-    stack: ExitStack
-    """Closes all that has to be closed at the run's end."""
-    started: float
-    """Unix seconds."""
 
 
 def assemble(
@@ -162,10 +143,10 @@ def _between_steps(
     saver: Saver,
     monitor: Monitor,
 ) -> BetweenSteps:
-    cfg, sampler, validation_sets = inputs.cfg, None, _validation_sets(inputs, loader)
+    cfg, sampler, sets = inputs.cfg, None, validation_sets(inputs, loader)
     if cfg.sampling.prompts:
         sampler = _sampler(context, inputs, forward, conditioning, trainable, loader, counter.position.step)
-    follow_up = _follow_up(context, inputs, saver, validation_sets, counter.position.step)
+    follow_up = _follow_up(context, inputs, saver, sets, counter.position.step)
     averaging = None
     if cfg.saving.average_checkpoints is not None:
         averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
@@ -181,9 +162,9 @@ def _between_steps(
         saver=saver,
         requests=context.requests,
         events=context.events,
-        validation_sets=validation_sets,
+        validation_sets=sets,
         measure=measured,
-        picture_losses=_picture_losses(context, inputs, trainable, counter, loader, measured),
+        picture_losses=picture_losses(context, inputs, trainable, counter, loader, measured),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
@@ -287,103 +268,6 @@ def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:
         tiled=resolved.tiled_decode if resolved is not None else memory.vae_tiling == "on",
         may_leave=memory.offload_by_turns != "off",
         may_tile=memory.vae_tiling != "off",
-    )
-
-
-def _validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]:
-    def examples(read: Callable[[], Iterator[Batch]]) -> Iterator[Example]:
-        for batch in read():
-            yield Example(batch.keys[0], batch.latents[0], batch.text[0])
-
-    def as_set(read: Callable[[], Iterator[Batch]], items: Sequence[Item], trained: bool) -> ValidationSet:
-        identity = identity_of(inputs.cfg, items)
-        return ValidationSet(count=len(items), read=partial(examples, read), trained=trained, identity=identity)
-
-    plan = inputs.plan
-    sets = {name: as_set(partial(loader.validation, name), items, False) for name, items in plan.validation.items()}
-    sample = [plan.items[number] for number in plan.training_sample]
-    name = TRAINING_SAMPLE if TRAINING_SAMPLE not in sets else f"{TRAINING_SAMPLE} (trained)"
-    return sets | ({name: as_set(loader.training_sample, sample, True)} if sample else {})
-
-
-def _picture_losses(
-    context: RunContext,
-    inputs: Inputs,
-    trainable: Trainable,
-    counter: PositionCounter,
-    loader: Loader,
-    measure: Callable[[Iterable[Example]], ValidationLoss],
-) -> PictureLosses | None:
-    """What measures each training picture, and the validation pictures to compare with; None where that is off."""
-    settings = inputs.cfg.validation
-    if not settings.picture_losses:
-        return None
-    sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
-
-    def read() -> Iterator[Example]:
-        # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
-        for name in sets:
-            batches = loader.each_trained() if name == TRAINED else loader.validation(name)
-            yield from (Example("", batch.latents[0], batch.text[0]) for batch in batches)
-
-    return PictureLosses(
-        run=context.run,
-        events=context.events,
-        requests=context.requests,
-        position=counter.current,
-        total_steps=inputs.plan.steps.steps,
-        pictures=[PictureId(name, item.key, str(item.path)) for name, items in sets.items() for item in items],
-        read=read,
-        measure=measure,
-        to_use=trainable.to_use,
-        how={
-            "sigmas": settings.validation_sigmas,
-            "repeats": settings.validation_repeats,
-            "seed": settings.validation_seed,
-        },
-    )
-
-
-def measure(
-    inputs: Inputs,
-    forward: Forward,
-    conditioning: ConditioningEncoder,
-    experts: Experts | None,
-    examples: Iterable[Example],
-) -> ValidationLoss:
-    """The validation loss of `examples`, as the settings have it measured; of both experts, each at its own levels."""
-    sigmas = inputs.cfg.validation.validation_sigmas
-    if experts is None:
-        return _measured(inputs, forward, conditioning, examples, sigmas)
-    examples, losses = list(examples), {}
-    for side in SIDES:
-        own = [sigma for sigma in sigmas if experts.side_of(sigma) == side]
-        if own:
-            experts.take(side)
-            with experts.to_use():
-                measured = _measured(inputs, forward, conditioning, examples, own)
-            losses |= dict(zip(own, measured.sigma_losses, strict=True))
-    return ValidationLoss(tuple(losses[sigma] for sigma in sigmas))
-
-
-def _measured(
-    inputs: Inputs,
-    forward: Forward,
-    conditioning: ConditioningEncoder,
-    examples: Iterable[Example],
-    sigmas: Sequence[float],
-) -> ValidationLoss:
-    settings = inputs.cfg.validation
-    return validate(
-        examples,
-        forward,
-        objective=inputs.objective,
-        sigmas=sigmas,
-        repeats=settings.validation_repeats,
-        seed=settings.validation_seed,
-        batch_size=inputs.plan.validation_batch,
-        device=inputs.device,
-        conditioning=conditioning,
     )
 
 

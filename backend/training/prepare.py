@@ -30,7 +30,7 @@ from backend.runs.metrics import MetricsWriter
 from backend.runs.state_folder import newest_whole_state, stand_on
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
-from backend.training.assembly import RunContext, assemble
+from backend.training.assembly import assemble
 from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
@@ -41,6 +41,7 @@ from backend.training.inputs import Inputs
 from backend.training.monitor import Monitor
 from backend.training.position import Position, PositionCounter
 from backend.training.requests import Requests
+from backend.training.run_context import RunContext
 from backend.training.trainable import Trainable, load_trainable
 from backend.training.trainer import Forward, Trainer
 

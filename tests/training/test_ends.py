@@ -127,7 +127,7 @@ def test_samples_or_validation_that_fail_keep_the_step_before_them(
         changes = {"sampling": {"prompts": [PROMPT], "sample_every_n_steps": 2}}
     else:
         monkeypatch.setattr(
-            "backend.training.assembly.validate", at_call(1, None, RuntimeError("an unknown kernel error"))
+            "backend.training.measuring.validate", at_call(1, None, RuntimeError("an unknown kernel error"))
         )
         held_out = [{"path": str(place.images), "name": "same"}]
         changes = {"validation": {"validation_folders": held_out, "validate_every_n_steps": 2}}

@@ -120,7 +120,7 @@ def test_the_last_whole_step_is_kept_and_can_be_resumed(
 def test_what_samples_or_validation_lose_is_not_the_step_before_them(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import backend.training.assembly
+    import backend.training.measuring
 
     cfg = config(
         tiny_flux, image_folder, tmp_path, training={"max_train_steps": 4}, dataset={"validation_split": 0.25},
@@ -133,7 +133,7 @@ def test_what_samples_or_validation_lose_is_not_the_step_before_them(
         raise torch.OutOfMemoryError(MESSAGE)
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend.training.assembly, "validate", full)
+        patch.setattr(backend.training.measuring, "validate", full)
         run, code = train_here(cfg)
     assert code == 1 and "The LoRA of step 2 is kept" in events(run, "error")[0]["text"]
     assert run.status().state_step == 2
