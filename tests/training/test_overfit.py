@@ -176,6 +176,7 @@ def test_the_last_files_are_averaged_as_what_they_change(
     monkeypatch.setattr(Averaging, "at_end", watched)
     straight, code = train_here(cfg)
     assert code == 0 and trained == [True], events(straight, "error")
+    assert not straight.status().resumable and "early stop" not in straight.status().text
     assert losses(straight) == {step: loss for step, loss in losses(run).items() if step <= lowest}
     # a run that ends at its best step: its finished LoRA is the same
     assert same(lora_of(straight), lora_of(run, "tiny-best.safetensors"))
@@ -209,7 +210,9 @@ def test_the_run_ends_where_its_losses_say(run: Run) -> None:
     )
     done = events(run, "done")[-1]
     assert done["step"] == end and done["best"]["step"] == lowest["step"] and done["early_stop"]["step"] == end
-    assert run.status().state == "done" and run.status().step == end
+    status = run.status()
+    assert (status.state, status.step, status.resumable) == ("done", end, True)
+    assert f"{end} of {STEPS} steps (early stop)" in status.text
     # measured once at its last step, which has no validation of its own
     assert [each["step"] for each in events(run, "validation") if each["set"] == "others"] == list(measured)
     text = event_line(EarlyStopEvent(**plain(event)))
