@@ -137,7 +137,7 @@ const files = (run) => {
       ? el(
           "details",
           {},
-          el("summary", {}, formatCount(rest.length, "earlier file")),
+          el("summary", {}, formatCount(rest.length, "other file")),
           rest.map((f) => fileRow(run, f)),
         )
       : null,

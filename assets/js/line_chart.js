@@ -17,6 +17,7 @@ const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).
  * @property {boolean} [band] Whether its extremes are drawn behind it.
  * @property {number[]} [dash]
  * @property {boolean} [show]
+ * @property {number} [dot] The size in px of its points, where it is drawn as points alone.
  */
 /** @typedef {{since: number, until: number}} Zoom */
 /**
@@ -49,7 +50,9 @@ export const lineChart = (
         stroke: colour(s.colour),
         width: s.width ?? 1.6,
         dash: s.dash,
-        points: { show: (u, i) => u.data[i].filter((v) => v !== null && v !== undefined).length === 1, size: 5 },
+        points: s.dot
+          ? { show: true, size: s.dot, fill: colour(s.colour) }
+          : { show: (u, i) => u.data[i].filter((v) => v !== null && v !== undefined).length === 1, size: 5 },
         spanGaps: true,
         value: (u, v) => (v === null || v === undefined ? "–" : format(v)),
         show: s.show ?? true,

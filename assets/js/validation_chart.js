@@ -20,7 +20,7 @@ const linesOf = (keys, sets) => [
     width: 2,
     dash: sets.get(key)[0].trained ? [5, 4] : undefined,
   })),
-  { label: "Lowest", key: "lowest", colour: "--mt-good", width: 0 },
+  { label: "Lowest", key: "lowest", colour: "--mt-good", width: 0, dot: 9 },
 ];
 
 // Rows by set, of which one of validation pictures may have the name of that of training pictures.
@@ -45,6 +45,7 @@ export const validationChart = (root) => {
   return {
     clear() {
       root.hidden = true;
+      chart?.clear();
     },
     /** @param {RunFacts} facts */
     draw({ validation, best }) {
@@ -53,8 +54,9 @@ export const validationChart = (root) => {
       if (root.hidden) return;
       const sets = bySet(validation);
       const keys = [...sets.keys()];
-      if (drawn !== keys.join("\n")) {
-        drawn = keys.join("\n");
+      const wanted = keys.join("\n");
+      if (drawn !== wanted) {
+        drawn = wanted;
         const place = el("div", {});
         fill(root, place);
         chart = lineChart(place, {

@@ -122,7 +122,8 @@ def _sentence(status: RunStatus) -> str:
         return f"Stopping at {at}; the trainer saves first.{quiet}"
     took = f" in {spoken(status.elapsed_s)}" if status.elapsed_s is not None else ""
     if status.state == "done":
-        return f"Done: {status.step} steps{took}."
+        early = f" of {status.total_steps} steps (early stop)" if status.result.get("early_stop") else " steps"
+        return f"Done: {status.step}{early}{took}."
     again = " It can be resumed" + (f" from step {status.state_step}." if status.state_step is not None else ".")
     resume = again if status.resumable else ""
     if status.state == "stopped":

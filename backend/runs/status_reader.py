@@ -105,6 +105,8 @@ class StatusReader:
         training = summary.phase in _WITHIN_TRAINING
         total_steps = summary.total_steps or _whole(current.get("total_steps"))
         in_steps = summary.phase == "train"
+        result = _dict(current.get("result"))
+        at_end = state == "done" and not result.get("early_stop")
         status = RunStatus(
             name=self.run.name,
             path=self.run.path,
@@ -124,9 +126,9 @@ class StatusReader:
             exit_code=_whole(current.get("exit_code")),
             error=error,
             warnings=tuple(summary.warnings[-20:]),
-            resumable=state not in ACTIVE and state != "done" and newest_state(self.run.state_dir) is not None,
+            resumable=state not in ACTIVE and not at_end and newest_state(self.run.state_dir) is not None,
             state_step=saved,
-            result=_dict(current.get("result")),
+            result=result,
             host=None if here else str(current["host"]),
             hang=self._hang(state, alive, process if here else None, seconds),
         )

@@ -90,6 +90,22 @@ def test_static_is_one_graph_for_training_and_one_without_gradient() -> None:
     )
 
 
+def test_training_pictures_that_are_measured_too_are_counted() -> None:
+    """Always the same ones, whatever others there are; and none without validation pictures to compare with."""
+    scan = scan_of(TEN_SIZES, {"v": TEN_SIZES[:1]})
+    given = {"compile": {"shape_mode": "exact_buckets"}, "dataset": {"batch_size": 2}}
+    few, more = (plan_of(scan, validation={"validate_training_images": count}, **given) for count in (2, 4))
+    assert len(few.training_sample) == 2 and set(few.training_sample) < set(more.training_sample)
+    usual = plan_of(scan, **given)
+    own = {few.fits[number].bucket.tokens for number in few.training_sample}
+    held_out = {shape.image_tokens for shape in usual.graphs.validation}
+    assert usual.training_sample == () and len(held_out) == 1 and own - held_out
+    assert {shape.image_tokens for shape in few.graphs.validation} == held_out | own
+    alone = plan_of(scan_of(TEN_SIZES), validation={"validate_training_images": 2}, **given)
+    assert alone.training_sample == () and alone.graphs.validation == ()
+    assert len(plan_of(scan, validation={"validate_training_images": 99}, **given).training_sample) == len(TEN_SIZES)
+
+
 def test_batch_above_one_adds_none_since_validation_goes_one_by_one() -> None:
     plan = plan_of(scan_of(TEN_SIZES, {"v": TEN_SIZES[:3]}), dataset={"batch_size": 2}, **PROMPTS)
     assert graph_counts(plan, "static") == (1, 1)

@@ -23,12 +23,13 @@ from backend.config.toml_io import dump
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, Event, ResumedEvent, ValidationEvent
-from backend.runs.events.validation import AverageEvent, EarlyStopEvent
+from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
 from backend.runs.folder import Run
 from backend.runs.process import MARKER
 from backend.training.averaging import Averaging
 from backend.training.best import BestFile
 from backend.training.between_steps import BetweenSteps
+from backend.training.follow_up import FollowUp
 from backend.training.terminal import event_line
 from backend.training.validation_history import Measurement, ValidationHistory, overfitting_of
 from tests.conftest import draw_pictures
@@ -176,6 +177,7 @@ def test_the_last_files_are_averaged_as_what_they_change(
     monkeypatch.setattr(Averaging, "at_end", watched)
     straight, code = train_here(cfg)
     assert code == 0 and trained == [True], events(straight, "error")
+    assert not straight.status().resumable and "early stop" not in straight.status().text
     assert losses(straight) == {step: loss for step, loss in losses(run).items() if step <= lowest}
     # a run that ends at its best step: its finished LoRA is the same
     assert same(lora_of(straight), lora_of(run, "tiny-best.safetensors"))
@@ -209,7 +211,9 @@ def test_the_run_ends_where_its_losses_say(run: Run) -> None:
     )
     done = events(run, "done")[-1]
     assert done["step"] == end and done["best"]["step"] == lowest["step"] and done["early_stop"]["step"] == end
-    assert run.status().state == "done" and run.status().step == end
+    status = run.status()
+    assert (status.state, status.step, status.resumable) == ("done", end, True)
+    assert f"{end} of {STEPS} steps (early stop)" in status.text
     # measured once at its last step, which has no validation of its own
     assert [each["step"] for each in events(run, "validation") if each["set"] == "others"] == list(measured)
     text = event_line(EarlyStopEvent(**plain(event)))
@@ -278,6 +282,39 @@ def test_overfitting_begins_and_ends() -> None:
     assert state((0.9, 0.9), (1.0, 0.95), (1.1, 1.0)) is None
     assert state((0.9, 0.9), (0.905, 0.8), (0.908, 0.7), (0.909, 0.6)) is None
     assert state((0.9, None), (1.0, None), (1.1, None)) is None
+
+
+def test_each_conclusion_is_written_once_and_taken_back(tmp_path: Path) -> None:
+    """Without a run: losses of eight validations, of which the last would end it early."""
+    made = Run.create_empty(tmp_path, "losses")
+    cfg = with_values(Config(), {"validation.early_stop_patience": 3})
+    follow_up = FollowUp(settings=cfg.validation, total_steps=99, history=ValidationHistory(), events=EventWriter(made))
+    pairs = [(1.0, 1.0), (0.8, 0.9), (0.9, 0.8), (0.95, 0.7), (0.7, 0.7), (0.71, 0.6), (0.72, 0.6), (0.73, 0.6)]
+    for step, (held_out, trained) in enumerate(pairs):
+        assert follow_up.early_stop is None
+        follow_up.after(step, {("a", False): held_out - 0.1, ("b", False): held_out + 0.1, ("t", True): trained})
+    written = [(event["kind"], event["step"], event.get("state")) for event in events(made)]
+    assert written == [
+        ("best", 0, None),
+        ("best", 1, None),
+        ("overfit", 3, "begun"),
+        ("best", 4, None),
+        ("overfit", 4, "ended"),
+        ("overfit", 6, "begun"),
+        ("early_stop", 7, None),
+    ]
+    assert follow_up.result()["best"]["step"] == 4 and follow_up.result()["early_stop"]["lowest_step"] == 4
+    for event in (BestEvent(step=4, loss=0.7, file="x"), OverfitEvent(step=4, state="ended", loss=0.7)):
+        assert event_line(event).count("step 4") + event_line(event).count("Step 4") >= 1
+
+    # killed after this was measured and before the run was saved as finished: it ends as it would have
+    def resumed_at(step: int, fresh_from: int = 0) -> bool:
+        known = ValidationHistory(measurements=list(follow_up.history.measurements), fresh_from=fresh_from)
+        again = FollowUp(settings=cfg.validation, total_steps=99, history=known, events=EventWriter(made))
+        again.resumed(step)
+        return again.early_stop is not None
+
+    assert resumed_at(7) and not resumed_at(8) and not resumed_at(7, fresh_from=len(pairs))
 
 
 def test_a_resume_takes_back_what_was_measured_behind_its_state() -> None:
