@@ -23,11 +23,10 @@ from backend.training.prepare import prepare
 from backend.training.requests import Requests
 from backend.training.sampling import draw_latent
 from backend.training.trainer import Trainer
-from tests.tiny import comfy_maps
 from tests.tiny.clips import write_clip
 from tests.tiny.shapes import relative
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
-from tests.tiny.wan import make_tiny_denoiser, published
+from tests.tiny.wan_loras import assert_comfyui_takes
 
 PROMPT = {"prompt": "a clip", "width": 64, "height": 48, "frames": 5, "steps": 5, "seed": 1, "lora_scale": 0.5}
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -206,9 +205,7 @@ def assert_saved_alike(both: Trainer, alone: dict[Side, Trainer]) -> None:
     for side, own in alone.items():
         own.saver.save_final()
         assert same(lora_of(both.saver.run, FILES[side]), lora_of(own.saver.run))
-        # by ComfyUI's names, native ones alone
-        stems = {key.split(".")[0] for key in lora_of(both.saver.run, FILES[side])}
-        assert stems <= comfy_maps.published(published(make_tiny_denoiser().state_dict()))
+        assert_comfyui_takes(lora_of(both.saver.run, FILES[side]))
 
 
 def assert_drawn_as_diffusers_does(both: Trainer, base: Path) -> None:

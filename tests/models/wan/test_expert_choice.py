@@ -82,8 +82,8 @@ def test_both_need_two_experts_of_one_build_in_their_places(tmp_path: Path) -> N
     other = write_expert(tmp_path / "other" / LOW, ffn_dim=64)
     facts = family("wan22")
 
-    def problems(base: Path, choice: str = "both", **given: Path) -> list[Problem]:
-        return facts.expert_problems(BaseModelFiles(base, given), choice)
+    def problems(base: Path, choice: str = "both", **files: Path) -> list[Problem]:
+        return facts.expert_problems(BaseModelFiles(base, files), choice)
 
     assert problems(high, transformer_2=low) == []
     (problem,) = problems(high)
