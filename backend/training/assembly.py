@@ -165,7 +165,7 @@ def _between_steps(
         requests=context.requests,
         events=context.events,
         validation_sets=_validation_sets(inputs, loader),
-        measure=partial(measure, inputs, forward, conditioning, trainable.experts),
+        measure=partial(measure, inputs, forward, conditioning, experts=trainable.experts),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,
@@ -260,8 +260,8 @@ def measure(
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
-    experts: Experts | None,
     examples: Iterable[Example],
+    experts: Experts | None = None,
 ) -> ValidationLoss:
     """The validation loss of `examples`, as the settings have it measured; of both experts, each at its own levels."""
     sigmas = inputs.cfg.validation.validation_sigmas

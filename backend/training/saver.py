@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend.base.errors import WriteFailed
 from backend.base.files import atomic_path, in_words, unused_path
-from backend.config.experts import ENDINGS, SIDES
+from backend.config.experts import ENDINGS, SIDES, expert_file
 from backend.config.sections.saving import SavingSection
 from backend.families.spec import Side
 from backend.lora.comfyui_keys import LayerNames
@@ -193,6 +193,8 @@ class Saver:
             without = "and the LoRA file could not be written. Resume continues from there"
             return f"The resume state of step {step} is kept, {without}, with other settings too." if state else ""
         path = self.file[1].relative_to(self.run.path).as_posix()
+        if self.experts is not None:
+            path = f"{path} and {expert_file(self.file[1], 'low').name}"
         what = "The finished LoRA is kept" if self.file[1] == self.final else f"The LoRA of step {step} is kept"
         if state:
             return f"{what} in {path}. Resume continues from there, with other settings too."

@@ -42,7 +42,7 @@ FILES = {side: f"tiny_{side}_noise.safetensors" for side in SIDES}
 
 
 @pytest.fixture(scope="module")
-def make(tiny_wan22: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Config]:
+def make(tiny_wan22: Path, tiny_wan22_i2v: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Config]:
     """(steps, changes by section) -> a run's settings, on three clips of which one is held out."""
     where = tmp_path_factory.mktemp("experts")
     for number, size in enumerate([(64, 48), (48, 64), (64, 64)]):
@@ -53,7 +53,8 @@ def make(tiny_wan22: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         sections = {name: {**SECTIONS.get(name, {}), **changes.get(name, {})} for name in {*SECTIONS, *changes}}
         sections["training"] = {"max_train_steps": steps, **sections.get("training", {})}
         sections["dataset"] = {"validation_split": 0.34, **sections.get("dataset", {})}
-        return config(tiny_wan22, where / "clips", where, **sections)
+        family = sections["model"]["family"]
+        return config({"wan22": tiny_wan22, "wan22_i2v": tiny_wan22_i2v}[family], where / "clips", where, **sections)
 
     return made
 
@@ -260,8 +261,17 @@ def test_turns_are_counted_as_they_are_taken() -> None:
             assert [turns.steps(side, total) for side in SIDES] == [taken.count(side) for side in SIDES]
 
 
-def test_a_run_resumed_within_a_turn_ends_as_one_that_ran_through(make: Callable[..., Config]) -> None:
-    more: dict[str, dict[str, Any]] = {"training": {"ema": True}, "optimizer": {"lr_scheduler": "constant"}}
+def test_a_run_resumed_within_a_turn_ends_as_one_that_ran_through(
+    make: Callable[..., Config], image_folder: Path
+) -> None:
+    """Of image to video, whose samples start from a picture."""
+    start = next(image_folder.glob("*.png"))
+    more: dict[str, dict[str, Any]] = {
+        "model": {"family": "wan22_i2v"},
+        "training": {"ema": True},
+        "optimizer": {"lr_scheduler": "constant"},
+        "sampling": {"prompts": [PROMPT | {"control_image": str(start), "steps": 3}]},
+    }
     straight, code = train_here(make(5, **more))
     assert code == 0, events(straight, "error")
     half, code = train_here(make(3, **more))
