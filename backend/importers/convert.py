@@ -10,6 +10,7 @@ from backend.config.load import Loaded
 from backend.config.schema import by_path
 from backend.importers.checked import checked
 from backend.importers.combined import NotOffered, read_family, read_length, read_lora, read_swap, read_text_encoders
+from backend.importers.experts import read_pair
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note
 from backend.importers.optimizers import read_optimizer
@@ -76,6 +77,7 @@ def _settings(work: Work) -> None:
         read_family(work)
         for key, value in sorted(work.values.items(), key=lambda item: item[0] in _RULING):
             read_name(work, key, value)
+        read_pair(work)
         read_length(work)
         read_text_encoders(work)
         read_lora(work)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from backend.config.file_kinds import Kind
+from backend.families.table import FAMILIES
 from backend.importers.arguments import arguments
 from backend.importers.families import family_of_path, named_family
 from backend.importers.tables import ALGOS, KINDS, LORA_TYPES, NETWORKS
@@ -42,6 +43,8 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
         named = _of_musubi(values)
     if named == "flux" and kind == "musubi-tuner":
         return Found("flux_kontext")
+    if named == "wan" and kind == "musubi-tuner":
+        return Found(_wan_of(values))
     if named == "qwen_image":
         version = str(values.get("model_version") or "").lower()
         if version == "layered":
@@ -65,6 +68,14 @@ def _of_musubi(values: Mapping[str, Any]) -> str:
     if "qwen" in base or any(not is_off(values.get(name)) for name in ("edit", "edit_plus")):
         return "qwen_image"
     return "flux" if "kontext" in base else ""
+
+
+def _wan_of(values: Mapping[str, Any]) -> str:
+    """Which Wan a file of musubi-tuner is for: by its task (``t2v-A14B``), else by its base model's name."""
+    task = str(values.get("task") or "").strip()
+    version = "wan22" if "A14B" in task else "wan21"
+    family = named_family(f"{version}{task}") if task else family_of_path(values.get("dit"))
+    return family if family.startswith("wan") and family in FAMILIES else "wan"
 
 
 def _network_of(values: Mapping[str, Any]) -> dict[str, str]:

@@ -144,11 +144,11 @@ NOT_OFFERED = _by_name(
         "a control image has one result": "multiple_target",
         "Chroma and similar models are not supported": "model_type",
         "it is for a kind of model that is not supported": (
-            "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path dit_high_noise "
+            "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path "
             "dit_in_channels f1 force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
             "image_encoder initial_sigma latent_window_size mask_ratio num_layers one_frame override_dit "
             "remove_first_image_from_target sampler_preset scheduler_scale skip_t2i_visual_dummy task "
-            "text_encoder_clip text_encoder_qwen timestep_boundary turbo_dit turbo_dit_cache unconditional_dit "
+            "text_encoder_clip text_encoder_qwen turbo_dit turbo_dit_cache unconditional_dit "
             "use_unconditional_dit_for_lora_sampling noise_clip_std noise_scale_start noise_scale_end "
             "vae_sample_size"
         ),

@@ -112,6 +112,8 @@ COMBINED = frozenset(
         "hunyuan_image_checkbox",
         "v2",
         "model_version",
+        "dit_high_noise",
+        "timestep_boundary",
         "edit",
         "edit_plus",
         "conv_dim",

@@ -84,8 +84,9 @@ class SecondWeights:
         if self._device.type == "cuda" and 0 < flat.numel() <= self._left and other.pin(flat):
             self._left -= flat.numel()
         other.fill(flat)
-        # its tensors' own memory is freed
+        # its tensors' own memory is freed, and with the module what is trained in it
         other.bind(flat)
+        other.block = nn.Identity()
         if swapped:
             self._sources.append(other)
         else:

@@ -151,7 +151,7 @@ def _between_steps(
     if cfg.saving.average_checkpoints is not None:
         averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
         saver.protected = averaging.protected
-    measured = partial(measure, inputs, forward, conditioning, trainable.experts)
+    measured = partial(measure, inputs, forward, conditioning, experts=trainable.experts)
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,

@@ -75,8 +75,9 @@ class Experts:
         if side == self.side:
             return
         self._exchange_trained()
-        self.weights.exchange()
+        # whatever fails from here on, what is trained is saved under its own name
         self.side = side
+        self.weights.exchange()
 
     def take_turn(self, step: int) -> None:
         """Bring the expert into the model that is trained in the step after `step` steps."""

@@ -84,8 +84,8 @@ def measure(
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
-    experts: Experts | None,
     examples: Iterable[Example],
+    experts: Experts | None = None,
 ) -> ValidationLoss:
     """The validation loss of `examples`, as the settings have it measured; of both experts, each at its own levels."""
     sigmas = inputs.cfg.validation.validation_sigmas

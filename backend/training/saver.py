@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backend.base.errors import WriteFailed
 from backend.base.files import in_words, unused_path
-from backend.config.experts import ENDINGS, SIDES
+from backend.config.experts import ENDINGS, SIDES, expert_file
 from backend.config.sections.saving import SavingSection
 from backend.families.spec import Side
 from backend.optimizers.trained_weights import TrainedWeights
@@ -198,6 +198,8 @@ class Saver:
             without = f"and the {self.files.noun} file could not be written. Resume continues from there"
             return f"The resume state of step {step} is kept, {without}, with other settings too." if state else ""
         path = self.file[1].relative_to(self.run.path).as_posix()
+        if self.experts is not None:
+            path = f"{path} and {expert_file(self.file[1], 'low').name}"
         noun = self.files.noun
         what = f"The finished {noun} is kept" if self.file[1] == self.final else f"The {noun} of step {step} is kept"
         if state:

@@ -169,6 +169,22 @@ def test_ai_toolkit_trains_the_experts_of_wan22_that_it_says(
     assert (times.train_experts, times.switch_boundary_every) == (choice, every if choice == "both" else 10)
 
 
+def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) -> None:
+    """There the base model is the expert for low noise."""
+    lines = {"dit": "wan2.2_t2v_low_noise_14B.safetensors", "dit_high_noise": "wan2.2_t2v_high_noise_14B.safetensors"}
+    text = "".join(f'{name} = "/m/{file}"\n' for name, file in lines.items())
+    path = tmp_path / "musubi.toml"
+    path.write_text(f'{text}network_module = "networks.lora_wan"\ntimestep_boundary = 900\n', encoding="utf-8")
+    taken = convert(read(path), None)
+    config = taken.loaded.config
+    assert config is not None and config.model.family == "wan22"
+    assert config.model.base_model == f"/m/{lines['dit_high_noise']}"
+    assert config.model.transformer_2 == f"/m/{lines['dit']}"
+    times = config.timesteps
+    assert (times.train_experts, times.timestep_boundary, times.switch_boundary_every) == ("both", 0.9, 1)
+    assert {note.key: note.path for note in taken.notes}["dit"] == "model.transformer_2"
+
+
 def leaves(value: Any, path: str = "") -> Iterator[str]:
     """The path of every value of a file."""
     if isinstance(value, dict) and value:

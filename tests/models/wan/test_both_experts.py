@@ -23,11 +23,10 @@ from backend.training.prepare import prepare
 from backend.training.requests import Requests
 from backend.training.sampling import draw_latent
 from backend.training.trainer import Trainer
-from tests.tiny import comfy_maps
 from tests.tiny.clips import write_clip
 from tests.tiny.shapes import relative
 from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
-from tests.tiny.wan import make_tiny_denoiser, published
+from tests.tiny.wan_loras import assert_comfyui_takes
 
 PROMPT = {"prompt": "a clip", "width": 64, "height": 48, "frames": 5, "steps": 5, "seed": 1, "lora_scale": 0.5}
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -43,7 +42,7 @@ FILES = {side: f"tiny_{side}_noise.safetensors" for side in SIDES}
 
 
 @pytest.fixture(scope="module")
-def make(tiny_wan22: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Config]:
+def make(tiny_wan22: Path, tiny_wan22_i2v: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Config]:
     """(steps, changes by section) -> a run's settings, on three clips of which one is held out."""
     where = tmp_path_factory.mktemp("experts")
     for number, size in enumerate([(64, 48), (48, 64), (64, 64)]):
@@ -54,7 +53,8 @@ def make(tiny_wan22: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         sections = {name: {**SECTIONS.get(name, {}), **changes.get(name, {})} for name in {*SECTIONS, *changes}}
         sections["training"] = {"max_train_steps": steps, **sections.get("training", {})}
         sections["dataset"] = {"validation_split": 0.34, **sections.get("dataset", {})}
-        return config(tiny_wan22, where / "clips", where, **sections)
+        family = sections["model"]["family"]
+        return config({"wan22": tiny_wan22, "wan22_i2v": tiny_wan22_i2v}[family], where / "clips", where, **sections)
 
     return made
 
@@ -206,9 +206,7 @@ def assert_saved_alike(both: Trainer, alone: dict[Side, Trainer]) -> None:
     for side, own in alone.items():
         own.saver.save_final()
         assert same(lora_of(both.saver.run, FILES[side]), lora_of(own.saver.run))
-        # by ComfyUI's names, native ones alone
-        stems = {key.split(".")[0] for key in lora_of(both.saver.run, FILES[side])}
-        assert stems <= comfy_maps.published(published(make_tiny_denoiser().state_dict()))
+        assert_comfyui_takes(lora_of(both.saver.run, FILES[side]))
 
 
 def assert_drawn_as_diffusers_does(both: Trainer, base: Path) -> None:
@@ -263,8 +261,17 @@ def test_turns_are_counted_as_they_are_taken() -> None:
             assert [turns.steps(side, total) for side in SIDES] == [taken.count(side) for side in SIDES]
 
 
-def test_a_run_resumed_within_a_turn_ends_as_one_that_ran_through(make: Callable[..., Config]) -> None:
-    more: dict[str, dict[str, Any]] = {"training": {"ema": True}, "optimizer": {"lr_scheduler": "constant"}}
+def test_a_run_resumed_within_a_turn_ends_as_one_that_ran_through(
+    make: Callable[..., Config], image_folder: Path
+) -> None:
+    """Of image to video, whose samples start from a picture."""
+    start = next(image_folder.glob("*.png"))
+    more: dict[str, dict[str, Any]] = {
+        "model": {"family": "wan22_i2v"},
+        "training": {"ema": True},
+        "optimizer": {"lr_scheduler": "constant"},
+        "sampling": {"prompts": [PROMPT | {"control_image": str(start), "steps": 3}]},
+    }
     straight, code = train_here(make(5, **more))
     assert code == 0, events(straight, "error")
     half, code = train_here(make(3, **more))

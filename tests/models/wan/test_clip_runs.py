@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, WanImageToVideoPipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, WanImageToVideoPipeline, WanPipeline
 from PIL import Image
 
 from backend.config.schema import Config, SamplePrompt
@@ -21,6 +21,7 @@ from backend.training.sampling import PromptText, draw_latent
 from tests.conftest import draw_pictures
 from tests.tiny.clips import write_clip
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from tests.tiny.wan_loras import assert_comfyui_takes, assert_diffusers_holds
 
 CPU = torch.device("cpu")
 
@@ -140,6 +141,10 @@ def test_wan22_5b_trains_on_clips_resumes_and_samples(tiny_wan22_5b: Path, foota
     straight, code = train_here(cfg(sampling={"prompts": [prompt_of()]}))
     assert code == 0, events(straight, "error")
     assert events(straight, "sample")[0]["file"].endswith(".mp4")
+    pipeline = WanPipeline.from_pretrained(tiny_wan22_5b, local_files_only=True)
+    pipeline.load_lora_weights(straight.checkpoints_dir / "tiny.safetensors")
+    assert_diffusers_holds(pipeline.transformer, lora_of(straight))
+    assert_comfyui_takes(lora_of(straight))
     half, _ = train_here(cfg(training={"max_train_steps": 2}))
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
     _, code = train_here(cfg(), half, resume=True)

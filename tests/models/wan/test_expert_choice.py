@@ -14,6 +14,7 @@ from backend.config.schema import Config, with_values
 from backend.dataset.scan import scan_dataset
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
+from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.choose import objective_of
 from backend.plan import base_model_check
@@ -24,6 +25,7 @@ from tests.tiny import originals
 from tests.tiny.memory_plans import WORK
 from tests.tiny.wan import make_tiny_denoiser, published
 
+CPU = LoadOptions(torch.float32, torch.device("cpu"))
 HIGH, LOW = "wan2.2_t2v_high_noise_14B_fp16.safetensors", "wan2.2_t2v_low_noise_14B_fp16.safetensors"
 
 
@@ -82,10 +84,15 @@ def test_both_need_two_experts_of_one_build_in_their_places(tmp_path: Path) -> N
     other = write_expert(tmp_path / "other" / LOW, ffn_dim=64)
     facts = family("wan22")
 
-    def problems(base: Path, choice: str = "both", **given: Path) -> list[Problem]:
-        return facts.expert_problems(BaseModelFiles(base, given), choice)
+    def problems(base: Path, choice: str = "both", **files: Path) -> list[Problem]:
+        return facts.expert_problems(BaseModelFiles(base, files), choice)
 
     assert problems(high, transformer_2=low) == []
+    files, code = BaseModelFiles(high, {"transformer_2": low}), load_family("wan22")
+    loaded = [code.load_denoiser(files, CPU, facts.expert_part(files, side)).state_dict() for side in SIDES]
+    for seed, state in enumerate(loaded):
+        wanted = make_tiny_denoiser(3, seed, latent=16, attention_head_dim=128, num_attention_heads=1).state_dict()
+        assert all(torch.equal(state[name], value) for name, value in wanted.items())
     (problem,) = problems(high)
     assert problem.path == "timesteps.train_experts" and "transformer_2" in problem.remedy
     (problem,) = problems(low, transformer_2=high)

@@ -22,9 +22,10 @@ from tests.tiny.anima import _tiny
 from tests.tiny.clips import write_clip
 from tests.tiny.shapes import assert_equal_runs, relative
 from tests.tiny.single_files import words
-from tests.tiny.training import config, events, rows, train_here
+from tests.tiny.training import config, events, lora_of, rows, train_here
 from tests.tiny.wan import autoencoder, make_tiny_denoiser, published, umt5
 from tests.tiny.wan_forward import make_start_batch, model_with_lora, ours, theirs
+from tests.tiny.wan_loras import assert_comfyui_takes
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 CODE = load_family("wan22_i2v")
@@ -110,6 +111,7 @@ def test_an_expert_trains_on_clips_at_its_own_noise_from_its_single_file(
 
     straight, code = train_here(cfg(4))
     assert code == 0, events(straight, "error")
+    assert_comfyui_takes(lora_of(straight))
     half, _ = train_here(cfg(2))
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
     _, code = train_here(cfg(4), half, resume=True)
