@@ -78,7 +78,7 @@ CLIP_ROWS: list[tuple[Values, str, str]] = [
     ({"video.frame_stride": 4}, "video.frame_stride", "only slide"),
     ({"video.frame_sample": 4}, "video.frame_sample", "only uniform"),
     ({"video.max_frames": 81}, "video.max_frames", "only full"),
-    ({"video.frame_extraction": "full", "video.target_frames": [33]}, "video.target_frames", "takes each video whole"),
+    ({"video.frame_extraction": "full", "video.target_frames": [33]}, "video.target_frames", "takes whole videos"),
     ({"video.target_frames": [33, 33]}, "video.target_frames", "twice"),
 ]
 LACKED = [({**SDXL, path: value}, path) for path, value in FLUX_ONLY.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,12 @@ from backend.latents.cache import pixels_of
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
-from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.tiny import comfy_maps
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
 from tests.tiny.single_files import flux_files
-from tests.tiny.training import config, events, lora_of, rows, same, state_of, train_here
+from tests.tiny.training import config, events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
 
 predict = load_family("flux").predict
 
@@ -243,29 +243,13 @@ def test_from_four_files_a_resumed_run_is_the_straight_one_and_swap_changes_noth
     files = flux_files(tiny_flux, tmp_path / "files")
     control = pairs(image_folder, tmp_path / "before")
 
-    def trained(steps: int = 4, run: Run | None = None, swap: int = 0) -> Run:
-        cfg = config(
-            Path(files["base_model"]), image_folder, tmp_path,
-            model={"family": "flux_kontext"} | files | {"text_length": 16},
-            dataset={"folders": [{"path": str(image_folder), "control_path": str(control)}]},
-            network={"targets_include": ["attn.to_q", "proj_out"]},
-            training={"max_train_steps": steps, "gradient_checkpointing": bool(swap)},
-            memory={"blocks_to_swap": swap},
-            optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0},
-            compile={"shape_mode": "static"},
-        )  # fmt: skip
-        done, code = train_here(cfg, run, resume=run is not None)
-        assert code == 0, events(done, "error")
-        return done
-
-    straight, half = trained(), trained(2)
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    trained(run=half)
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    assert same(state_of(half)["lora"], state_of(straight)["lora"])
-    swapped = trained(swap=3)
-    assert [event["blocks"] for event in events(swapped, "swap")] == [3]
-    assert [row["loss"] for row in rows(swapped)] == losses and same(lora_of(swapped), lora_of(straight))
+    few = {"network": {"targets_include": ["attn.to_q", "proj_out"]}, "compile": {"shape_mode": "static"}}
+    settings = partial(
+        config, Path(files["base_model"]), image_folder, tmp_path, **few,
+        model={"family": "flux_kontext"} | files | {"text_length": 16},
+        dataset={"folders": [{"path": str(image_folder), "control_path": str(control)}]},
+        training={"max_train_steps": 4}, optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0},
+    )  # fmt: skip
+    straight = straight_run_that_a_resumed_one_repeats(settings)
     stems = {key.partition(".")[0] for key in lora_of(straight)}
     assert stems <= comfy_maps.flux(2, 3) and len(stems) == 2 + 3 + 3 + 1

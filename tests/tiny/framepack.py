@@ -17,10 +17,17 @@ from backend.families.hunyuan_video.facts import TEMPLATE
 from backend.families.hunyuan_video.framepack_facts import FRAMEPACK_FACTS, IMAGE_TOKENS
 from tests.tiny import hunyuan_video
 from tests.tiny.anima import _tiny
+from tests.tiny.clips import write_clip
 from tests.tiny.forward import Batch, add_lora
 from tests.tiny.hunyuan_video import LATENT_CHANNELS, POOLED_WIDTH, TEXT_WIDTH
 
 IMAGE_WIDTH = 16
+
+# Of runs on the clips of `write_sections`.
+SECTIONS = {
+    "dataset": {"resolution": 48, "min_bucket_size": 16, "validation_split": 0.0},
+    "video": {"target_frames": [37, 73]},
+}
 
 
 def make_tiny_denoiser(seed: int = 0, **config: Any):
@@ -81,6 +88,14 @@ def model_with_lora(targets: list[str] | None = None) -> nn.Module:
     model = make_tiny_denoiser().train()
     add_lora(model, targets or FRAMEPACK_FACTS.default_targets)
     return model
+
+
+def write_sections(folder: Path) -> Path:
+    """Write three captioned clips that give one, two and two sections at 30 frames a second, and return the folder."""
+    for number, frames in enumerate((40, 75, 80)):
+        write_clip(folder / f"{number}.mp4", frames, 30, size=(48, 48))
+        (folder / f"{number}.txt").write_text("a grey cat " * (1 + 3 * number))
+    return folder
 
 
 def _write(path: Path) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from backend.config.schema import Config
 from tests.tiny import originals
 from tests.tiny.anima import _tiny, autoencoder
 from tests.tiny.qwen_image import denoiser, text_encoder
-from tests.tiny.training import config
+from tests.tiny.training import family_config
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
+settings = partial(family_config, "qwen_image")
 
 
 def published_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -25,19 +26,6 @@ def published_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         start = next((old for old in moved if name.startswith(old)), "")
         out[moved.get(start, "") + name.removeprefix(start)] = value.clone()
     return out
-
-
-def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
-    sections: dict[str, dict] = {
-        "model": {"family": "qwen_image", "text_length": 64},
-        "dataset": {"validation_split": 0.25},
-        "compile": {"compile": False, "shape_mode": "off"},
-        "training": {"max_train_steps": 4},
-        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
-    }
-    for section, values in changes.items():
-        sections[section] = {**sections.get(section, {}), **values}
-    return config(base, images, where, **sections)
 
 
 def single_files(tokenizer: Path, where: Path, eyes: int = 4) -> dict[str, str]:

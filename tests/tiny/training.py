@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,42 @@ def config(base: Path, images: Path, where: Path, **changes: dict[str, Any]) -> 
     loaded = parse(data)
     assert loaded.config is not None, [problem.sentence() for problem in loaded.problems]
     return loaded.config
+
+
+def family_config(family: str, base: Path, images: Path, where: Path, **changes: dict[str, Any]) -> Config:
+    """Settings of a short eager run of a family, whose loss falls fast, with a quarter of `images` held out."""
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"family": family, "text_length": 64},
+        "dataset": {"validation_split": 0.25},
+        "compile": {"compile": False, "shape_mode": "off"},
+        "training": {"max_train_steps": 4},
+        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
+    }
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    return config(base, images, where, **sections)
+
+
+def straight_run_that_a_resumed_one_repeats(settings: Callable[..., Config], swapped: int = 3) -> Run:
+    """Train four steps; and again with a stop after two, with block swap and checkpointing, to the same numbers.
+
+    settings: makes the config of a run, with changes by section. Bit by bit, so that nothing of the three changes any.
+    """
+    straight, code = train_here(settings())
+    assert code == 0, events(straight, "error")
+    changes = {"memory": {"blocks_to_swap": swapped}}
+    trained = {steps: {"max_train_steps": steps, "gradient_checkpointing": True} for steps in (2, 4)}
+    half, code = train_here(settings(training=trained[2], **changes))
+    assert code == 0, events(half, "error")
+    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    _, code = train_here(settings(training=trained[4], **changes), half, resume=True)
+    assert code == 0, events(half, "error")
+    # when each of the two begins
+    assert [event["blocks"] for event in events(half, "swap") if event["moved"]] == [swapped, swapped]
+    losses = [row["loss"] for row in rows(straight)]
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    return straight
 
 
 def train_here(cfg: Config, run: Run | None = None, resume: bool = False) -> tuple[Run, int]:

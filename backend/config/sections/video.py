@@ -22,7 +22,7 @@ class VideoSection(Section):
         label="Clip lengths",
         help="How many frames a training clip has. With several lengths each video gives clips of every length that "
         "fits into it. Wan and HunyuanVideo take lengths of 4n+1 (1, 5, 9, ... 49, 81), FramePack of 36n+1 (37, 73); "
-        "others are rounded down. Empty: the model's own length: 81 for Wan, 121 for Wan 2.2 5B, 129 for "
+        "other lengths are rounded down. Empty: the model's own length: 81 for Wan, 121 for Wan 2.2 5B, 129 for "
         "HunyuanVideo, 37 for FramePack. Memory and time grow with the length. 33 is often enough to learn a "
         "character or a style.",
         aliases=("num_frames", "video_length", "clip_length", "frame_buckets"),
@@ -50,8 +50,8 @@ class VideoSection(Section):
         ge=1,
         le=1000,
         unit="clips",
-        label="Frame sample",
-        help="For uniform: how many pieces are taken from each video for each length.",
+        label="Clips per video",
+        help="For uniform: how many pieces are taken from each video, for each length.",
         aliases=("clips_per_video", "num_samples_per_video"),
     )
     max_frames: int = setting(
@@ -69,7 +69,7 @@ class VideoSection(Section):
         le=240,
         unit="fps",
         label="Target frame rate",
-        help="Frames a second that are taken from each video, by their time stamps, so that motion keeps its speed. "
+        help="Frames per second taken from each video, by their time stamps, so that motion keeps its speed. "
         "Empty: the rate that the model was trained at: 16 for Wan, 24 for Wan 2.2 5B and "
         "HunyuanVideo, 30 for FramePack.",
         aliases=("framerate", "video_fps"),
@@ -81,8 +81,8 @@ class VideoSection(Section):
         le=1000,
         unit="fps",
         label="Source frame rate",
-        help="Only for files that state a wrong rate: their frames are then taken for so many a second. Empty: the "
-        "rate of each file is read from it, and files of different rates can be mixed.",
+        help="Only for files that state a wrong rate: each file is then read as having this many frames a second. "
+        "Empty: the rate of each file is read from it, and files of different rates can be mixed.",
         aliases=("input_fps", "original_fps"),
         advanced=True,
     )

@@ -1,7 +1,8 @@
-"""Whole runs of HunyuanVideo: train, validate, save, reload in diffusers' pipeline, stop and resume."""
+"""Whole runs of HunyuanVideo, drawn by diffusers' pipeline; tests/families/test_runs.py has the others."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from diffusers import HunyuanVideoPipeline
 from PIL import Image
 from torch import Tensor, nn
 
-from backend.config.schema import Config
 from backend.families.hunyuan_video.facts import FACTS
 from backend.lora.comfyui_keys import linear_layers, names_of
 from backend.lora.inject import Lora, find_targets, inject
@@ -23,24 +23,13 @@ from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import hunyuan_files
 from tests.tiny.clips import write_clip
 from tests.tiny.hunyuan_forward import trained
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
+from tests.tiny.training import events, family_config, lora_of, rows, train_here
 
 CODE, CPU = load_family("hunyuan_video"), LoadOptions(torch.float32, torch.device("cpu"))
 # of every kind; few, since each is traced
 TARGETS = [r".*blocks\.\d+\.attn\.to_v", "attn.add_q_proj", "ff_context.net.0.proj", r"single.*\.proj_out"]
 
-
-def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
-    sections: dict[str, dict] = {
-        "model": {"family": "hunyuan_video", "text_length": 64},
-        "dataset": {"validation_split": 0.25},
-        "compile": {"compile": False, "shape_mode": "off"},
-        "training": {"max_train_steps": 4},
-        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
-    }
-    for section, values in changes.items():
-        sections[section] = {**sections.get(section, {}), **values}
-    return config(base, images, where, **sections)
+settings = partial(family_config, "hunyuan_video")
 
 
 @pytest.fixture(scope="module")
@@ -124,29 +113,6 @@ def test_a_run_makes_the_planned_graphs_and_its_lora_draws_diffusers_clip(
     assert (theirs(pipeline, 1) - drawn(tiny_hunyuan_video, None, 1).clamp(-1, 1)).abs().max() < 1e-3
     pipeline.load_lora_weights(file)
     assert (theirs(pipeline, 9) - ours.clamp(-1, 1)).abs().max() < 1e-3
-
-
-def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
-    tiny_hunyuan_video: Path, image_folder: Path, tmp_path: Path
-) -> None:
-    whole = {"compile": {"shape_mode": "static"}}
-    straight, code = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, **whole))
-    assert code == 0, events(straight, "error")
-    half, _ = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(settings(tiny_hunyuan_video, image_folder, tmp_path, **whole), half, resume=True)
-    assert code == 0, events(half, "error")
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    trimmed_cfg = settings(
-        tiny_hunyuan_video, image_folder, tmp_path, compile={"shape_mode": "static", "caption_buckets": [16, 64]},
-        training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3},
-    )  # fmt: skip
-    trimmed, code = train_here(trimmed_cfg)
-    assert code == 0, events(trimmed, "error")
-    assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
-    assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize("names_are", ["ComfyUI's", "Tencent's"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,6 @@ from backend.plan.graphs import Shape
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
-from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import comfy_maps, originals
 from tests.tiny.forward import Batch
@@ -46,7 +46,7 @@ from tests.tiny.qwen_forward import (
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.tiny.qwen_runs import PROMPT, single_files
 from tests.tiny.shapes import assert_equal_runs
-from tests.tiny.training import events, lora_of, rows, same, train_here
+from tests.tiny.training import events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
 
 ROW = family("qwen_image_edit")
 CODE = load_family(ROW.name)
@@ -168,26 +168,12 @@ def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_no
     control = pairs(image_folder, tmp_path / "before")
     measured = {"path": str(image_folder), "name": "all", "control_path": str(control)}
 
-    def trained(steps: int = 4, run: Run | None = None, swap: int = 0) -> Run:
-        cfg = settings(
-            tiny_qwen_edit, image_folder, control, tmp_path, model=files, compile={"shape_mode": "static"},
-            dataset={"validation_split": 0.0}, validation={"validation_folders": [measured]},
-            network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]}, memory={"blocks_to_swap": swap},
-            training={"max_train_steps": steps, "gradient_checkpointing": bool(swap)},
-        )  # fmt: skip
-        done, code = train_here(cfg, run, resume=run is not None)
-        assert code == 0, events(done, "error")
-        return done
-
-    straight, half = trained(), trained(2)
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    trained(run=half)
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    swapped = trained(swap=3)
-    assert [event["blocks"] for event in events(swapped, "swap") if event["moved"]] == [3]
-    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-5)
+    make = partial(
+        settings, tiny_qwen_edit, image_folder, control, tmp_path, model=files, compile={"shape_mode": "static"},
+        dataset={"validation_split": 0.0}, validation={"validation_folders": [measured]},
+        network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]},
+    )  # fmt: skip
+    straight = straight_run_that_a_resumed_one_repeats(make)
     assert events(straight, "validation")[-1]["loss"] > 0
     # ComfyUI's Qwen-Image-Edit is its Qwen-Image
     stems = {split_key(key)[0] for key in lora_of(straight)}

@@ -31,7 +31,6 @@ from backend.plan.graphs import Shape
 from backend.plan.make_plan import make_plan, plan_for
 from backend.plan.memory.work import work_of
 from backend.plan.texts import token_counter
-from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import comfy_maps, originals
 from tests.tiny.block_graphs import planned_graphs_are_observed
@@ -44,7 +43,7 @@ from tests.tiny.qwen_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, make_b
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
 from tests.tiny.qwen_runs import PROMPT, single_files
 from tests.tiny.shapes import assert_equal_runs
-from tests.tiny.training import events, lora_of, rows, same, train_here
+from tests.tiny.training import events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
 
 ROW = family("qwen_image_edit_plus")
 CODE = load_family(ROW.name)
@@ -236,26 +235,11 @@ def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_no
     files = single_files(tiny_qwen_edit_plus / "tokenizer", tmp_path / "files", eyes=16)
     control = several(image_folder, tmp_path / "before")
 
-    def trained(steps: int = 3, run: Run | None = None, swap: int = 0) -> Run:
-        cfg = settings(
-            tiny_qwen_edit_plus, image_folder, control, tmp_path, model=files,
-            compile={"shape_mode": "static"}, network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]},
-            memory={"blocks_to_swap": swap}, validation={"validate_at_end": False},
-            training={"max_train_steps": steps, "gradient_checkpointing": bool(swap)},
-        )  # fmt: skip
-        done, code = train_here(cfg, run, resume=run is not None)
-        assert code == 0, events(done, "error")
-        return done
-
-    straight, half = trained(), trained(2)
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 3"))
-    trained(run=half)
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 3
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    swapped = trained(swap=3)
-    assert [event["blocks"] for event in events(swapped, "swap") if event["moved"]] == [3]
-    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-5)
+    make = partial(
+        settings, tiny_qwen_edit_plus, image_folder, control, tmp_path, model=files, compile={"shape_mode": "static"},
+        network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]}, validation={"validate_at_end": False},
+    )  # fmt: skip
+    straight = straight_run_that_a_resumed_one_repeats(make)
     # ComfyUI's is its Qwen-Image
     stems = {split_key(key)[0] for key in lora_of(straight)}
     assert len(stems) == 3 * 2 and stems <= comfy_maps.published(make_tiny_denoiser().state_dict())

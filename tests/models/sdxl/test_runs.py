@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from tests.conftest import draw_pictures
 from tests.tiny.sdxl_runs import PROMPT, comfy_map, pipeline_of, settings
-from tests.tiny.training import events, lora_of, rows, same, train_here
+from tests.tiny.training import events, lora_of, rows, same, straight_run_that_a_resumed_one_repeats, train_here
 
 PICTURES = ((128, 128), (192, 128), (128, 192), (160, 128), (256, 128), (128, 256), (192, 192), (200, 150))
 
@@ -89,21 +90,7 @@ def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
     base = request.getfixturevalue(f"tiny_{name}")
     own = {"targets_include": ["attn2.to_k", "attn1.to_v"], "targets_exclude": [r"up_blocks.*resnets.*"]}
     few = {"network": {"network_dim": 4, "network_alpha": 2.0, "conv_dim": 2, **own}}
-    straight, code = train_here(settings(name, base, pictures, tmp_path, **few))
-    assert code == 0, events(straight, "error")
-    half, _ = train_here(settings(name, base, pictures, tmp_path, training={"max_train_steps": 2}, **few))
-    longer = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
-    half.config_path.write_text(longer)
-    _, code = train_here(settings(name, base, pictures, tmp_path, **few), half, resume=True)
-    assert code == 0, events(half, "error")
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    swapping = {"memory": {"blocks_to_swap": 3}, "training": {"max_train_steps": 4, "gradient_checkpointing": True}}
-    swapped, code = train_here(settings(name, base, pictures, tmp_path, **few, **swapping))
-    assert code == 0, events(swapped, "error")
-    assert [event["blocks"] for event in events(swapped, "swap")] == [3]
-    assert [row["loss"] for row in rows(swapped)] == losses and same(lora_of(swapped), lora_of(straight))
+    straight = straight_run_that_a_resumed_one_repeats(partial(settings, name, base, pictures, tmp_path, **few))
     if name == "sd15":
         return
     compiled = {"compile": True, "compile_backend": "eager", "shape_mode": "off"}
@@ -111,7 +98,7 @@ def test_a_resumed_run_is_the_straight_one_and_swap_and_compile_change_nothing(
     two = {"training": {"max_train_steps": 2}}
     traced, code = train_here(settings(name, base, pictures, tmp_path, compile=compiled, **two, **few))
     assert code == 0, events(traced, "error")
-    assert [row["loss"] for row in rows(traced)] == pytest.approx(losses[:2], rel=1e-5)
+    assert [row["loss"] for row in rows(traced)] == pytest.approx([row["loss"] for row in rows(straight)][:2], rel=1e-5)
 
 
 def test_static_is_refused_with_the_reason(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:

@@ -1,33 +1,22 @@
-"""Whole runs of Wan on pictures: train, validate, save, reload in diffusers' pipeline, stop and resume."""
+"""Whole runs of Wan on pictures, loaded in diffusers; tests/families/test_runs.py has the others."""
 
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from diffusers import WanPipeline
 
-from backend.config.schema import Config
-from tests.tiny import comfy_maps, originals
+from tests.tiny import originals
 from tests.tiny.anima import _tiny
 from tests.tiny.single_files import words
-from tests.tiny.training import config, events, lora_of, rows, same, train_here
-from tests.tiny.wan import autoencoder, denoiser, make_tiny_denoiser, published, umt5
+from tests.tiny.training import events, family_config, lora_of, rows, train_here
+from tests.tiny.wan import autoencoder, denoiser, published, umt5
 
-
-def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
-    sections: dict[str, dict] = {
-        "model": {"family": "wan", "text_length": 64},
-        "dataset": {"validation_split": 0.25},
-        "compile": {"compile": False, "shape_mode": "off"},
-        "training": {"max_train_steps": 4},
-        "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
-    }
-    for section, values in changes.items():
-        sections[section] = {**sections.get(section, {}), **values}
-    return config(base, images, where, **sections)
+settings = partial(family_config, "wan")
 
 
 @pytest.mark.slow
@@ -56,33 +45,6 @@ def test_a_run_makes_the_planned_graphs_and_loads_in_diffusers(
         trained = pipeline.transformer(**given, return_dict=False)[0]
         pipeline.disable_lora()
         assert not torch.allclose(trained, pipeline.transformer(**given, return_dict=False)[0], atol=1e-4)
-
-
-def test_a_resumed_run_is_the_straight_one_and_trimming_and_swap_change_nothing(
-    tiny_wan: Path, image_folder: Path, tmp_path: Path
-) -> None:
-    whole = {"model": {"text_length": 512}, "compile": {"shape_mode": "static"}}
-    straight, code = train_here(settings(tiny_wan, image_folder, tmp_path, **whole))
-    assert code == 0, events(straight, "error")
-    half, _ = train_here(settings(tiny_wan, image_folder, tmp_path, training={"max_train_steps": 2}, **whole))
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(settings(tiny_wan, image_folder, tmp_path, **whole), half, resume=True)
-    assert code == 0, events(half, "error")
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    trimmed_cfg = settings(
-        tiny_wan, image_folder, tmp_path, model={"text_length": 512},
-        compile={"shape_mode": "static", "caption_buckets": [64]}, training={"gradient_checkpointing": True},
-        memory={"blocks_to_swap": 3},
-    )  # fmt: skip
-    trimmed, code = train_here(trimmed_cfg)
-    assert code == 0, events(trimmed, "error")
-    assert [event["blocks"] for event in events(trimmed, "swap") if event["moved"]] == [3]
-    assert [row["loss"] for row in rows(trimmed)] == pytest.approx(losses, rel=1e-4)
-    # by ComfyUI's names, native ones alone
-    stems = {key.split(".")[0] for key in lora_of(straight)}
-    assert stems <= comfy_maps.published(published(make_tiny_denoiser().state_dict()))
 
 
 def wan_files(tiny_wan: Path, where: Path) -> dict[str, str]:
