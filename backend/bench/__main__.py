@@ -5,6 +5,7 @@
     python -m backend.bench --protocol seed000
     python -m backend.bench --exactness --variants static:sdpa,static:varlen,static:flex
     python -m backend.bench --rehearse sdxl --work DIR
+    python -m backend.bench --inference flux --work DIR
 
 Rows are written to OUT/NAME/results.csv as they are measured, with losses.csv and meta.json; from those with `--out
 docs/benchmarks`, `python -m backend.bench.report` makes docs/benchmarks.md and its plot. The first repetition of a
@@ -36,6 +37,7 @@ from typing import Any
 
 from backend.bench import seed000
 from backend.bench.clips import parse_clips
+from backend.bench.inference import __main__ as inference
 from backend.bench.processes import LONGEST_SECONDS, ROOT, Answer, run_together, run_worker
 from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", help="name of this record (default: size and kind)")
     add("--commit", help="commit to record, where git is not available")
     add("--rehearse", metavar="SIZE", help="train a whole run on random weights instead: --rehearse SIZE --help")
+    add("--inference", metavar="SIZE", help="time pictures of a whole model instead: --inference SIZE --help")
     add("--keep-going", action="store_true", help="measure again what the record already has")
     return parser
 
@@ -203,7 +206,10 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     """Measure, record and write the table, or rehearse a whole run; 1 when nothing could be measured."""
     first = argparse.ArgumentParser(prog="launcher.py bench", add_help=False, allow_abbrev=False)
     first.add_argument("--rehearse")
+    first.add_argument("--inference")
     known, arguments = first.parse_known_args(argv)
+    if known.inference is not None:
+        return inference.main(["--size", known.inference, *arguments], write)
     if known.rehearse is not None:
         return rehearsal.main(["--size", known.rehearse, *arguments], write)
     return _measure(arguments, write or _to_stdout)

@@ -192,14 +192,28 @@ def _spelled(name: str) -> list[str]:
     """Every way that a module's name is written before a key's ending."""
     flat = name.replace(".", "_")
     encoder, _, inside = name.partition(".")
-    if encoder in _PARTS:
-        return [f"lora_{flat}", f"{_PARTS[encoder]}.{inside}"]
+    if encoder in _PARTS or encoder == "te3":
+        return _spelled_of_text(encoder, inside)
     spelled = [prefix + name for prefix in _DOTTED] + [prefix + flat for prefix in _FLAT]
     head, point, last = name.rpartition(".to_")
     if point:
         # the attention processors of older diffusers: attn1.processor.to_out_lora.down.weight
         spelled += [f"{prefix}{head}.processor.to_{last.removesuffix('.0')}" for prefix in _DOTTED]
     return spelled
+
+
+def _spelled_of_text(encoder: str, inside: str) -> list[str]:
+    """The same of a text encoder's layer, of which language models and T5 have several names."""
+    if encoder == "te3":
+        places = [
+            f"{part}.{inside}" for part in ("text_encoder_2", "text_encoder_3", "text_encoders.t5xxl.transformer")
+        ]
+        return [f"lora_te3_{inside.replace('.', '_')}", *places]
+    whole = [inside]
+    if encoder == "te" and inside.startswith("layers."):
+        whole += [f"model.{inside}", f"language_model.{inside}", f"model.language_model.{inside}"]
+    flat = [f"lora_{encoder}_{each.replace('.', '_')}" for each in whole]
+    return [*flat, *(f"{_PARTS[encoder]}.{each}" for each in whole)]
 
 
 _FAMILIES = (

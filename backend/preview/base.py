@@ -19,9 +19,9 @@ from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.memory import quantization_support
 from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import DTYPES, mixed_precision, pick_device, weight_dtype
-from backend.models.common.base_weights import BaseWeights, clip_layers
-from backend.models.common.clip_encoders import clip_words
+from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
+from backend.models.common.text_layers import text_layers, text_words
 from backend.models.family import Family
 from backend.models.family_classes import load_family
 from backend.objectives.base import Objective
@@ -53,7 +53,7 @@ class PreviewBase:
     geometry: Geometry
     text: TextPlan
     names: LayerNames
-    """Of the layers of denoiser and CLIP encoders in LoRA files."""
+    """Of the layers of denoiser and text encoders in LoRA files."""
     objective: Objective
     merged: BaseWeights | None
     """LoRAs that are merged into the base while it loads."""
@@ -89,7 +89,7 @@ class PreviewBase:
             precision=mixed_precision(cfg.training.mixed_precision, device),
             geometry=facts.geometry(files),
             text=_text_plan(cfg, facts, files),
-            names=plain.joined(clip_layers(files, facts)),
+            names=plain.joined(text_layers(files, facts)),
             objective=objective_of(cfg, facts, code, files),
             merged=merged,
             swapped=_swapped(cfg.memory.blocks_to_swap, code, empty),
@@ -140,7 +140,7 @@ class PreviewBase:
 
     def is_text(self, path: str) -> bool:
         """Whether a LoRA's layer is one of a text encoder."""
-        return path.partition(".")[0] in clip_words(self.facts).values()
+        return path.partition(".")[0] in text_words(self.facts)
 
     def is_swapped(self, path: str) -> bool:
         """Whether the weights of a module of the denoiser stay in RAM."""

@@ -14,7 +14,8 @@ from backend.compile.memory_shortage import is_out_of_vram
 from backend.families.spec import FamilyFacts
 from backend.lora.load import LoraFile
 from backend.memory.exclusive_device import offloaded
-from backend.models.common.clip_encoders import clips_of, parts_of
+from backend.models.common.clip_encoders import parts_of
+from backend.models.common.text_layers import encoders_of
 from backend.preview.loras import LoraChoice, LoraShelf, Room
 from backend.preview.slot import LoraSlot
 
@@ -88,7 +89,7 @@ class PromptEncoder:
 
     def _make_slot(self) -> LoraSlot:
         return LoraSlot(
-            clips_of(self._stack, self.facts), self.room, cast=True, device=self.device, is_mine=self.shelf.is_text
+            encoders_of(self._stack, self.facts), self.room, cast=True, device=self.device, is_mine=self.shelf.is_text
         )
 
     def _hold(self, choices: tuple[LoraChoice, ...]) -> None:

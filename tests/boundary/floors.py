@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("launcher", "gui"),
     (
-        *("backend.train", "backend.bench", "backend.doctor", "backend.demo", "backend.preview"),
+        *("backend.train", "backend.bench", "backend.doctor", "backend.demo"),
         *("backend.lora_tools", "backend.publish"),
     ),
+    ("backend.preview",),
     ("backend.training",),
     ("backend.latents",),
     ("backend.optimizers",),
@@ -43,7 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("backend.base",),
     ("backend.setup",),
 )
-TORCH_FREE = tuple(name for floor in FLOORS[11:] for name in floor)
+TORCH_FREE = tuple(name for floor in FLOORS[12:] for name in floor)
 LEVEL = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 # Fewer floors than lie below them: these start before there is an environment, or never load torch.
 ONLY = {"launcher": ("backend.setup",), "gui": TORCH_FREE}
@@ -71,6 +72,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "gui.lora_routes": ("backend.lora_tools",),
     "gui.publish_routes": ("backend.publish",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
+    "backend.bench.inference.__main__": ("backend.bench.inference.worker",),
     "backend.bench.processes": ("backend.bench.worker",),
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
     "backend.bench.rehearsal.trial": ("backend.train",),

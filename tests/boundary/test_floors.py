@@ -33,7 +33,7 @@ def test_the_sources_keep_to_the_floors(sources: Mapping[str, str]) -> None:
 
 def test_torch_begins_above_the_queue() -> None:
     assert TORCH_FREE[0] == "backend.queue" and TORCH_FREE[-1] == "backend.setup"
-    assert FLOORS[10] == ("backend.compile",)
+    assert FLOORS[11] == ("backend.compile",)
 
 
 def test_the_list_in_the_documents_is_this_one() -> None:

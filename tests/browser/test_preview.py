@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,10 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     page.fill("#preview-prompts", "\n".join(PROMPTS))
     for name, value in {"width": 96, "height": 80, "steps": 3, "guidance_scale": 1, "seed": 7}.items():
         page.fill(f"#preview-{name}", str(value))
+    expect(page.locator("#preview-memory")).to_have_attribute("data-verdict", "fits")
+    expect(page.locator("#preview-memory")).to_contain_text("the preview computes in RAM")
+    # the run has ended: there is nothing to follow
+    expect(page.locator("#preview-follow")).to_be_disabled()
     page.click("#preview-draw")
     expect(page.locator("#preview-status")).to_have_attribute("data-state", "done", timeout=DRAWING_MS)
     expect(page.locator("#preview-status")).to_contain_text("0 recompiles")
@@ -104,6 +109,7 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     shown = [page.locator("#preview-pictures img").nth(at).get_attribute("src") or "" for at in range(2)]
     served = [page.request.get(address).body() for address in shown]
 
+    compare(held)
     out = own_server.folder / "out"
     arguments = ["--run", str(run.path), "--matrix", "checkpoints", "--out", str(out), "--seed", "7"]
     arguments += ["--width", "96", "--height", "80", "--steps", "3", "--guidance", "1"]
@@ -119,6 +125,24 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     page.click("#preview-end")
     wait_for(lambda: not folder.is_alive(), 60)
     expect(page.locator("#preview-end")).to_be_disabled()
+
+
+def compare(held: Watched) -> None:
+    """The tab's wipe shows two rows; its losses are a column; the matrix is saved as one file."""
+    page = held.page
+    expect(page.locator("tr[data-row='2'] td").first).to_have_text(re.compile(r"\d\.\d{5}"))
+    page.click("#preview-compare summary")
+    page.locator("#preview-edge").fill("20")
+    expect(page.locator("#preview-right")).to_have_attribute("style", re.compile("20%"))
+    expect(page.locator("#preview-left")).to_have_attribute("src", re.compile(r"01-01\.png"))
+    expect(page.locator("#preview-right")).to_have_attribute("src", re.compile(r"03-01\.png"))
+    page.select_option("#preview-a", "1")
+    page.select_option("#preview-column", "1")
+    expect(page.locator("#preview-left")).to_have_attribute("src", re.compile(r"02-02\.png"))
+    with page.expect_download() as download:
+        page.click("#preview-save")
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert {"grid.png", "index.html", "01-01.png", "03-02.png"} <= set(archive.namelist())
 
 
 def see_the_page(held: Watched, path: Path) -> None:

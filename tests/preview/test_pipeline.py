@@ -9,12 +9,19 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import torch
 from PIL import Image
 from rich.console import Console
 
 from backend.base.errors import Refused
 from backend.config.layer_patterns import Kind
-from backend.config.schema import Config
+from backend.config.packages import load_problem
+from backend.config.schema import Config, with_values
+from backend.families.files.base_model import BaseModelFiles
+from backend.families.table import family
+from backend.models.common.load_options import LoadOptions
+from backend.models.common.text_layers import encoders_of, text_layers
+from backend.models.family_classes import load_family
 from backend.preview import loras
 from backend.preview.__main__ import main
 from backend.preview.loras import LoraChoice
@@ -139,17 +146,28 @@ def test_a_merged_kind_is_refused_where_weights_are_quantized(tiny_flux: Path, t
         fresh(cfg, (LoraChoice(path=path),))
 
 
-@pytest.mark.parametrize("memory", [{"base_quantization": "int8"}, {"base_quantization": "fp8"}, {"blocks_to_swap": 2}])
+@pytest.mark.parametrize(("kind", "swapped"), [("none", 2), ("int8", 0), ("fp8", 0), ("nf4", 2)])
 def test_loras_swap_on_quantized_and_streamed_weights(
-    tiny_flux: Path, files: dict[str, Choices], memory: dict[str, object]
+    tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, kind: str, swapped: int
 ) -> None:
-    cfg = settings(tiny_flux, memory=memory)
-    pipeline = Pipeline.open(cfg, [files["whole"], files["one"]], [PROMPT], Silent())
+    if kind == "nf4" and load_problem("bitsandbytes"):
+        pytest.skip(load_problem("bitsandbytes"))
+    cfg = settings(tiny_flux, memory={"base_quantization": kind, "blocks_to_swap": swapped})
+    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    pipeline = Pipeline.open(
+        with_values(cfg, {f"compile.{name}": value for name, value in compiled.items()}),
+        [files["whole"], files["one"]],
+        [PROMPT],
+        Silent(),
+    )
     drawn = {name: draw(pipeline, files[name]).tobytes() for name in ("whole", "one")}
+    stats = pipeline.stats()
     pipeline.close()
+    # a graph for each block class, whatever its weights are kept in and wherever they wait
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (2, 0, 0)
     assert fresh(cfg, files["one"]).tobytes() == drawn["one"] != drawn["whole"]
     plain = fresh(settings(tiny_flux), files["one"]).tobytes()
-    assert (plain == drawn["one"]) == ("blocks_to_swap" in memory)
+    assert (plain == drawn["one"]) == (kind == "none")
 
 
 def test_loras_of_text_encoders_change_the_prompt(tiny_sdxl: Path, tmp_path: Path) -> None:
@@ -165,6 +183,50 @@ def test_loras_of_text_encoders_change_the_prompt(tiny_sdxl: Path, tmp_path: Pat
     pipeline.close()
     assert drawn[0] == drawn[3] and len(set(drawn)) == 3
     assert fresh(cfg, sets[0]).tobytes() == drawn[0] and fresh(cfg, sets[1]).tobytes() == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "file_name"),
+    [
+        ("flux", "lora_te3_{flat}"),
+        ("flux", "text_encoder_2.{path}"),
+        ("qwen_image", "lora_te_{flat}"),
+        ("qwen_image", "text_encoder.model.language_model.{path}"),
+    ],
+)
+def test_loras_of_t5_and_qwen_act_as_if_merged_and_are_taken_back(
+    name: str, file_name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    base: Path = request.getfixturevalue(f"tiny_{name}")
+    layers = text_layers(BaseModelFiles.at(base), family(name))
+    source, tensors, pairs = torch.Generator().manual_seed(3), {}, {}
+    for layer, (inner, outer) in layers.items():
+        word, _, path = layer.partition(".")
+        if word not in ("te3", "te"):
+            continue
+        key = file_name.format(path=path, flat=path.replace(".", "_"))
+        pairs[layer] = torch.randn(3, inner, generator=source) * 0.3, torch.randn(outer, 3, generator=source) * 0.3
+        tensors |= {f"{key}.lora_A.weight": pairs[layer][0], f"{key}.lora_B.weight": pairs[layer][1]}
+        tensors[f"{key}.alpha"] = torch.tensor(1.5)
+    file = tmp_path / "text.safetensors"
+    safetensors.torch.save_file(tensors, file)
+    choices, notes = (LoraChoice(path=file, strength=0.5),), Notes()
+    cfg = settings(base, name)
+    pipeline = Pipeline.open(cfg, [choices, ()], [PROMPT], notes)
+    drawn = [draw(pipeline, each).tobytes() for each in (choices, (), choices)]
+    encoded = pipeline.prompts.encode(PROMPT.prompt, 16, choices)["prompt_embeds"]
+    plain = pipeline.prompts.encode(PROMPT.prompt, 16, ())["prompt_embeds"]
+    pipeline.close()
+    assert drawn[0] == drawn[2] != drawn[1] and not notes.said and pipeline.text_room.rank == 4
+    assert fresh(cfg, choices).tobytes() == drawn[0] and fresh(cfg, ()).tobytes() == drawn[1]
+    # the same numbers as encoders whose weights were changed by hand
+    stack = load_family(name).load_text(BaseModelFiles.at(base), LoadOptions(torch.float32, torch.device("cpu")))
+    encoders = encoders_of(stack, family(name))
+    for layer, (a, b) in pairs.items():
+        encoders.get_submodule(layer).weight.data += 0.5 * (1.5 / 3) * (b @ a)
+    (merged,) = stack.encode([PROMPT.prompt], 16)
+    torch.testing.assert_close(encoded.float(), merged["prompt_embeds"].float(), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(encoded.float(), plain.float(), atol=1e-2)
 
 
 def test_a_preview_of_a_run_draws_the_samples_that_the_run_drew(

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         scale = Scale.of(size, options.resolution, options.clip)
         overrides = _overrides(options.setting)
         claim(work)
-        model, written_s = _base_model(options.size, size, options.blocks, work, write)
+        model, written_s = base_model_in(options.size, size, options.blocks, work, write)
         clear(work)
         _draw_inputs(size, scale, work / "pictures", inputs)
         settings = write_settings(size, work, model, scale, steps, overrides)
@@ -134,7 +134,7 @@ def _overrides(settings: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _base_model(
+def base_model_in(
     name: str, size: RehearsalSize, blocks: int | None, work: Path, write: Write
 ) -> tuple[Path, float | None]:
     """The folder of the base model, and the seconds it took to write; None for one that was there.

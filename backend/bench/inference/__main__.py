@@ -1,0 +1,167 @@
+"""Measures pictures instead of training steps: plain, compiled, offloaded, in NF4; on a model of random weights.
+
+    python launcher.py bench --inference flux --work /tmp/bench [--scenes regional,nf4] [--out DIR]
+
+The base model is written to WORK once and used again. Each measurement is a process of its own: without compiling, with
+an empty compile cache (cold), and once more with the cache that this left (warm). Rows are added to OUT/results.csv as
+they are measured; the same command again measures what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.base.command_output import stdout_writer
+from backend.base.paths import PROJECT_ROOT
+from backend.bench.inference.scenes import SCENES, Start
+from backend.bench.inference.table import FILE, add_row, failures, read_rows, table
+from backend.bench.record import commit_of
+from backend.bench.rehearsal.__main__ import base_model_in
+from backend.bench.rehearsal.sizes import SIZES
+from backend.bench.rehearsal.workspace import claim, environment
+
+OUT = PROJECT_ROOT / "bench" / "inference"
+DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+_LONGEST_S = 3600
+
+Write = Callable[[str], object]
+
+
+def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
+    """Measure, record and write the table; 1 when nothing could be measured, 2 when it can't begin."""
+    options = _parser().parse_args(argv)
+    write = write or stdout_writer()
+    size, work, out = SIZES[options.size], options.work.absolute(), options.out / options.size
+    try:
+        scenes = _names("scenes", options.scenes, list(SCENES))
+        starts = _names("starts", options.starts, ["eager", "cold", "warm"])
+        if size.clip is not None:
+            raise ValueError(f"{options.size} is a model of clips, which the preview does not draw yet")
+        claim(work)
+        model, _ = base_model_in(options.size, size, options.blocks, work, write)
+        for name in scenes:
+            caches = work / "compiled" / name
+            shutil.rmtree(caches, ignore_errors=True)
+            for start in (each for each in SCENES[name].starts if each in starts):
+                job = _job(options, model, name, start, caches)
+                if _is_recorded(out, options, name, start) and not options.keep_going and start != "cold":
+                    continue
+                answer = _run(job)
+                add_row(out, _row(options, name, start, answer))
+                write(f"{name}, {start}: {answer['process_s']:.0f} s{'' if answer['ok'] else ': ' + answer['error']}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; what was measured is recorded.\n")
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return WRONG_INPUT
+    rows = [row for row in read_rows(out) if row["scene"] in scenes]
+    write(table(rows) + "".join(f"{line}\n" for line in failures(rows)) + f"recorded in {out / FILE}\n")
+    return DONE if any(row["ok"] == "1" for row in rows) else FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launcher.py bench --inference SIZE",
+        description="Time pictures of a model with random weights: plain, compiled, offloaded and quantized.",
+    )
+    add = parser.add_argument
+    add("--size", choices=list(SIZES), required=True, help="the base model; tiny ones are for a CPU")
+    add("--blocks", type=int, metavar="N", help="cut the denoiser to N blocks")
+    add("--scenes", help=f"by comma (default: {','.join(SCENES)})")
+    add("--starts", help="by comma: eager, cold, warm (default: all; warm needs cold before it)")
+    add("--width", type=int, default=1024, metavar="PX")
+    add("--height", type=int, default=1024, metavar="PX")
+    add("--steps", type=int, default=28, help="sampling steps of a picture (default: 28)")
+    add("--pictures", type=int, default=4, help="of each process; the first is not timed (default: 4)")
+    add("--setting", action="append", default=[], metavar="SECTION.NAME=VALUE", help="of all; repeatable")
+    add("--work", type=Path, required=True, help="folder for base model and compile caches, on a disk with room")
+    add("--out", type=Path, default=OUT, help=f"folder of SIZE/{FILE} (default: bench/inference)")
+    add("--commit", help="commit to record, where git can't be asked")
+    add("--keep-going", action="store_true", help="measure again what the record already has")
+    return parser
+
+
+def _names(option: str, text: str | None, all_names: list[str]) -> list[str]:
+    """The names that an option lists, or all. ValueError for one that means nothing."""
+    names = [name.strip() for name in text.split(",")] if text else all_names
+    unknown = [name for name in names if name not in all_names]
+    if unknown:
+        raise ValueError(f"--{option} names {', '.join(unknown)}; there are {', '.join(all_names)}")
+    return names
+
+
+def _job(options: argparse.Namespace, model: Path, name: str, start: Start, caches: Path) -> dict[str, Any]:
+    """What a worker is told."""
+    more = dict(text.partition("=")[::2] for text in options.setting)
+    cache = {} if start == "eager" else {"compile.compile_cache_dir": str(caches)}
+    size = {"width": options.width, "height": options.height, "steps": options.steps}
+    return {
+        "base": str(model),
+        "family": SIZES[options.size].family,
+        "settings": {**SCENES[name].settings(start), **cache, **more},
+        "prompt": {"prompt": "a lighthouse at dusk", **size},
+        "pictures": options.pictures,
+        "folder": str(options.work.absolute() / "pictures" / f"{name}-{start}"),
+    }
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    """A worker's answer, or why there is none."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "backend.bench.inference.worker", json.dumps(job)]
+    try:
+        ended = subprocess.run(
+            command,
+            cwd=PROJECT_ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=_LONGEST_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "error": f"no end within {_LONGEST_S} s", "process_s": float(_LONGEST_S)}
+    for line in ended.stdout.splitlines():
+        if line.startswith('{"ok"'):
+            return json.loads(line)
+    seconds = round(time.monotonic() - began, 1)
+    return {"ok": False, "error": f"the process ended with exit code {ended.returncode}", "process_s": seconds}
+
+
+def _row(options: argparse.Namespace, name: str, start: Start, answer: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "size": options.size,
+        "scene": name,
+        "start": start,
+        "ok": answer["ok"],
+        "error": answer.get("error"),
+        "width": options.width,
+        "height": options.height,
+        "steps": options.steps,
+        "pictures": options.pictures,
+        "torch": importlib.metadata.version("torch"),
+        "commit": options.commit or commit_of(),
+        "date": time.strftime("%Y-%m-%d"),
+        "process_s": answer["process_s"],
+        **answer.get("row", {}),
+    }
+
+
+def _is_recorded(out: Path, options: argparse.Namespace, name: str, start: Start) -> bool:
+    """Whether the record has this measurement, finished."""
+    wanted = {"scene": name, "start": start, "ok": "1", "steps": str(options.steps), "width": str(options.width)}
+    return any(all(row[key] == value for key, value in wanted.items()) for row in read_rows(out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
