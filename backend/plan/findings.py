@@ -23,6 +23,8 @@ _MUCH_CROP = 0.1
 # Enlarging worth naming a picture for: less comes from rounding to the step. Above the second it costs sharpness.
 _ENLARGED = 1.05
 _MUCH_ENLARGED = 2.0
+# Regularization images to others, and the reverse, from which on one of the two is hardly seen.
+_OTHER_SHARE = 3
 
 
 def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Finding]:
@@ -35,6 +37,7 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _too_long(cfg, plan, plan.geometry.most_side * plan.geometry.pixels_per_token)
     if scan.train.items:
         yield from _steps(cfg, plan)
+        yield from _regularization(cfg, plan)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)
@@ -121,6 +124,20 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
         text = f"The run ends after {share} of the first epoch: not all images are trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
+
+
+def _regularization(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    """How many regularization images an epoch has beside the others; sd-scripts takes as many of them."""
+    count = {is_reg: sum(item.repeats for item in plan.items if item.is_reg == is_reg) for is_reg in (True, False)}
+    if not count[True]:
+        return
+    text = (
+        f"An epoch has {count_of(count[True], 'regularization image')} and {count[False]} others, repeats included; "
+        f"their loss counts {cfg.loss.prior_loss_weight:g} times"
+    )
+    many = not count[False] / _OTHER_SHARE <= count[True] <= count[False] * _OTHER_SHARE
+    remedy = "About as many of each is usual: change num_repeats of the folders." if many else ""
+    yield Finding("regularization", "warning" if many else "note", text, remedy, (), "dataset.folders")
 
 
 def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:
