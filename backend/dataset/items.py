@@ -49,6 +49,7 @@ class Item:
     included. repeats: how often an epoch holds it. has_alpha: some pixel is transparent.
     controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
     window: the frames that are used of a clip, of which several items may come; None for a picture.
+    is_reg: a regularization image, which shows the class of what is learned.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Item:
     has_alpha: bool = False
     controls: tuple[Item, ...] = ()
     window: Window | None = None
+    is_reg: bool = False
 
     @property
     def frames(self) -> int:
@@ -80,6 +82,7 @@ class Item:
             "has_alpha": self.has_alpha,
             "controls": [control.to_dict() for control in self.controls],
             **({} if self.window is None else {"window": self.window.to_dict()}),
+            **({"is_reg": True} if self.is_reg else {}),
         }
 
     @classmethod
@@ -97,6 +100,7 @@ class Item:
             has_alpha=data["has_alpha"],
             controls=tuple(map(cls.from_dict, data["controls"])),
             window=Window(**data["window"]) if "window" in data else None,
+            is_reg=data.get("is_reg", False),
         )
 
 

@@ -29,7 +29,7 @@ from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
-from backend.dataset.walk import Walk, named_repeats, walk
+from backend.dataset.walk import Walk, named_repeats, named_words, walk
 from backend.dataset.windows import ClipRule, cut_clip
 from backend.families.table import family
 
@@ -116,6 +116,8 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             _control(folder),
             most,
             clips,
+            folder.is_reg,
+            folder.class_tokens,
         )
         for index, folder in enumerate(data.folders)
     ]
@@ -270,7 +272,9 @@ def _by_lower_ending(texts: set[str]) -> dict[str, str]:
 def _read_captions(gathered: ScanState) -> None:
     for picture in gathered.found:
         if picture.caption_path is None:
-            picture.caption = (picture.listed or "").strip()
+            picture.caption = (picture.listed or "").strip() or _class_of(
+                gathered.folders[picture.folder], picture.path
+            )
             continue
         gathered.used_captions.add(str(picture.caption_path))
         try:
@@ -279,6 +283,14 @@ def _read_captions(gathered: ScanState) -> None:
             picture.caption_fault = str(error)
         except OSError as error:
             picture.caption_fault = f"it can't be read ({error.strerror or error})"
+
+
+def _class_of(spec: FolderSpec, picture: Path) -> str:
+    """The caption of a picture that has no file and no line in a list: "" where the folder gives none."""
+    if spec.class_tokens is not None or not spec.is_reg:
+        return spec.class_tokens or ""
+    inside = picture.parent.relative_to(spec.path).parts if picture.is_relative_to(spec.path) else ()
+    return named_words(spec.path / inside[0] if inside else spec.path) or ""
 
 
 def _items(gathered: ScanState) -> list[Item]:
@@ -292,18 +304,20 @@ def _items(gathered: ScanState) -> list[Item]:
             continue
         used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
         if picture.repeats:
+            spec = gathered.folders[picture.folder]
             item = Item(
                 key=seen.key,
                 path=picture.path,
                 width=seen.width,
                 height=seen.height,
-                caption=captions.with_trigger(picture.caption, gathered.trigger_word),
+                caption=captions.with_trigger(picture.caption, None if spec.is_reg else gathered.trigger_word),
                 caption_path=picture.caption_path,
                 repeats=picture.repeats,
                 has_alpha=seen.has_alpha,
                 controls=picture.controls,
+                is_reg=spec.is_reg,
             )
-            rule = gathered.folders[picture.folder].clips
+            rule = spec.clips
             if seen.clip is None or rule is None:
                 items.append(item)
             else:

@@ -28,6 +28,10 @@ class FolderSpec:
     """Control pictures that one picture may have."""
     clips: ClipRule | None = None
     """How clips are cut, of a family that is trained on them; None: they are other files."""
+    is_reg: bool = False
+    """Its pictures are regularization images."""
+    class_tokens: str | None = None
+    """Caption of its pictures that have no caption file."""
 
 
 @dataclass

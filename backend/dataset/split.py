@@ -17,7 +17,8 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     Who is held out depends on each picture's content and `seed` alone: one added later changes at most the border.
     Copies of a picture, and windows of a clip, stay together, so that none is measured that is also trained.
     """
-    keys = sorted({item.key for item in train.items}, key=lambda key: _draw(seed, key))
+    # one of regularization images says nothing of what is learned
+    keys = sorted({item.key for item in train.items if not item.is_reg}, key=lambda key: _draw(seed, key))
     if len(keys) < 2:
         text = f"{count_of(len(keys), 'image')} can't be split: no validation images are kept"
         finding = Finding("no_split", "warning", text, "Set validation_split to 0.", (), "dataset.validation_split")

@@ -71,6 +71,12 @@ def named_repeats(folder: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def named_words(folder: Path) -> str | None:
+    """The words behind the number of a folder's name (`10_sks dog` is "sks dog"), None without a number."""
+    match = _NAMED.fullmatch(folder.name)
+    return match.group(2).strip() or None if match else None
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()

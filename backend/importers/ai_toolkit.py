@@ -274,13 +274,10 @@ def _folders(fields: Fields) -> None:
         path = row.get("folder_path") or row.get("dataset_path")
         if not path:
             work.notes.append(Note(place, "not offered", NO_FOLDER))
-        elif not is_off(row.get("is_reg")):
-            work.notes.append(
-                Note(place, "not offered", "regularization images are not supported; the folder is left out")
-            )
         else:
             folder = {"path": str(path)}
             folder |= {"num_repeats": number(row["num_repeats"])} if "num_repeats" in row else {}
+            folder |= {} if is_off(row.get("is_reg")) else {"is_reg": True}
             folder |= _control(work, place, row.get("control_path"))
             folders.append(folder)
             sizes.append((row.get("resolution", 512), place))

@@ -20,20 +20,19 @@ _PICTURES = ("image_dir", "image_directory", "image_jsonl_file")
 _VIDEOS = ("video_directory", "video_jsonl_file")
 _FOLDER = (*_PICTURES, *_VIDEOS)
 _CONTROL = ("control_directory",)
-_OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "cache_directory")
-_EACH_ITS_OWN = {
-    "class_tokens": "folders have different ones, and Monotile adds one trigger word to every caption: write each "
-    "folder's into its caption files",
-}
-"""Settings that may not be taken from one folder for all, and why."""
+_OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "class_tokens")
+_OWN += ("cache_directory",)
 _NO_PICTURES = {
     "video_directory": NO_VIDEOS,
     "video_jsonl_file": NO_VIDEOS,
     "metadata_file": "Monotile reads image folders with captions next to the images",
-    "is_reg": "regularization images are not supported; the folder is left out",
 }
 
 
+AS_MANY = (
+    "the other program repeats regularization images until they are as many as the others; Monotile goes by the "
+    "repeats of the folder"
+)
 _RATES = (
     "without source_fps the other program takes every frame, whatever the rate; Monotile reads the rate of each file "
     "and takes frames by time"
@@ -83,6 +82,8 @@ def read_dataset(source: Source, videos: bool = False) -> Dataset:
     staying = [folder for folder in folders if not folder.why]
     for folder in staying:
         _take_folder(out, folder)
+    # regularization images go by what holds for the subject
+    staying = [folder for folder in staying if is_off(folder.values.get("is_reg"))] or staying
     names = dict.fromkeys(key for folder in staying for key in folder.values)
     if not staying:
         names = dict.fromkeys(general)
@@ -135,6 +136,11 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     row: dict[str, Any] = {"path": next(str(folder.own[key]) for key in _FOLDER if folder.own.get(key))}
     if "num_repeats" in folder.values:
         row["num_repeats"] = number(folder.values["num_repeats"])
+    if not is_off(folder.values.get("is_reg")):
+        row["is_reg"] = True
+        out.rows.append(Row(folder.paths["is_reg"], AS_MANY, "near"))
+    if folder.values.get("class_tokens"):
+        row["class_tokens"] = str(folder.values["class_tokens"])
     control = next((str(folder.values[key]) for key in _CONTROL if folder.values.get(key)), None)
     if control is not None:
         row["control_path"] = control
@@ -157,10 +163,6 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     values = [folder.values.get(key) for folder in staying]
     differ = any(value != values[0] for value in values)
     source = max(having, key=lambda folder: _size(folder.values[key]))
-    if differ and key in _EACH_ITS_OWN:
-        places = dict.fromkeys(folder.paths[key] for folder in having)
-        out.rows.extend(Row(place, _EACH_ITS_OWN[key]) for place in places)
-        return
     out.values[key], out.paths[key] = source.values[key], source.paths[key]
     if not differ:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backend.families.table import FAMILIES
+from backend.importers.datasets import AS_MANY
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off
@@ -13,10 +14,15 @@ from backend.importers.work import Work
 
 def read_folder(work: Work) -> None:
     """The folder among the arguments, and what became of the data set file that they name."""
+    reg = work.values.get("reg_data_dir")
+    regular = [{"path": reg.strip(), "is_reg": True}] if isinstance(reg, str) and reg.strip() else []
+    if "reg_data_dir" in work.values:
+        work.note("reg_data_dir", "near" if regular else "off", AS_MANY if regular else "empty", "dataset.folders")
     for key in ("train_data_dir", "image_dir"):
         path = work.values.get(key)
         if isinstance(path, str) and path.strip():
-            work.take("dataset.folders", [{"path": path.strip()}], key)
+            rows: list[dict[str, Any]] = [{"path": path.strip()}, *regular]
+            work.take("dataset.folders", rows, key)
             work.note(key, "taken", "", "dataset.folders")
         elif key in work.values:
             work.note(key, "off", "empty")
@@ -48,9 +54,6 @@ def read_data_set(work: Work) -> None:
     for key, value in data.values.items():
         if key == "enable_bucket":
             say(key, "near" if is_off(value) else "not needed", "images always keep their shape")
-        elif key == "class_tokens":
-            work.take("dataset.trigger_word", value, key)
-            say(key, "near", "added to every caption, not only where there is none", "dataset.trigger_word")
         else:
             read_name(work, key, value, say)
     work.notes += [Note(called(row.path), row.fate, row.why, lines.get(row.path)) for row in data.rows]

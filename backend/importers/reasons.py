@@ -96,7 +96,6 @@ NOT_OFFERED = _by_name(
         "flow models are trained on the velocity, as in their pretraining": "model_prediction_type",
         "FLUX and SD3 attend to the padding of T5, as in their own pipelines": "apply_t5_attn_mask",
         NO_MASKS: "masked_loss alpha_mask conditioning_data_dir",
-        "regularization images are not supported": "reg_data_dir prior_loss_weight is_reg",
         NO_LORA_SETTING: (
             "dim_from_weights "
             "rank_dropout_scale "
@@ -193,7 +192,6 @@ ONLY_BESIDE: dict[str, tuple[str, ...]] = {
 NEUTRAL: dict[str, tuple[str, ...]] = {
     "clip_skip": ("1",),
     "max_token_length": ("75",),
-    "prior_loss_weight": ("1", "1.0"),
     "face_crop_aug_range": ("",),
     "token_warmup_min": ("1",),
     "model_type": ("flux",),

@@ -99,6 +99,7 @@ COMBINED = frozenset(
         "optimizer_args",
         "train_data_dir",
         "image_dir",
+        "reg_data_dir",
         "dataset_config",
         "sample_prompts",
         "network_train_unet_only",

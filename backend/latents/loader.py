@@ -46,6 +46,8 @@ class Batch:
     """Content key of each row's picture."""
     index: int
     epoch: int
+    is_reg: tuple[bool, ...] = ()
+    """Of each row, whether it is a regularization image; () where none is told."""
 
 
 class Loader:
@@ -232,6 +234,7 @@ class Loader:
             keys=[plan.items[item].key for item in rows],
             index=index,
             epoch=epoch,
+            is_reg=tuple(plan.items[item].is_reg for item in rows),
         )
 
     def _trimmed(self, encoded: Conditioning, length: int) -> Conditioning:

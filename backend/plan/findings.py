@@ -26,6 +26,8 @@ _MUCH_CROP = 0.1
 # Enlarging worth naming a picture for: less comes from rounding to the step. Above the second it costs sharpness.
 _ENLARGED = 1.05
 _MUCH_ENLARGED = 2.0
+# Regularization images to others, and the reverse, from which on one of the two is hardly seen.
+_OTHER_SHARE = 3
 
 
 def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Finding]:
@@ -39,6 +41,7 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
     if scan.train.items:
         yield from _steps(cfg, plan)
         yield from _experts(cfg, plan.steps.steps)
+        yield from _regularization(cfg, plan)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)
@@ -142,6 +145,20 @@ def _experts(cfg: Config, steps: int) -> Iterable[Finding]:
         return
     text = f"Both experts are trained: {each}. Each save writes two LoRA files, {ENDINGS['high']} and {ENDINGS['low']}"
     yield Finding("experts", "note", text, "", (), setting)
+
+
+def _regularization(cfg: Config, plan: Plan) -> Iterable[Finding]:
+    """How many regularization images an epoch has beside the others; sd-scripts takes as many of them."""
+    count = {is_reg: sum(item.repeats for item in plan.items if item.is_reg == is_reg) for is_reg in (True, False)}
+    if not count[True]:
+        return
+    text = (
+        f"An epoch has {count_of(count[True], 'regularization image')} and {count[False]} others, repeats included; "
+        f"their loss counts {cfg.loss.prior_loss_weight:g} times"
+    )
+    many = not count[False] / _OTHER_SHARE <= count[True] <= count[False] * _OTHER_SHARE
+    remedy = "About as many of each is usual: change num_repeats of the folders." if many else ""
+    yield Finding("regularization", "warning" if many else "note", text, remedy, (), "dataset.folders")
 
 
 def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:

@@ -93,6 +93,7 @@ def assemble(
         monitor=monitor,
         objective=inputs.objective,
         conditioning=conditioning,
+        prior_loss_weight=cfg.loss.prior_loss_weight,
         expected=inputs.expected,
         norms=trainable.norms,
         ema=trainable.ema,

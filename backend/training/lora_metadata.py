@@ -97,11 +97,11 @@ def _network(cfg: Config, targets: int) -> dict[str, object]:
 
 
 def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]) -> dict[str, object]:
-    directories: dict[str, dict[str, int]] = {}
+    directories: dict[bool, dict[str, dict[str, int]]] = {False: {}, True: {}}
     tags: dict[str, Counter[str]] = {}
     for item in items:
         folder = _folder_name(cfg, item)
-        entry = directories.setdefault(folder, {"n_repeats": item.repeats, "img_count": 0})
+        entry = directories[item.is_reg].setdefault(folder, {"n_repeats": item.repeats, "img_count": 0})
         entry["img_count"] += 1
         counted = tags.setdefault(folder, Counter())
         counted.update(tag.strip()[:_TAG_LETTERS] for tag in item.caption.split(",") if tag.strip())
@@ -110,15 +110,20 @@ def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]
         for number, (size, count) in enumerate(sorted(buckets.items()))
     }
     side = cfg.dataset.resolution
+    reg = sum(item.repeats for item in items if item.is_reg)
+    prior = {"ss_num_reg_images": reg, "ss_prior_loss_weight": cfg.loss.prior_loss_weight} if reg else {}
+    if reg:
+        prior["ss_reg_dataset_dirs"] = json.dumps(directories[True], ensure_ascii=False)
     return {
-        "ss_dataset_dirs": json.dumps(directories, ensure_ascii=False),
+        "ss_dataset_dirs": json.dumps(directories[False], ensure_ascii=False),
+        **prior,
         "ss_tag_frequency": json.dumps(_bounded(tags), ensure_ascii=False),
         "ss_bucket_info": json.dumps({"buckets": numbered}),
         "ss_enable_bucket": True,
         "ss_min_bucket_reso": cfg.dataset.min_bucket_size,
         "ss_max_bucket_reso": cfg.dataset.max_bucket_size,
         "ss_resolution": f"({side}, {side})",
-        "ss_num_train_images": sum(item.repeats for item in items),
+        "ss_num_train_images": sum(item.repeats for item in items if not item.is_reg),
         "ss_caption_dropout_rate": cfg.dataset.caption_dropout_rate,
         "ss_total_batch_size": cfg.dataset.batch_size,
     }

@@ -99,6 +99,8 @@ class Trainer:
     monitor: Monitor
     objective: Objective
     conditioning: ConditioningEncoder
+    prior_loss_weight: float = 1.0
+    """What the loss of a regularization image counts."""
     expected: ExpectedMemory | None = None
     norms: NormLimit | None = None
     """Holds the LoRA to a norm, where that is set."""
@@ -195,7 +197,11 @@ class Trainer:
         text = self.conditioning(batch.text)
         predicted = self.forward([objective.noisy(x0[i], added[i], levels[i]) for i in rows], levels, text)
         targets = [objective.target(x0[i], wanted[i], levels[i]) for i in rows]
-        return objective.losses(predicted, targets, levels).mean()
+        losses = objective.losses(predicted, targets, levels)
+        if any(batch.is_reg) and self.prior_loss_weight != 1:
+            weights = [self.prior_loss_weight if is_reg else 1.0 for is_reg in batch.is_reg]
+            losses = losses * to_device(torch.tensor(weights), device)
+        return losses.mean()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss` to the step's."""

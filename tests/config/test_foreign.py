@@ -55,15 +55,16 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
         "dataset.max_bucket_size": 1536, "dataset.no_upscale": True, "dataset.caption_extension": ".txt",
         "dataset.caption_dropout_rate": 0.05,
     })  # fmt: skip
-    assert [(f.path, f.num_repeats) for f in config.dataset.folders] == [
-        ("D:/pictures/cat", 10),
-        ("D:/pictures/world", 1),
+    assert [(f.path, f.num_repeats, f.is_reg) for f in config.dataset.folders] == [
+        ("D:/pictures/cat", 10, False),
+        ("D:/pictures/world", 1, False),
+        ("D:/pictures/reg", 1, True),
     ]
     said = fates(converted)
     assert said["scale_everything"] == "unknown"
     assert said["network_args loraplus_lr_ratio"] == "taken" and said["network_args layers"] == "taken"
     assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
-    assert said["datasets[1].subsets[0].is_reg"] == "not offered"
+    assert said["datasets[1].subsets[0].is_reg"] == "near"
     # it says which tokens are not shuffled
     assert said["general.shuffle_caption"] == said["general.keep_tokens"] == "off"
     near = next(note for note in converted.notes if "differ" in note.why)
@@ -166,10 +167,11 @@ def test_a_preset_of_kohya_ss() -> None:
         "loss.prediction_type": "auto", "sampling.sample_every_n_epochs": 1, "sampling.sample_every_n_steps": None,
         "saving.save_precision": "fp32", "compile.compile": True, "compile.attention": "auto", "training.seed": 42,
     })  # fmt: skip
-    assert [folder.path for folder in config.dataset.folders] == ["/data/img"]
+    folders = [(folder.path, folder.is_reg) for folder in config.dataset.folders]
+    assert folders == [("/data/img", False), ("/data/reg", True)]
     assert config.sampling.prompts[0].true_cfg_scale == 6
     said = fates(converted)
-    assert said["reg_data_dir"] == said["shuffle_caption"] == "not offered"
+    assert said["reg_data_dir"] == "near" and said["shuffle_caption"] == "not offered"
     # what kohya_ss writes into every preset, used or not
     assert said["network_args conv_dim"] == said["clip_skip"] == "off" and said["max_token_length"] == "taken"
     assert said["xformers"] == "near"

@@ -119,10 +119,10 @@ def rows(*folders: dict[str, Any], **general: Any) -> dict[str, Any]:
 
 
 def test_folders_that_are_left_out_say_nothing_for_the_others() -> None:
-    reg = {"image_dir": "/reg", "is_reg": True, "class_tokens": "girl", "caption_extension": ".cap"}
-    config = brought(rows({"image_dir": "/a"}, reg)).loaded.config
+    other = {"image_dir": "/b", "metadata_file": "/b.json", "class_tokens": "girl", "caption_extension": ".cap"}
+    config = brought(rows({"image_dir": "/a"}, other)).loaded.config
     assert config is not None and config.dataset.trigger_word is None
-    assert [folder.path for folder in config.dataset.folders] == ["/a"]
+    assert [(folder.path, folder.class_tokens) for folder in config.dataset.folders] == [("/a", None)]
     assert config.dataset.caption_extension == ".caption"
     data = {"datasets": [
         {"resolution": 512, "subsets": [{"image_dir": "/a"}]},
@@ -132,15 +132,15 @@ def test_folders_that_are_left_out_say_nothing_for_the_others() -> None:
     assert config is not None and config.dataset.resolution == 512
 
 
-def test_a_trigger_word_of_one_folder_is_not_put_on_the_others() -> None:
-    two = brought(rows({"image_dir": "/a", "class_tokens": "sks cat"}, {"image_dir": "/b", "class_tokens": "zwx dog"}))
-    one = brought(rows({"image_dir": "/a", "class_tokens": "sks cat"}, {"image_dir": "/b"}))
-    for converted, count in ((two, 2), (one, 1)):
-        assert converted.loaded.config is not None and converted.loaded.config.dataset.trigger_word is None
-        left = [note for note in converted.with_fate("not offered") if note.key.endswith("class_tokens")]
-        assert len(left) == count and all("caption files" in note.why for note in left)
-    same = brought(rows({"image_dir": "/a"}, {"image_dir": "/b"}, class_tokens="sks cat")).loaded.config
-    assert same is not None and same.dataset.trigger_word == "sks cat"
+def test_class_tokens_are_the_captions_of_their_own_folder() -> None:
+    """Where there is no caption file, as in the other program; the trigger word goes to every caption."""
+    two = brought(rows({"image_dir": "/a", "class_tokens": "sks cat"}, {"image_dir": "/b", "is_reg": True}))
+    same = brought(rows({"image_dir": "/a"}, {"image_dir": "/b"}, class_tokens="sks cat"))
+    for converted, words in ((two, ["sks cat", None]), (same, ["sks cat", "sks cat"])):
+        config = converted.loaded.config
+        assert config is not None and config.dataset.trigger_word is None
+        assert [folder.class_tokens for folder in config.dataset.folders] == words
+    assert [folder.is_reg for folder in two.loaded.config.dataset.folders] == [False, True]
 
 
 CONTROLLED = {"datasets": [{"image_directory": "/a", "control_directory": "/c"}, {"image_directory": "/b"}]}

@@ -43,10 +43,9 @@ def test_every_setting_shows_in_the_difference(declared: Setting) -> None:
 def test_rows_are_compared_cell_by_cell() -> None:
     a = with_values(Config(), {"dataset.folders": [{"path": "a"}, {"path": "b"}]})
     b = with_values(Config(), {"dataset.folders": [{"path": "a", "num_repeats": 2}]})
+    row = {"path": "b", "num_repeats": 1, "control_path": None, "is_reg": False, "class_tokens": None}
     assert diff(a, b) == [
         Change("dataset.folders[0].num_repeats", "Image folders: Repeats", 1, 2),
-        Change("dataset.folders[1]", "Image folders", {"path": "b", "num_repeats": 1, "control_path": None}, None),
+        Change("dataset.folders[1]", "Image folders", row, None),
     ]
-    assert diff(b, a)[1] == Change(
-        "dataset.folders[1]", "Image folders", None, {"path": "b", "num_repeats": 1, "control_path": None}
-    )
+    assert diff(b, a)[1] == Change("dataset.folders[1]", "Image folders", None, row)

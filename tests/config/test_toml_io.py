@@ -61,7 +61,7 @@ def test_whole_holds_everything_that_has_a_value() -> None:
             assert s.name not in data[s.section]
         elif s.kind != "tables":
             assert data[s.section][s.name] == value
-    assert data["dataset"]["folders"] == [{"path": "pictures", "num_repeats": 1}]
+    assert data["dataset"]["folders"] == [{"path": "pictures", "num_repeats": 1, "is_reg": False}]
 
 
 def test_zero_and_false_are_values() -> None:

@@ -222,6 +222,8 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
     ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
+    ({"dataset.folders": [{"path": "a", "is_reg": True}]}, "dataset.folders", "nothing to learn"),
+    ({"loss.prior_loss_weight": 0.5}, "loss.prior_loss_weight", "no folder has regularization images"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
     ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is trained"),
     ({"optimizer.optimizer_args": {"lr": 1.0}}, "optimizer.optimizer_args", "setting of their own"),

@@ -228,6 +228,8 @@ ALIKE = {
 """(setting, choice, what that comes to for FLUX on a CPU)"""
 
 PROVEN: dict[str, str] = {
+    "loss.prior_loss_weight": "training/test_regularization.py"
+    "::test_regularization_images_have_their_class_for_a_caption_and_a_weight",
     "model.family": "training/test_step.py::test_sdxl",
     **{f"model.{n}": _PARTS for n in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae")},
     **{f"model.{n}": _SD3 for n in ("text_encoder_3", "tokenizer_3")},

@@ -35,6 +35,12 @@ DATASET_RULES: tuple[Rule, ...] = (
         when="start",
     ),
     Rule(
+        ("dataset.folders",),
+        lambda folders: bool(folders) and all(folder.is_reg for folder in folders),
+        "every image folder is one of regularization images (is_reg), so that there is nothing to learn",
+        "Add the folder of your subject, or remove is_reg",
+    ),
+    Rule(
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
         lambda folders, measured, prompts, family: (
             FAMILIES[family].controls is None

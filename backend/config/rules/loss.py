@@ -67,6 +67,15 @@ LOSS_RULES: tuple[Rule, ...] = (
     no_effect("timesteps.logit_std", "timesteps.timestep_sampling", ("logit_normal",), "only logit_normal uses it"),
     no_effect("timesteps.mode_scale", "timesteps.timestep_sampling", ("mode",), "only mode uses it"),
     # loss
+    Rule(
+        ("loss.prior_loss_weight", "dataset.folders"),
+        lambda weight, folders: (
+            weight != by_path()["loss.prior_loss_weight"].default and not any(folder.is_reg for folder in folders)
+        ),
+        "prior_loss_weight has no effect: no folder has regularization images",
+        "Set is_reg on the folder of regularization images, or remove prior_loss_weight",
+        "warning",
+    ),
     no_effect("loss.huber_c", "loss.loss_type", ("huber", "smooth_l1"), "loss_type l2 does not use it"),
     no_effect("loss.huber_schedule", "loss.loss_type", ("huber", "smooth_l1"), "loss_type l2 does not use it"),
     Rule(

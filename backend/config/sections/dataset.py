@@ -43,6 +43,22 @@ class ImageFolder(Section):
         aliases=("repeats", "n_repeats", "dataset_repeats", "balancing"),
     )
     control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
+    is_reg: bool = setting(
+        False,
+        label="Regularization",
+        help="DreamBooth: these images show the class of the subject (dogs, when the LoRA learns one dog), so that the "
+        "model keeps what it knows of it. Their captions get no trigger word, none are held out for validation, and "
+        "their loss counts prior_loss_weight times.",
+        aliases=("regularization", "reg", "is_regularization"),
+    )
+    class_tokens: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Caption without file",
+        help="Caption of the images of this folder that have no caption file. Empty: none; in a regularization folder "
+        "the words of a sub-folder's name, dog for 10_dog.",
+        aliases=("instance_prompt", "class_prompt"),
+    )
 
 
 class DatasetSection(Section):

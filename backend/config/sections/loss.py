@@ -34,6 +34,14 @@ class LossSection(Section):
         "ratio.",
         advanced=True,
     )
+    prior_loss_weight: float = setting(
+        1.0,
+        ge=0,
+        le=100,
+        label="Prior loss weight",
+        help="How much the loss of regularization images counts. 1: as much as that of the others.",
+        aliases=("prior_preservation_weight",),
+    )
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",
