@@ -109,7 +109,10 @@ def _by_turns(
 
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
-    trained = trained_in_full(cfg, family, parts) if settings.full else _trained(cfg, family, parts, settings, work)
+    if settings.full_width is not None:
+        trained = trained_in_full(cfg, family, parts, settings.full_width, settings.fused)
+    else:
+        trained = _trained(cfg, family, parts, settings, work)
     weights = _denoiser_weights(parts, settings) | trained.text.resident
     # of a clip, what the VAE works on at a time
     frames = 1 if family.video is None else family.video.vae_frames or 1
@@ -206,9 +209,10 @@ def _training(
     beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
     copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
-    if settings.full and settings.autocast and not settings.way.compiled:
-        # of trained weights it keeps them until the forward ends, whatever is computed again
-        copies = 2 * trained.count
+    if settings.full_width is not None:
+        # of float32 weights an eager forward keeps them to its end, whatever is computed again
+        cast = settings.autocast and settings.full_width > 2
+        copies = 2 * trained.count if cast and not settings.way.compiled else 0
     return Stage(
         "train",
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,11 @@ class Trained:
     """It is a DoRA, which keeps what its layers give."""
 
 
-def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts) -> Trained:
-    """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's."""
+def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, width: int, fused: bool) -> Trained:
+    """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's.
+
+    width: bytes of a weight, and of its gradient. fused: gradients are freed as they come, all of a block at most.
+    """
     try:
         names = trained_names(parts.shapes, cfg.network.targets_include, cfg.network.targets_exclude)
     except Refused:
@@ -56,4 +59,11 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts) -> Trained:
     frozen = {kind: frozenset(paths) for kind, paths in by_class.items()}
     around = convolutions_kept(parts.denoiser, family.memory, dict.fromkeys(layers, 0))
     count = sum(rows * columns for rows, columns in shapes)
-    return Trained({**total, "weights": 0}, frozen, count, TrainedText(), around)
+    gradients = width * (_most_at_once(parts, shapes) if fused else count)
+    return Trained({**total, "weights": 0, "gradients": gradients}, frozen, count, TrainedText(), around)
+
+
+def _most_at_once(parts: Parts, shapes: Sequence[tuple[int, int]]) -> int:
+    """Numbers in the gradients that are there together: a compiled block's come all at once, others one by one."""
+    blocks = (block.weights + block.other for block in parts.denoiser.blocks)
+    return max([*blocks, *(rows * columns for rows, columns in shapes)], default=0)
