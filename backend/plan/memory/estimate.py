@@ -25,7 +25,7 @@ from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.text import trained_text
-from backend.plan.memory.trained import Trained, trained_in_full
+from backend.plan.memory.trained import Trained, step_bytes, trained_in_full
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import RunWork
 
@@ -209,10 +209,12 @@ def _training(
     beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
     copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
+    moved = 0
     if settings.full_width is not None:
         # of float32 weights an eager forward keeps them to its end, whatever is computed again
-        cast = settings.autocast and settings.full_width > 2
-        copies = 2 * trained.count if cast and not settings.way.compiled else 0
+        eager = parts.denoiser.outside if settings.way.compiled else parts.denoiser.count
+        copies = 2 * min(eager, trained.count) if settings.autocast and settings.full_width > 2 else 0
+        moved = step_bytes(parts, settings.full_width)
     return Stage(
         "train",
         {
@@ -220,7 +222,7 @@ def _training(
             **_of_training(trained),
             "gradients": trained.bytes["gradients"],
             "activations": beside + copies + trained.text.activations,
-            "workspace": WORKSPACE,
+            "workspace": WORKSPACE + moved,
         },
         {"activations": held.host} if held.host else {},
     )

@@ -18,6 +18,9 @@ from backend.plan.memory.text import TrainedText
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
+_PLAIN_STEP, _ROUNDED_STEP = 2, 6
+"""float32 copies of a tensor that are there while it is moved, without and with rounding at random."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -61,6 +64,12 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, width: int, 
     count = sum(rows * columns for rows, columns in shapes)
     gradients = width * (_most_at_once(parts, shapes) if fused else count)
     return Trained({**total, "weights": 0, "gradients": gradients}, frozen, count, TrainedText(), around)
+
+
+def step_bytes(parts: Parts, width: int) -> int:
+    """Bytes that the step of the largest tensor works with: of 16-bit weights (`width` 2) float32 copies of weight and
+    gradient and the bits that they are rounded by, and what the optimizer makes of the gradient."""
+    return parts.denoiser.largest * 4 * (_ROUNDED_STEP if width == 2 else _PLAIN_STEP)
 
 
 def _most_at_once(parts: Parts, shapes: Sequence[tuple[int, int]]) -> int:
