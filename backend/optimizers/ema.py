@@ -30,7 +30,7 @@ class Ema:
         self.steps = 0
         self._names = list(weights.tensors())
         self._weights: list[nn.Parameter] = weights.parameters()
-        self._mean = [weight.detach().clone() for weight in self._weights]
+        self._mean = [weight.detach().to(torch.float32, copy=True) for weight in self._weights]
 
     @property
     def mean(self) -> Sequence[Tensor]:
@@ -45,7 +45,12 @@ class Ema:
     def update(self) -> None:
         """Called once after each step of the optimizer. Nothing waits for the device."""
         kept = min(self.decay, (1 + self.steps) / (10 + self.steps)) if self.steps else 0.0
-        torch._foreach_lerp_(self._mean, self._weights, 1 - kept)
+        if all(weight.dtype == torch.float32 for weight in self._weights):
+            torch._foreach_lerp_(self._mean, self._weights, 1 - kept)
+        else:
+            # one by one: wider copies of all would be a second model
+            for mean, weight in zip(self._mean, self._weights, strict=True):
+                mean.lerp_(weight.float(), 1 - kept)
         self.steps += 1
 
     def exchange(self, values: tuple[int, list[Tensor]]) -> tuple[int, list[Tensor]]:

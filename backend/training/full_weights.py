@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,18 +11,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from backend.config.layer_patterns import rates_of, trained_names
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
+from backend.config.sections.training import TrainingSection
+from backend.optimizers.from_settings import optimizer_of
+from backend.optimizers.tensorwise import Tensorwise
 
-WEIGHTS = torch.float32
-"""Format of the trained denoiser: the optimizer moves the weights that the forward takes."""
+log = logging.getLogger(__name__)
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def denoiser_dtype(training: TrainingSection, frozen: torch.dtype) -> torch.dtype:
+    """Format of the denoiser's weights; `frozen` where they are not trained."""
+    return _FORMATS[training.full_weight_dtype] if training.kind == "full" else frozen
 
 
 @dataclass(frozen=True)
 class FullWeights:
-    """The trained weights of a denoiser, float32, by parameter name; names never hold ``_orig_mod``."""
+    """The trained weights of a denoiser by parameter name; names never hold ``_orig_mod``.
+
+    Of bf16 ones, those that the model's class wants in float32 are so.
+    """
 
     named: dict[str, nn.Parameter]
 
@@ -47,6 +61,20 @@ class FullWeights:
             {"params": [self.named[name] for name in names], "lr": usual if rate is None else rate}
             for rate, names in rates_of(self.paths, network.layer_settings).items()
         ]
+
+    def optimizer(self, network: NetworkSection, optimizer: OptimizerSection) -> Optimizer:
+        """The optimizer of the settings over these weights."""
+        groups = self.groups(network, optimizer)
+        if not optimizer.fused_backward and all(p.dtype == torch.float32 for p in self.parameters()):
+            return optimizer_of(optimizer, groups)
+        if optimizer.fused_backward and optimizer.max_grad_norm:
+            log.info("max_grad_norm limits each tensor's gradient by itself: each is used before all are known")
+        return Tensorwise(
+            lambda shadows: optimizer_of(optimizer, shadows),
+            groups,
+            fused=optimizer.fused_backward,
+            longest=optimizer.max_grad_norm,
+        )
 
     def parameters(self) -> list[nn.Parameter]:
         """All that is trained, in the model's order."""

@@ -48,7 +48,7 @@ from backend.runs.phase_progress import PhaseProgress
 from backend.shapes import attention_routes
 from backend.training.expected_memory import ExpectedMemory, limit
 from backend.training.full_files import full_files
-from backend.training.full_weights import FullWeights
+from backend.training.full_weights import FullWeights, denoiser_dtype
 from backend.training.inputs import Inputs
 from backend.training.requests import Requests
 from backend.training.save_check import save_problems
@@ -177,7 +177,7 @@ def _check_settings(
     sizes = {} if _own_weights(cfg, empty) else _lora_sizes(cfg, family, empty, names)
     optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler_of(cfg.optimizer, optimizer, max(1, plan.steps.steps))
-    computed = compute_dtype(cfg.training, device, dtype)
+    computed = compute_dtype(cfg.training, device, denoiser_dtype(cfg.training, dtype))
     lacking = quantization_support.problems(cfg.memory, device)
     if lacking:
         raise Refused.of(lacking)

@@ -28,6 +28,7 @@ from backend.plan.memory.work import trains_text
 from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.plan.plan import Plan
 from backend.training.expected_memory import ExpectedMemory
+from backend.training.full_weights import denoiser_dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +94,7 @@ class Inputs:
         kind = stored_as(memory.base_quantization, memory.base_compute)
         host = self._is_swapped if self.swapped else None
         merge = self.base_weights and self.base_weights.merged
-        # steps of what is trained are smaller than 16 bits can show
-        dtype = torch.float32 if self.full else self.dtype
+        dtype = denoiser_dtype(self.cfg.training, self.dtype)
         return replace(self.loading, dtype=dtype, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
 
     def _is_swapped(self, path: str) -> bool:

@@ -75,7 +75,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=warn))
     counter = PositionCounter(position=position, batches_per_epoch=inputs.plan.steps.batches_per_epoch)
     shapes = ShapeRuntime.from_plan(
-        cfg, inputs.plan, inputs.device, compute_dtype(cfg.training, inputs.device, inputs.dtype)
+        cfg, inputs.plan, inputs.device, compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
     )
     monitor = _compile(context, inputs, trainable, shapes, counter, cache)
     forward = Forward(

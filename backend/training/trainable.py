@@ -100,7 +100,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     part = expert_part(inputs, sides[0] if sides else None)
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading, part)
     encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
-    weights, files, groups = _own(inputs, denoiser) if inputs.full else _lora(inputs, denoiser, encoders, events)
+    weights, files = _own(inputs, denoiser) if inputs.full else _lora(inputs, denoiser, encoders, events)
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind, cfg.network.drops and not inputs.full)
     if kind == "offload" and inputs.device.type == "cpu":
@@ -109,7 +109,10 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     swap = None
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
-    optimizer = optimizer_of(cfg.optimizer, groups)
+    if isinstance(weights, FullWeights):
+        optimizer = weights.optimizer(cfg.network, cfg.optimizer)
+    else:
+        optimizer = optimizer_of(cfg.optimizer, _by_rate(weights, inputs, encoders))
     norms = _after_steps(optimizer, weights, cfg.network.scale_weight_norms)
     ema = _ema(cfg.training, weights, optimizer)
     scheduler = scheduler_of(cfg.optimizer, optimizer, inputs.plan.steps.steps)
@@ -172,8 +175,8 @@ def expert_part(inputs: Inputs, side: Side | None) -> Part:
     return replace(inputs.family.expert_part(inputs.base, side), name=inputs.family.denoiser.name)
 
 
-def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles, list[dict[str, Any]]]:
-    """The denoiser's own weights to train, their files, and the optimizer's groups."""
+def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles]:
+    """The denoiser's own weights to train, and their files."""
     cfg = inputs.cfg
     weights = FullWeights.of(denoiser, cfg.network)
     files = full_files(
@@ -183,16 +186,16 @@ def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles, 
         layout=cfg.saving.model_layout,
         precision=cfg.saving.save_precision,
     )
-    return weights, files, weights.groups(cfg.network, cfg.optimizer)
+    return weights, files
 
 
 def _lora(
     inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, events: EventWriter
-) -> tuple[Lora, SavedFiles, list[dict[str, Any]]]:
-    """The LoRA of the denoiser and of trained text encoders, its files, and the optimizer's groups."""
+) -> tuple[Lora, SavedFiles]:
+    """The LoRA of the denoiser and of trained text encoders, and its files."""
     names = inputs.names if encoders is None else inputs.names.joined(encoders.layers)
     lora = _inject(inputs, denoiser, encoders, names, events)
-    return lora, LoraFiles(lora, inputs.cfg.saving, names), _by_rate(lora, inputs, encoders)
+    return lora, LoraFiles(lora, inputs.cfg.saving, names)
 
 
 def _ema(training: TrainingSection, weights: TrainedWeights, optimizer: torch.optim.Optimizer) -> Ema | None:

@@ -27,6 +27,7 @@ from backend.models.common.conditioning import ConditioningEncoder
 from backend.objectives.base import Objective
 from backend.optimizers.ema import Ema
 from backend.optimizers.state import rate
+from backend.optimizers.tensorwise import Tensorwise
 from backend.optimizers.trained_weights import TrainedWeights
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.between_steps import BetweenSteps
@@ -204,15 +205,26 @@ class Trainer:
         return losses.mean()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss` to the step's."""
+        """Add the gradients of `loss` to the step's; where the step is fused, weights move meanwhile."""
+        self.torn = self._fused is not None
         self.accelerator.backward(loss)
         self.weights.collect_gradients()
 
     def clip_gradients(self) -> None:
         """Shorten the summed gradients to the longest that is allowed, and keep their length for the step's row."""
         longest = self.max_grad_norm or math.inf
-        self._grad_norm = self.accelerator.clip_grad_norm_(self.weights.parameters(), longest)
+        if self._fused is not None:
+            # each was shortened by itself, and used
+            self._grad_norm = self._fused.grad_norm()
+        else:
+            self._grad_norm = self.accelerator.clip_grad_norm_(self.weights.parameters(), longest)
         self._rate = rate(self.optimizer)
+
+    @property
+    def _fused(self) -> Tensorwise | None:
+        """The optimizer, where it moves weights in the backward pass."""
+        inner = self.optimizer.optimizer
+        return inner if isinstance(inner, Tensorwise) and inner.fused else None
 
     def update(self) -> None:
         """Step optimizer and schedule where a step's gradients are complete; accelerate leaves them alone before."""

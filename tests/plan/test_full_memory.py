@@ -41,6 +41,17 @@ def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
     assert eager > 1.5 * count
 
 
+def test_16_bit_weights_and_freed_gradients_are_counted() -> None:
+    """What FLUX needs in 24 GB: weights in bf16, gradients of a block, a state of rows and columns."""
+    count = flux_dev().denoiser.count
+    parts = parts_of(training={"full_weight_dtype": "bf16"}, optimizer={"optimizer": "adafactor"})
+    assert parts["weights"] == parts["gradients"] == 2 * count and parts["optimizer"] < count / 50
+    fused = parts_of(
+        training={"full_weight_dtype": "bf16"}, optimizer={"optimizer": "adafactor", "fused_backward": True}
+    )
+    assert 0 < fused["gradients"] < count / 15
+
+
 def test_parts_that_are_not_trained_have_no_gradients() -> None:
     some = parts_of(network={"targets_include": ["transformer_blocks.0"]})
     assert some["weights"] == 4 * flux_dev().denoiser.count and 0 < some["gradients"] < some["weights"] / 20

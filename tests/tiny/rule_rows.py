@@ -85,6 +85,25 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
         "sampling.prompts[1].lora_scale",
         "no LoRA to weaken",
     ),
+    ({"optimizer.fused_backward": True}, "optimizer.fused_backward", "a LoRA's are small"),
+    (
+        {**FULL, "optimizer.fused_backward": True, "training.gradient_accumulation_steps": 2},
+        "optimizer.fused_backward",
+        "sums those of 2 batches",
+    ),
+    (
+        {**FULL, "optimizer.fused_backward": True, "training.mixed_precision": "fp16"},
+        "optimizer.fused_backward",
+        "loss scaling",
+    ),
+    ({**FULL, **PRODIGY, "optimizer.fused_backward": True}, "optimizer.fused_backward", "one by one"),
+    ({**FULL, **PRODIGY, "training.full_weight_dtype": "bf16"}, "training.full_weight_dtype", "one by one"),
+    (
+        {**FULL, "training.full_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
+        "training.full_weight_dtype",
+        "two different 16-bit",
+    ),
+    ({"training.full_weight_dtype": "bf16"}, "training.full_weight_dtype", "not trained"),
     ({**FULL, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "never tried"),
     ({**FULL, "compile.compile_mode": "max-autotune"}, "compile.compile_mode", "never tried"),
 ]

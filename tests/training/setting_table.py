@@ -282,6 +282,10 @@ PROVEN: dict[str, str] = {
     "::test_epochs_rule_and_saves_come_at_their_ends_and_the_last_few_stay",
     "saving.save_precision": "training/test_settings.py::test_the_file_tells_what_it_is",
     "saving.save_layout": "training/test_run.py::test_diffusers_draws_the_trainers_own_sample_from_base_and_lora",
+    "training.full_weight_dtype": "training/test_full.py"
+    "::test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it",
+    "optimizer.fused_backward": "training/test_full.py"
+    "::test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it",
     "saving.model_layout": "training/test_full.py::test_every_weight_of_the_denoiser_is_trained_and_saved",
     "saving.save_state": "training/test_step.py::test_flux",
     "logging.log_level": "runs/test_logs.py::test_started_by_hand_the_terminal_sees_the_log_too",

@@ -13,6 +13,7 @@ import torch
 
 import backend.runs.state_folder
 import backend.training.save_check
+import backend.training.saved_files
 import backend.training.saver
 from backend.config.schema import Config
 from backend.latents.store import LatentCache
@@ -161,9 +162,9 @@ def test_weights_of_no_whole_step_are_not_saved_as_one(place: Place, monkeypatch
 
 def test_a_lora_that_can_not_be_written_leaves_the_state(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that the layout has no name for is found at the first save."""
-    real = backend.training.saver.file_tensors
+    files = backend.training.saved_files.LoraFiles
     with monkeypatch.context() as patch:
-        patch.setattr(backend.training.saver, "file_tensors", at_call(1, real, KeyError("pos_embed.proj")))
+        patch.setattr(files, "content", at_call(1, files.content, KeyError("pos_embed.proj")))
         run, said = place.failed(saving={"save_every_n_steps": 2})
     assert "The LoRA of step 2 is kept" in said and run.status().state_step == 2
 
@@ -171,7 +172,7 @@ def test_a_lora_that_can_not_be_written_leaves_the_state(place: Place, monkeypat
         raise KeyError("pos_embed.proj")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend.training.saver, "file_tensors", never)
+        patch.setattr(files, "content", never)
         run, said = place.failed(saving={"save_every_n_steps": 2})
     assert "The resume state of step 2 is kept, and the LoRA file could not be written" in said
     _, code = train_here(place.settings(), run, resume=True)
@@ -321,7 +322,7 @@ def test_what_can_not_be_saved_is_refused_before_the_first_step(place: Place, mo
         raise KeyError("pos_embed.proj")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend.training.save_check, "file_tensors", no_name)
+        patch.setattr(backend.training.saved_files, "file_tensors", no_name)
         run, code = train_here(place.settings())
     (error,) = events(run, "error")
     assert code == 2 and "pos_embed.proj" in error["text"] and "save_layout" in error["remedy"] and not rows(run)

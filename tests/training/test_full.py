@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from backend.base.errors import Refused
+from backend.config.load import load
 from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.families.files.base_model import BaseModelFiles
@@ -115,6 +116,47 @@ def test_compiled_blocks_give_the_eager_losses_and_the_planned_graphs(
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned >= 4
     weights = run.checkpoints_dir / "tiny" / "transformer" / "diffusion_pytorch_model.safetensors"
     assert not [name for name in safetensors.torch.load_file(weights) if "_orig_mod" in name]
+
+
+def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(
+    tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit without a limit of gradients; a bf16 run that is stopped ends as one that ran through."""
+
+    def trained(name: str, **how: Any) -> Run:
+        own = {"full_weight_dtype": how.pop("full_weight_dtype", "fp32")}
+        cfg = settings(
+            tiny_flux, image_folder, tmp_path / name, training=own, saving={"model_layout": "diffusers"},
+            optimizer={"max_grad_norm": 0.0, "optimizer": "adafactor", "learning_rate": 1e-3, **how},
+        )  # fmt: skip
+        run, code = train_here(cfg)
+        assert code == 0, events(run, "error")
+        return run
+
+    plain, fused = trained("plain"), trained("fused", fused_backward=True)
+    assert same(state_of(fused)["weights"], state_of(plain)["weights"])
+    for column in ("loss", "lr"):
+        assert [row[column] for row in rows(fused)] == [row[column] for row in rows(plain)]
+    norms = [[row["grad_norm"] for row in rows(run)] for run in (fused, plain)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+    small = trained("bf16", fused_backward=True, full_weight_dtype="bf16")
+    state = state_of(small)
+    assert {value.dtype for value in state["weights"].values()} == {torch.bfloat16}
+    assert [row["loss"] for row in rows(small)] == pytest.approx([row["loss"] for row in rows(plain)], rel=0.05)
+    looks = []
+
+    def stop(self: Requests) -> bool:
+        looks.append(1)
+        return len(looks) > 3
+
+    monkeypatch.setattr(Requests, "stop", property(stop))
+    monkeypatch.setattr(Requests, "check", lambda self: None)
+    stopped = trained("stopped", fused_backward=True, full_weight_dtype="bf16")
+    monkeypatch.undo()
+    assert stopped.status().state == "stopped"
+    assert train_here(load(stopped.config_path).config, stopped, resume=True)[1] == 0, events(stopped, "error")
+    assert same(state_of(stopped)["weights"], state["weights"])
 
 
 def test_parts_are_trained_by_pattern_at_rates_of_their_own(

@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.config.rules.rule import Rule
 from backend.config.schema import by_path
+from backend.config.sections.optimizer import finds_rate, is_schedule_free
 
 _KIND = "training.kind"
 
@@ -67,7 +68,7 @@ LORA_ONLY = frozenset({f"network.{name}" for name in (*_WITHOUT_EFFECT, *_OF_REF
 )
 """Settings that the page hides for full fine-tuning, unless somebody set them."""
 
-FULL_ONLY = frozenset({"saving.model_layout"})
+FULL_ONLY = frozenset({"saving.model_layout", "training.full_weight_dtype", "optimizer.fused_backward"})
 """Settings that it hides for a LoRA."""
 
 
@@ -87,7 +88,51 @@ def _refused(path: str, text: str, remedy: str) -> Rule:
     return Rule((path, _KIND), lambda value, kind: kind == "full" and value != default, text, remedy)
 
 
+def _tensors_alone(path: str, value: object, what: str, instead: str) -> Rule:
+    """A setting that steps one tensor at a time needs an optimizer that can do so."""
+    return Rule(
+        (path, "optimizer.optimizer"),
+        lambda current, name: current == value and (finds_rate(name) or is_schedule_free(name)),
+        f"{{optimizer}} compares all weights with each other, and {what} moves them one by one",
+        f"Choose another optimizer, such as adafactor or adamw, or {instead}",
+    )
+
+
 FULL_RULES: tuple[Rule, ...] = (
+    Rule(
+        ("optimizer.fused_backward", _KIND),
+        lambda fused, kind: fused and kind != "full",
+        "fused_backward saves the gradients of a whole model, and a LoRA's are small",
+        "Turn fused_backward off, or set training.kind to full",
+    ),
+    Rule(
+        ("optimizer.fused_backward", "training.gradient_accumulation_steps"),
+        lambda fused, batches: fused and batches > 1,
+        "fused_backward uses each gradient at once, and gradient accumulation sums those of "
+        "{gradient_accumulation_steps} batches",
+        "Set gradient_accumulation_steps to 1, or turn fused_backward off",
+    ),
+    Rule(
+        ("optimizer.fused_backward", "training.mixed_precision"),
+        lambda fused, mixed: fused and mixed == "fp16",
+        "fused_backward uses gradients before the loss scaling of fp16 can be taken out of them",
+        "Set training.mixed_precision to bf16, or turn fused_backward off",
+    ),
+    _tensors_alone("optimizer.fused_backward", True, "fused_backward", "turn fused_backward off"),
+    _tensors_alone("training.full_weight_dtype", "bf16", "full_weight_dtype bf16", "set full_weight_dtype to fp32"),
+    Rule(
+        ("training.full_weight_dtype", "training.mixed_precision"),
+        lambda weights, mixed: weights == "bf16" and mixed == "fp16",
+        "full_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
+        "Set full_weight_dtype to fp32, or mixed_precision to bf16",
+    ),
+    Rule(
+        ("training.full_weight_dtype", _KIND),
+        lambda weights, kind: weights == "bf16" and kind != "full",
+        "full_weight_dtype has no effect: the base model is not trained",
+        "Set network.lora_weight_dtype for the LoRA, or training.kind to full",
+        "warning",
+    ),
     *(_without_effect(f"network.{name}") for name in _WITHOUT_EFFECT),
     _without_effect("saving.save_layout"),
     *(_refused(path, text, remedy) for path, (text, remedy) in _REFUSED.items()),

@@ -121,6 +121,15 @@ class OptimizerSection(Section):
         aliases=("clip_grad_norm", "gradient_clipping", "grad_clip", "max_norm"),
         advanced=True,
     )
+    fused_backward: bool = setting(
+        False,
+        label="Fused backward pass",
+        help="Full fine-tuning: each weight is changed in the backward pass as soon as its gradient is there, and the "
+        "gradient is freed at once, so that all gradients never lie in memory together. The result is that of a "
+        "plain step, but max grad norm limits the gradient of each tensor by itself. Not possible with gradient "
+        "accumulation.",
+        aliases=("fused_backward_pass", "fused_optimizer_step", "optimizer_in_backward", "blockwise_fused_optimizers"),
+    )
     lr_scheduler: Annotated[str, AfterValidator(name_or_class_path(SCHEDULERS, "scheduler"))] = setting(
         "cosine",
         suggestions=SCHEDULERS,

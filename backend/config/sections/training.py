@@ -28,6 +28,14 @@ class TrainingSection(Section):
         "1e-5, a tenth of that of a LoRA or less.",
         aliases=("training_kind", "training_type", "training_method", "full_finetune", "finetune", "train_type"),
     )
+    full_weight_dtype: Literal["fp32", "bf16"] = setting(
+        "fp32",
+        label="Trained weight precision",
+        help="Format of the weights in full fine-tuning. bf16 halves the memory of weights and gradients: each step is "
+        "computed in float32 and rounded up or down at random (stochastic rounding), so that small steps count in "
+        "the mean. fp32 keeps every step exactly.",
+        aliases=("full_bf16_training", "stochastic_rounding", "weight_precision", "trained_weight_dtype"),
+    )
     max_train_steps: int | None = setting(
         None,
         ge=1,

@@ -25,7 +25,7 @@ from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.text import trained_text
-from backend.plan.memory.trained import Trained, trained_in_full
+from backend.plan.memory.trained import Trained, step_bytes, trained_in_full
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import RunWork
 
@@ -109,7 +109,10 @@ def by_turns(
 
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
-    trained = trained_in_full(cfg, family, parts) if settings.full else _trained(cfg, family, parts, settings, work)
+    if settings.full_width is not None:
+        trained = trained_in_full(cfg, family, parts, settings.full_width, settings.fused)
+    else:
+        trained = _trained(cfg, family, parts, settings, work)
     weights = denoiser_weights(parts, settings) | trained.text.resident
     # of a clip, what the VAE works on at a time
     frames = 1 if family.video is None else family.video.vae_frames or 1
@@ -210,9 +213,12 @@ def _training(
     beside = held.total if settings.accumulates else held.beside(trained.bytes["gradients"])
     # Autocast's 16-bit copies of the LoRA are kept for the backward, unless blocks are computed again.
     copies = 2 * trained.count if settings.autocast and settings.way.checkpointing == "off" else 0
-    if settings.full and settings.autocast and not settings.way.compiled:
-        # of trained weights it keeps them until the forward ends, whatever is computed again
-        copies = 2 * trained.count
+    moved = 0
+    if settings.full_width is not None:
+        # of float32 weights an eager forward keeps them to its end, whatever is computed again
+        eager = parts.denoiser.outside if settings.way.compiled else parts.denoiser.count
+        copies = 2 * min(eager, trained.count) if settings.autocast and settings.full_width > 2 else 0
+        moved = step_bytes(parts, settings.full_width)
     return Stage(
         "train",
         {
@@ -220,7 +226,7 @@ def _training(
             **_of_training(trained),
             "gradients": trained.bytes["gradients"],
             "activations": beside + copies + trained.text.activations,
-            "workspace": WORKSPACE,
+            "workspace": WORKSPACE + moved,
         },
         {"activations": held.host} if held.host else {},
     )

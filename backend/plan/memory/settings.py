@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
 
 _WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
-FULL_WIDTH = 4
-"""Bytes of a weight that is trained itself."""
 _USUAL_VAE = VaeActivations(encode=5, decode=6)
 
 
@@ -59,13 +57,20 @@ class MemorySettings:
     """Gradients are summed up over several passes."""
     experts: bool = False
     """Both experts of a model of two are trained: one waits in RAM."""
-    full: bool = False
-    """The denoiser's own weights are trained."""
+    full_width: int | None = None
+    """Bytes of a weight of the denoiser that is trained itself; None where it is frozen."""
+    fused: bool = False
+    """Each gradient is used and freed in the backward pass."""
+
+    @property
+    def full(self) -> bool:
+        """The denoiser's own weights are trained."""
+        return self.full_width is not None
 
     @property
     def denoiser_width(self) -> int:
         """Bytes of an unquantised weight of the denoiser."""
-        return FULL_WIDTH if self.full else self.weight_width
+        return self.weight_width if self.full_width is None else self.full_width
 
     def tiles(self, decode: bool) -> bool:
         """Whether the VAE works in tiles."""
@@ -94,7 +99,8 @@ def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
 def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
     """The settings of `cfg`; vae_tiling and offload_by_turns in auto count as off until something does not fit."""
     width = _WIDTHS.get(cfg.model.weight_dtype, 2 if on_gpu else 4)
-    mixed, full = cfg.training.mixed_precision, cfg.training.kind == "full"
+    mixed = cfg.training.mixed_precision
+    full = _WIDTHS[cfg.training.full_weight_dtype] if cfg.training.kind == "full" else None
     autocast = mixed in ("bf16", "fp16") or (mixed == "auto" and on_gpu)
     family_memory = family_named(cfg.model.family).memory
     memory = cfg.memory
@@ -103,7 +109,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         base_format=stored_as(memory.base_quantization, memory.base_compute),
         text_format=stored_as(memory.text_encoder_quantization),
         autocast=autocast,
-        number=Format(2, 4) if autocast else Format(*(FULL_WIDTH if full else width,) * 2),
+        number=Format(2, 4) if autocast else Format(*(full or width,) * 2),
         way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=0 if full else cfg.network.network_dim,
         lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
@@ -122,7 +128,8 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         and not unrecordable(cfg),
         accumulates=cfg.training.gradient_accumulation_steps > 1,
         experts=turns_of(cfg) is not None,
-        full=full,
+        full_width=full,
+        fused=cfg.optimizer.fused_backward,
     )
 
 

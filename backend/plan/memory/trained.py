@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,9 @@ from backend.plan.memory.text import TrainedText
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
+
+_PLAIN_STEP, _ROUNDED_STEP = 2, 6
+"""float32 copies of a tensor that are there while it is moved, without and with rounding at random."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,11 @@ class Trained:
     """Bytes of what is trained of the other expert, where two are trained by turns."""
 
 
-def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts) -> Trained:
-    """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's."""
+def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, width: int, fused: bool) -> Trained:
+    """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's.
+
+    width: bytes of a weight, and of its gradient. fused: gradients are freed as they come, all of a block at most.
+    """
     try:
         names = trained_names(parts.shapes, cfg.network.targets_include, cfg.network.targets_exclude)
     except Refused:
@@ -58,4 +64,17 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts) -> Trained:
     frozen = {kind: frozenset(paths) for kind, paths in by_class.items()}
     around = convolutions_kept(parts.denoiser, family.memory, dict.fromkeys(layers, 0))
     count = sum(rows * columns for rows, columns in shapes)
-    return Trained({**total, "weights": 0}, frozen, count, TrainedText(), around)
+    gradients = width * (_most_at_once(parts, shapes) if fused else count)
+    return Trained({**total, "weights": 0, "gradients": gradients}, frozen, count, TrainedText(), around)
+
+
+def step_bytes(parts: Parts, width: int) -> int:
+    """Bytes that the step of the largest tensor works with: of 16-bit weights (`width` 2) float32 copies of weight and
+    gradient and the bits that they are rounded by, and what the optimizer makes of the gradient."""
+    return parts.denoiser.largest * 4 * (_ROUNDED_STEP if width == 2 else _PLAIN_STEP)
+
+
+def _most_at_once(parts: Parts, shapes: Sequence[tuple[int, int]]) -> int:
+    """Numbers in the gradients that are there together: a compiled block's come all at once, others one by one."""
+    blocks = (block.weights + block.other for block in parts.denoiser.blocks)
+    return max([*blocks, *(rows * columns for rows, columns in shapes)], default=0)

@@ -1,0 +1,131 @@
+"""Steps an optimizer one tensor at a time: within the backward pass, and on 16-bit weights with stochastic rounding.
+
+Rounding at random, up as often as the value is near the upper neighbour, keeps steps that are smaller than the format
+can show in the mean (Gupta et al., arXiv 1502.02551; Zamirai et al., arXiv 2010.06192).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+_LOWER = 16
+"""Bits of a float32 that bf16 has no place for."""
+
+
+@torch.no_grad()
+def rounded(value: Tensor) -> Tensor:
+    """`value` (float32) in bf16, rounded up or down at random so that its mean is `value`.
+
+    What bf16 can show stays as it is, NaN and infinity too. Draws from torch's own generator of the device.
+    """
+    bits = value.contiguous().view(torch.int32)
+    noise = torch.randint_like(bits, 1 << _LOWER)
+    kept = ((bits + noise) >> _LOWER << _LOWER).view(torch.float32)
+    return torch.where(torch.isfinite(value), kept, value).to(torch.bfloat16)
+
+
+class Tensorwise(Optimizer):
+    """An optimizer whose tensors are moved one by one.
+
+    make: gives the optimizer over groups of parameters; it may keep any state of a tensor, and numbers of a group that
+    change once a step, but nothing that one tensor tells of another. groups: of the weights. Of those in bf16 a float32
+    copy is made for the moment of their step, and rounded into them afterwards: the optimizer's state is float32.
+    fused: each tensor is moved as soon as its gradient is there, which is then let go of; `step` ends the step.
+    longest: length that each tensor's gradient is shortened to while fused, 0 for none: the length of all is not known
+    before they are used.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Sequence[dict[str, Any]]], Optimizer],
+        groups: Iterable[dict[str, Any]],
+        *,
+        fused: bool,
+        longest: float = 0.0,
+    ) -> None:
+        self.fused, self.longest = fused, longest
+        self._live: dict[nn.Parameter, nn.Parameter] = {}
+        self._squares: list[Tensor] = []
+        self._numbers: dict[int, dict[str, Any]] = {}
+        shadows = [{**group, "params": [self._shadow(p) for p in group["params"]]} for group in groups]
+        self.inner = make(shadows)
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self.state = self.inner.state
+        if fused:
+            for shadow, live in self._live.items():
+                live.register_post_accumulate_grad_hook(lambda weight, own=shadow: self._arrived(own, weight))
+
+    def _shadow(self, weight: nn.Parameter) -> nn.Parameter:
+        """What the optimizer is given for a weight: itself, or a float32 parameter that is empty between steps."""
+        own = weight
+        if weight.dtype != torch.float32:
+            own = nn.Parameter(torch.empty(0, dtype=torch.float32, device=weight.device))
+        self._live[own] = weight
+        return own
+
+    def _arrived(self, shadow: nn.Parameter, weight: nn.Parameter) -> None:
+        assert weight.grad is not None
+        length = torch.linalg.vector_norm(weight.grad, dtype=torch.float32)
+        self._squares.append(length.square())
+        if self.longest:
+            weight.grad.mul_(torch.clamp(self.longest / (length + 1e-6), max=1.0))
+        self._move(shadow, weight)
+        weight.grad = None
+
+    @torch.no_grad()
+    def _move(self, shadow: nn.Parameter, weight: nn.Parameter) -> None:
+        """Step one weight. Numbers of its group that the step changes count once all tensors have had it."""
+        number = self._group_of[shadow]
+        inner, group = self.inner, self.param_groups[number]
+        if shadow is not weight:
+            shadow.data = weight.float()
+            shadow.grad = weight.grad.float()
+        own = {**group, "params": [shadow]}
+        inner.param_groups = [own]
+        try:
+            inner.step()
+        finally:
+            inner.param_groups = self.param_groups
+        self._numbers[number] = {name: value for name, value in own.items() if name != "params"}
+        if shadow is not weight:
+            weight.copy_(rounded(shadow.data))
+            shadow.grad = None
+            shadow.data = torch.empty(0, dtype=torch.float32, device=weight.device)
+
+    @property
+    def _group_of(self) -> dict[nn.Parameter, int]:
+        """Parameter -> number of its group."""
+        if not hasattr(self, "_places"):
+            self._places = {p: n for n, group in enumerate(self.param_groups) for p in group["params"]}
+        return self._places
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """End a step; where it is not fused, move every weight that has a gradient first."""
+        assert closure is None, "an optimizer of single tensors takes no closure"
+        if not self.fused:
+            for shadow, weight in self._live.items():
+                if weight.grad is not None:
+                    self._move(shadow, weight)
+        for number, values in self._numbers.items():
+            self.param_groups[number].update(values)
+        self._numbers.clear()
+
+    def grad_norm(self) -> Tensor:
+        """Length of all gradients of the step, before any was shortened, (); of a fused step, once it is done."""
+        squares, self._squares = self._squares, []
+        return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Let go of all gradients."""
+        for weight in self._live.values():
+            weight.grad = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set the optimizer to what `state_dict` gave."""
+        self.inner.load_state_dict(state_dict)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
