@@ -126,7 +126,6 @@ def test_the_worker_tells_of_the_rows_that_came_and_writes_their_matrix(alone: R
     assert status["state"] == "done", status
     assert [row["step"] for row in status["rows"]] == [2, 4, 6] and len(status["pictures"]) == 6
     assert {path.name for path in folder.matrix(identity)} >= {"grid.png", "index.html", "03-02.png"}
-    assert ending.followed is None
 
 
 def test_a_run_waits_for_a_live_process_alone_and_a_stop_comes_first(tmp_path: Path) -> None:
