@@ -8,8 +8,11 @@ export class PreviewWipe {
   constructor(pictureAt) {
     this.pictureAt = pictureAt;
     const changed = () => this.draw();
-    this.a = el("select", { id: "preview-a", onchange: changed });
-    this.b = el("select", { id: "preview-b", onchange: changed });
+    // Until a person chooses rows, they are the first and the newest.
+    this.picked = false;
+    const picked = () => ((this.picked = true), this.draw());
+    this.a = el("select", { id: "preview-a", onchange: picked });
+    this.b = el("select", { id: "preview-b", onchange: picked });
     this.column = el("select", { id: "preview-column", onchange: changed });
     this.edge = el("input", { type: "range", id: "preview-edge", min: "0", max: "100", value: "50", oninput: changed });
     this.edge.setAttribute("aria-label", "Edge between A and B");
@@ -34,10 +37,11 @@ export class PreviewWipe {
 
   /** @param {PreviewRequest} request @param {boolean} isNew */
   show(request, isNew) {
+    if (isNew) this.picked = false;
     const whole = request.rows.map((_, row) => row).filter((row) => this.pictureAt(row, 0));
     this.node.hidden = whole.length < 2;
     if (this.node.hidden) return;
-    const [a, b] = isNew || !this.a.value ? [whole[0], whole[whole.length - 1]] : [this.a.value, this.b.value];
+    const [a, b] = this.picked ? [this.a.value, this.b.value] : [whole[0], whole[whole.length - 1]];
     const options = () => whole.map((row) => el("option", { value: String(row) }, request.rows[row].name));
     fill(this.a, options());
     fill(this.b, options());

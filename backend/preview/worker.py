@@ -40,8 +40,6 @@ class Ending:
     roots: Sequence[Path]
     has_gpu: bool
     clock: Callable[[], float] = time.monotonic
-    followed: Path | None = None
-    """A run that shares the GPU with this process, by turns."""
     _looked: float = float("-inf")
     _run: str | None = None
 
@@ -63,7 +61,17 @@ class Ending:
         return process is not None and process.pid != os.getpid()
 
     def _runs(self) -> list[Run]:
-        return [run for root in self.roots for run in list_runs(root) if run.path != self.followed]
+        followed = self._followed()
+        return [run for root in self.roots for run in list_runs(root) if run.path != followed]
+
+    def _followed(self) -> Path | None:
+        """The run that the request in hand, or the next one, follows: it shares the GPU with this process by turns."""
+        identity = self.folder.next_id()
+        try:
+            request = None if identity is None else self.folder.request(identity)
+        except (Refused, KeyError, TypeError, OSError, ValueError):
+            return None
+        return None if request is None or request.follow is None or request.run is None else Path(request.run)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -181,7 +189,7 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
     from backend.preview.matrix import write_matrix
     from backend.training.sampling import Interrupted
 
-    watch = StatusWatch(folder=folder, identity=identity, ending=ending)
+    watch, follows = StatusWatch(folder=folder, identity=identity, ending=ending), False
     try:
         request = _read(folder, identity)
         watch.write()
@@ -197,7 +205,7 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
 
         place = folder.pictures_dir(identity)
         if request.follow is not None and request.run is not None:
-            ending.followed = Path(request.run)
+            follows = True
             request = follow(request, place, studio, watch, drawn, grown)
         else:
             carry_out(request, place, studio, watch, lambda cell: drawn(request, cell))
@@ -214,9 +222,8 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
         watch.end("failed", error={"text": diagnosis.text, "remedy": diagnosis.remedy})
         studio.close()
     finally:
-        if ending.followed is not None:
+        if follows:
             # the run has the GPU to itself from now on
-            ending.followed = None
             studio.close()
 
 

@@ -15,9 +15,11 @@ from backend.config.schema import Config
 from backend.memory.exclusive_device import offloaded
 from backend.preview.carry_out import Studio, carry_out
 from backend.preview.follow import Turns, follow
+from backend.preview.worker import Ending, work_on
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from backend.runs.pause import Pause
+from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.request import Cell, Follow, PreviewRequest, settings_of_run
 from backend.training import assembly
 from backend.training.between_steps import BetweenSteps
@@ -111,6 +113,19 @@ def test_each_checkpoint_becomes_a_row_and_the_run_computes_the_same(
     for cell in whole.cells():
         assert (out / cell.file).read_bytes() == (tmp_path / "after" / cell.file).read_bytes(), cell
     assert not Pause(run)._asked.exists() and not Pause(run)._answered.exists()
+
+
+def test_the_worker_tells_of_the_rows_that_came_and_writes_their_matrix(alone: Run, tmp_path: Path) -> None:
+    folder = PreviewFolder(tmp_path / "preview")
+    folder.write_worker(state="ready")
+    identity = folder.submit(request_of(alone))
+    assert folder.request(identity).rows == ()
+    ending = Ending(folder=folder, roots=[alone.path.parent], has_gpu=False)
+    work_on(folder, identity, Studio(), ending)
+    status = folder.status(identity)
+    assert status["state"] == "done", status
+    assert [row["step"] for row in status["rows"]] == [2, 4, 6] and len(status["pictures"]) == 6
+    assert {path.name for path in folder.matrix(identity)} >= {"grid.png", "index.html", "03-02.png"}
 
 
 def test_a_run_waits_for_a_live_process_alone_and_a_stop_comes_first(tmp_path: Path) -> None:

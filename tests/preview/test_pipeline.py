@@ -270,10 +270,18 @@ def test_every_family_that_needs_a_prompt_alone_draws(
 ) -> None:
     base: Path = request.getfixturevalue(f"tiny_{name}")
     path = write_lora(tmp_path / "x.safetensors", base, name)
-    pipeline = Pipeline.open(settings(base, name), [(LoraChoice(path=path),), ()], [PROMPT], Silent())
+    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    cfg = settings(base, name, compile=compiled)
+    pipeline = Pipeline.open(cfg, [(LoraChoice(path=path),), ()], [PROMPT], Silent())
     prompt = PROMPT.model_copy(update={"width": 128, "true_cfg_scale": 2.0, "negative_prompt": "a dot"})
     drawn = [pipeline.draw(prompt, choices, Silent()) for choices in ((LoraChoice(path=path),), ())]
+    graphs = pipeline.stats().graphs
+    # other sizes, standing and square, need no graph more and break none
+    for size in ((64, 128), (128, 128)):
+        draw(pipeline, (), size)
+    stats = pipeline.stats()
     pipeline.close()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (graphs, 0, 0) and graphs > 0
     assert drawn[0].size == (128, 64) and drawn[0].tobytes() != drawn[1].tobytes()
     assert all(len(picture.getcolors(128 * 64) or []) > 8 for picture in drawn)
 

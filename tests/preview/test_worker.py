@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from backend.preview.worker import Ending, serve, work_on
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
-from backend.runs.preview.request import LoraUse, PreviewRequest, Row
+from backend.runs.preview.request import Follow, LoraUse, PreviewRequest, Row
 from tests.tiny.previews import PROMPT, settings, write_lora
 
 
@@ -93,7 +94,7 @@ def test_a_pipeline_stays_for_what_fits_and_goes_for_a_larger_lora(tiny_flux: Pa
         assert (tmp_path / one / "01-01.png").read_bytes() == (tmp_path / other / "01-01.png").read_bytes()
 
 
-def test_a_run_on_the_same_gpu_ends_the_worker(folder: PreviewFolder, tmp_path: Path) -> None:
+def test_a_run_on_the_same_gpu_ends_the_worker(tiny_flux: Path, folder: PreviewFolder, tmp_path: Path) -> None:
     run = Run.create_empty(tmp_path / "runs", "x")
     on_gpu, on_cpu = (Ending(folder=folder, roots=[tmp_path / "runs"], has_gpu=gpu) for gpu in (True, False))
     assert on_gpu.reason() is None
@@ -103,9 +104,12 @@ def test_a_run_on_the_same_gpu_ends_the_worker(folder: PreviewFolder, tmp_path: 
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() == f"The run {run.name} needs the GPU." and on_cpu.reason() is None
     # one that is followed waits for the worker by itself
-    on_gpu.followed, on_gpu._looked = run.path, float("-inf")
+    followed = replace(request(tiny_flux), rows=(), run=str(run.path), follow=Follow())
+    identity, on_gpu._looked = folder.submit(followed), float("-inf")
     assert on_gpu.reason() is None
-    on_gpu.followed = None
+    folder.write_status(identity, {"state": "done"})
+    on_gpu._looked = float("-inf")
+    assert on_gpu.reason() == f"The run {run.name} needs the GPU."
     run.finish("done")
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() is None
