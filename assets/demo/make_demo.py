@@ -42,18 +42,22 @@ def arguments() -> argparse.Namespace:
     add("--vae-batch", type=int, default=24, help="crops a step of the autoencoder")
     add("--seed", type=int, default=20)
     add("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU")
-    add("--tiny", action="store_true", help="the smallest models, to try the script itself")
+    add("--tiny", action="store_true", help="the smallest models and few pictures, to try the script itself")
     add("--pack", type=Path, help="also pack the result into this folder, as tars below 16 MiB")
     return parser.parse_args()
 
 
-def draw_folders(out: Path, seed: int) -> None:
-    """The concept to train on, and what is kept to measure by. Their seeds are their own: the base never sees them."""
-    write_folder(out / "concept", "concept", 30, HELD_OUT_SEED + seed, CONCEPT_SIZES)
-    write_folder(out / "held-out-concept", "concept", 10, HELD_OUT_SEED + seed + 1, CONCEPT_SIZES)
-    write_folder(out / "held-out-base", "world", 12, HELD_OUT_SEED + seed + 2)
+def draw_folders(out: Path, seed: int, tiny: bool = False) -> None:
+    """The concept to train on, and what is kept to measure by. Their seeds are their own: the base never sees them.
+
+    tiny: a tenth of the pictures.
+    """
+    share = 10 if tiny else 1
+    write_folder(out / "concept", "concept", 30 // share, HELD_OUT_SEED + seed, CONCEPT_SIZES)
+    write_folder(out / "held-out-concept", "concept", 10 // share, HELD_OUT_SEED + seed + 1, CONCEPT_SIZES)
+    write_folder(out / "held-out-base", "world", 12 // share, HELD_OUT_SEED + seed + 2)
     # Trained beside the concept, these keep the base from forgetting its world.
-    write_folder(out / "world", "world", 180, HELD_OUT_SEED + seed + 3)
+    write_folder(out / "world", "world", 180 // share, HELD_OUT_SEED + seed + 3)
 
 
 def make_tokenizers(args: argparse.Namespace, texts: list[str]):  # noqa: ANN201 (types need transformers)
@@ -106,7 +110,7 @@ def draw_all(args: argparse.Namespace):  # noqa: ANN201
         "world": ("world", args.pictures, args.seed), "pattern": ("pattern", max(8, args.pictures // 12), args.seed),
         "held_out": ("world", few, HELD_OUT_SEED), "concept": ("concept", max(6, few // 4), HELD_OUT_SEED),
     }, max(1, (os.cpu_count() or 1) - 3))  # fmt: skip
-    draw_folders(args.out, args.seed)
+    draw_folders(args.out, args.seed, args.tiny)
     log.info("drew %d pictures in %.0f s", args.pictures, time.monotonic() - begun)
     return sets
 
@@ -208,7 +212,7 @@ def main() -> None:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.stage == "pictures":
-        draw_folders(args.out, args.seed)
+        draw_folders(args.out, args.seed, args.tiny)
     elif args.stage == "warm":
         warm(args)
     elif args.stage == "look":
@@ -227,7 +231,8 @@ def look(args: argparse.Namespace) -> None:
     sets = draw_sets({"held": ("world", 24, HELD_OUT_SEED), "concept": ("concept", 24, HELD_OUT_SEED)})
     held, concept = sets["held"], sets["concept"]
     device, sheet = device_of(args), args.out / "look.png"
-    finish.look(args.out / "base", sheet, [held[0], concept[0], concept[2]], device, 2 if args.tiny else 28)
+    shown, prompts = [held[0], concept[0], concept[2]], finish.PROMPTS[:1] if args.tiny else finish.PROMPTS
+    finish.look(args.out / "base", sheet, shown, device, 2 if args.tiny else 28, prompts)
     if args.pack:
         shutil.copy(sheet, args.pack / sheet.name)
 

@@ -130,6 +130,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stop(run, grace_s=0)
 
 
+def few_pictures(server: Server, folder: str) -> Path:
+    """A folder with two pictures of one of the demo's folders, and their captions."""
+    few = server.folder / f"few-{folder}"
+    few.mkdir(exist_ok=True)
+    for picture in sorted((PROJECT_ROOT / "assets" / "demo" / folder).glob("*.png"))[:2]:
+        for file in (picture, picture.with_suffix(".txt")):
+            shutil.copy(file, few)
+    return few
+
+
 # The page has no global of its own: what tests call and read is imported from its modules.
 HANDLE = """async () => {
   const load = (name) => import(new URL(`page/js/${name}.js`, document.baseURI));

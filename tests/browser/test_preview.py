@@ -19,7 +19,7 @@ from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.supervise import start as start_run
 from backend.runs.supervise import stop
-from tests.browser.conftest import Server, Watched, tab, type_in, wait_for
+from tests.browser.conftest import Server, Watched, few_pictures, tab, type_in, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ["a big zorbl in a green meadow", "a blue house in the desert"]
@@ -47,14 +47,15 @@ def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
 
 
 def train(server: Server) -> Run:
-    """The demo in 60 steps, saved every 20. Its blocks are traced, not compiled: what is counted is the same."""
+    """The demo in 6 steps, saved every 2. Its blocks are traced, not compiled: what is counted is the same."""
+    few = {name: few_pictures(server, name).as_posix() for name in ("concept", "held-out-concept")}
     changes = {
-        "dataset.folders": '[{path = "assets/demo/concept"}]',
+        "dataset.folders": f'[{{path = "{few["concept"]}"}}]',
         "dataset.resolution": "128",
-        "validation.validation_folders": '[{path = "assets/demo/held-out-concept", name = "concept"}]',
+        "validation.validation_folders": f'[{{path = "{few["held-out-concept"]}", name = "concept"}}]',
         "dataset.cache_dir": str(server.folder / "cache"),
-        "training.max_train_steps": "60",
-        "saving.save_every_n_steps": "20",
+        "training.max_train_steps": "6",
+        "saving.save_every_n_steps": "2",
         "saving.output_dir": str(server.runs),
         "compile.compile_backend": "eager",
         "sampling.prompts": "[]",
@@ -79,7 +80,7 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     from backend.preview.__main__ import main
 
     run, page = train(own_server), held.page
-    assert [each.step for each in run.checkpoints()] == [20, 40, 60]
+    assert [each.step for each in run.checkpoints()] == [2, 4, 6]
     type_in(page, "saving.output_dir", str(own_server.runs))
     tab(page, "Preview")
     expect(page.locator("#preview-source")).to_have_value(run.name)
@@ -97,13 +98,13 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     expect(page.locator("#preview-status")).to_contain_text("first picture after")
     expect(page.locator("#preview-matrix tbody tr")).to_have_count(3)
     expect(page.locator("#preview-matrix tbody img")).to_have_count(6)
-    expect(page.locator("#preview-row")).to_contain_text("step 20")
+    expect(page.locator("#preview-row")).to_contain_text("step 2")
 
     # the last checkpoint was measured; the slider goes over all of them
     page.locator("#preview-slider").fill("2")
-    expect(page.locator("#preview-row")).to_have_text(re.compile(r"step 60 · loss \d\.\d{4}"))
+    expect(page.locator("#preview-row")).to_have_text(re.compile(r"step 6 · loss \d\.\d{4}"))
     page.locator("#preview-slider").fill("1")
-    expect(page.locator("#preview-row")).to_contain_text("step 40")
+    expect(page.locator("#preview-row")).to_contain_text("step 4")
     page.wait_for_function("[...document.querySelectorAll('#preview-pictures img')].every((i) => i.naturalWidth > 0)")
     folder = PreviewFolder.of_page(own_server.folder / "page")
     shown = [page.locator("#preview-pictures img").nth(at).get_attribute("src") or "" for at in range(2)]
@@ -155,7 +156,7 @@ def see_the_page(held: Watched, path: Path) -> None:
     expect(page.locator("#table tr")).to_have_count(4)
     expect(page.locator("tr[data-row='2'] td").first).to_have_text(re.compile(r"\d\.\d{5}"))
     page.locator("#row").fill("1")
-    expect(page.locator("#name")).to_contain_text("step 40")
+    expect(page.locator("#name")).to_contain_text("step 4")
     expect(page.locator("#pictures img").first).to_have_attribute("src", "02-01.png")
     page.locator("#edge").fill("20")
     expect(page.locator("#right")).to_have_attribute("style", re.compile("20%"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.supervise import start as start_run
 from backend.runs.supervise import stop
-from tests.browser.conftest import Server, Watched, field, go_to, load_preset, tab, type_in, wait_for
+from tests.browser.conftest import Server, Watched, few_pictures, field, go_to, load_preset, tab, type_in, wait_for
 
 PANEL = """() => ({
   step: document.querySelector("#stat-step .stat-value").textContent,
@@ -53,11 +52,7 @@ def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
 
 def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
     """The demo's preset, made short: fewer pictures, steps and samples, uncompiled, in the tests' own folder."""
-    few = server.folder / "few"
-    few.mkdir(exist_ok=True)
-    for picture in sorted((PROJECT_ROOT / "assets" / "demo" / "concept").glob("*.png"))[:4]:
-        for file in (picture, picture.with_suffix(".txt")):
-            shutil.copy(file, few)
+    few = few_pictures(server, "concept")
     load_preset(page, "demo")
     go_to(page, "dataset.folders")
     page.locator("#f-dataset-folders").get_by_label("Remove").last.click()
@@ -66,6 +61,9 @@ def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
     path.blur()
     go_to(page, "validation.validation_folders")
     page.locator("#f-validation-validation_folders").get_by_label("Remove").last.click()
+    path = page.locator("#f-validation-validation_folders [data-column=path] input")
+    path.fill(str(few_pictures(server, "held-out-concept")))
+    path.blur()
     type_in(page, "dataset.cache_dir", str(server.folder / "cache"))
     type_in(page, "training.max_train_steps", str(steps))
     type_in(page, "saving.output_dir", str(server.runs))

@@ -108,6 +108,6 @@ def test_the_script_makes_a_pipeline_that_loads(tmp_path: Path) -> None:
 
     pipeline = FluxPipeline.from_pretrained(tmp_path / "base", local_files_only=True, dtype=torch.float32)
     assert pipeline.transformer.config.num_single_layers > 0
-    assert {"concept", "world", "held-out-concept", "held-out-base", "demo.json"} <= {
+    assert {"concept", "world", "held-out-concept", "held-out-base", "demo.json", "look.png"} <= {
         path.name for path in tmp_path.iterdir()
     }

@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def few(folder: str, where: Path) -> str:
-    """A folder with four pictures of one of the demo's folders, and their captions."""
+    """A folder with two pictures of one of the demo's folders, and their captions."""
     source = Path(folder) if Path(folder).is_absolute() else ROOT / folder
     where.mkdir(parents=True, exist_ok=True)
-    for picture in sorted(source.glob("*.png"))[:4]:
+    for picture in sorted(source.glob("*.png"))[:2]:
         for file in (picture, picture.with_suffix(".txt")):
             shutil.copy(file, where)
     return str(where)

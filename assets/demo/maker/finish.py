@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -97,10 +98,17 @@ def _sheet(rows: list[list[Image.Image]], cell: int = 256) -> Image.Image:
     return sheet
 
 
-def look(folder: Path, path: Path, buckets: list[Bucket], device: torch.device, steps: int = 28) -> None:
+def look(
+    folder: Path,
+    path: Path,
+    buckets: list[Bucket],
+    device: torch.device,
+    steps: int = 28,
+    prompts: Sequence[str] = PROMPTS,
+) -> None:
     """Write a sheet: pictures, their reconstructions, then the prompts' samples without and with guidance, and wide."""
     pipeline = load_pipeline(folder, device)
-    prompts = list(PROMPTS)
+    prompts = list(prompts)
     rows = _there_and_back(pipeline.vae, buckets, device)
     rows += [draw(pipeline, prompts, (256, 240), cfg, steps) for cfg in (1.0, 2.0, 3.5)]
     rows.append(draw(pipeline, prompts, (256, 256), 2.0, steps, seed=7))
