@@ -79,7 +79,7 @@ class Captions:
         return {"restored": path.name, "caption": caption[0] if caption else ""}
 
     def _item(self, scan: int, index: int) -> Item:
-        if scan != self.scan.job.number or not 0 <= index < len(self.scan.items):
+        if scan != self.scan.number or not 0 <= index < len(self.scan.items):
             raise HTTPException(404, "The dataset was scanned again. Close this and open the image again.")
         return self.scan.items[index]
 

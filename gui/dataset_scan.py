@@ -38,6 +38,8 @@ class PageScan:
         self.folder = folder
         self.job = Job()
         self._thumbnails = Thumbnails(folder / "thumbs")
+        # The scan that ``items`` are of: while the next one runs, those that are shown can still be opened.
+        self.number = 0
         self.done = 0
         self.total = 0
         self.problems: list[dict[str, Any]] = []
@@ -82,6 +84,7 @@ class PageScan:
                 return False
             self._written = {}
             self._take(config, DatasetScan.from_dict(output["dataset"]))
+            self.number = self.job.number
             return True
 
         arguments = ["--config", str(path), "--json", "--progress"]
@@ -151,7 +154,7 @@ class PageScan:
         number = min(max(0, number), pages - 1)
         first = number * PAGE
         return {
-            "scan": self.job.number,
+            "scan": self.number,
             "pages": pages,
             "items": [
                 {

@@ -148,7 +148,7 @@ class FormRoutes:
         @router.get("/thumb")
         def thumb(item: Annotated[int, Query(ge=0)], scan: int) -> Response:
             """A thumbnail of the newest scan."""
-            thumbnail = self.scan.thumb(item) if scan == self.scan.job.number else None
+            thumbnail = self.scan.thumb(item) if scan == self.scan.number else None
             if thumbnail is None:
                 raise HTTPException(404, "There is no such image.")
             return Response(thumbnail, media_type="image/jpeg", headers=_PICTURE)
@@ -156,7 +156,7 @@ class FormRoutes:
         @router.get("/strip")
         def strip(item: Annotated[int, Query(ge=0)], scan: int) -> Response:
             """Frames of a clip of the newest scan, side by side."""
-            frames = self.scan.strip(item) if scan == self.scan.job.number else None
+            frames = self.scan.strip(item) if scan == self.scan.number else None
             if frames is None:
                 raise HTTPException(404, "There is no such clip.")
             return Response(frames, media_type="image/jpeg", headers=_PICTURE)

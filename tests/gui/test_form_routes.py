@@ -134,18 +134,28 @@ def test_the_page_can_start_a_scan_and_show_it(page: Page, application: Any, ima
     values = form.defaults() | {"saving.output_dir": str(page.runs)} | folders
     application.state.draft.keep(values)
     assert page.client.post("/scan").status_code == 200
-    end = time.monotonic() + 60
-    while (state := page.client.get("/scan").json())["state"] == "running" and time.monotonic() < end:
-        time.sleep(0.05)
-    assert state["result"]["counts"]["images"] == 8
+    assert ended_scan(page)["result"]["counts"]["images"] == 8
     items = page.client.get("/scan/items").json()
     answer = page.client.get("/thumb", params={"scan": items["scan"], "item": 0})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
     assert page.client.get("/thumb", params={"scan": items["scan"] + 1, "item": 0}).status_code == 404
     captions_are_written_and_taken_back(page, items["scan"], western, missing)
     no_text_is_never_replaced(page, items["scan"], image_folder / "picture_2.txt")
+    shown = {"scan": items["scan"], "item": 3}
+    assert page.client.post("/scan").status_code == 200
+    assert page.client.get("/scan/caption", params=shown).status_code == 200, "shown until the next scan has ended"
+    ended_scan(page)
+    assert page.client.get("/scan/caption", params=shown).status_code == 404
     application.state.draft.keep(values | {"network.network_dim": "x"})
     assert page.client.post("/scan").status_code == 422
+
+
+def ended_scan(page: Page) -> dict[str, Any]:
+    """What the page is sent of the scan that is running, once it has ended."""
+    end = time.monotonic() + 60
+    while (state := page.client.get("/scan").json())["state"] == "running" and time.monotonic() < end:
+        time.sleep(0.05)
+    return state
 
 
 def no_text_is_never_replaced(page: Page, scan: int, file: Path) -> None:
