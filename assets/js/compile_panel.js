@@ -1,6 +1,6 @@
 // Draws what a run's compile did: counts, verdict, reasons, graphs.
 
-import { el, fill, setText } from "./dom.js";
+import { el, fill, setText, table } from "./dom.js";
 import { formatCount, formatDuration, formatMemory, formatNumber } from "./format.js";
 import { getJson } from "./http.js";
 import { setStat } from "./run_frame.js";
@@ -151,35 +151,21 @@ const graphTable = (made) =>
     el(
       "div",
       { class: "scroll" },
-      el(
-        "table",
-        { class: "facts numbers" },
-        el(
-          "thead",
-          {},
+      table(
+        ["Graph", "Blocks", "Tokens", "Batch", "For", "Seconds", "From cache"],
+        made.map((g) =>
           el(
             "tr",
             {},
-            ["Graph", "Blocks", "Tokens", "Batch", "For", "Seconds", "From cache"].map((t) => el("th", {}, t)),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
-          made.map((g) =>
-            el(
-              "tr",
-              {},
-              [
-                g.graph,
-                g.block,
-                g.image_tokens ? `${g.image_tokens} + ${g.text_tokens}` : "–",
-                g.batch ?? "–",
-                g.gradients ? "training" : "no gradient",
-                formatNumber(g.seconds, 3),
-                g.cached ? "yes" : "no",
-              ].map((v) => el("td", {}, String(v))),
-            ),
+            [
+              g.graph,
+              g.block,
+              g.image_tokens ? `${g.image_tokens} + ${g.text_tokens}` : "–",
+              g.batch ?? "–",
+              g.gradients ? "training" : "no gradient",
+              formatNumber(g.seconds, 3),
+              g.cached ? "yes" : "no",
+            ].map((v) => el("td", {}, String(v))),
           ),
         ),
       ),

@@ -1,6 +1,6 @@
 // Draws what loading settings would change.
 
-import { el } from "./dom.js";
+import { el, table } from "./dom.js";
 /** @import { DifferenceRow } from "./server" */
 
 /**
@@ -10,16 +10,11 @@ export const differenceTable = (rows) =>
   el(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": "What changes" },
-    el(
-      "table",
-      { class: "facts difference" },
-      el("thead", {}, el("tr", {}, el("th", {}, "Setting"), el("th", {}, "Now"), el("th", {}, "After loading"))),
-      el(
-        "tbody",
-        {},
-        rows.map((row) =>
-          el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)),
-        ),
+    table(
+      ["Setting", "Now", "After loading"],
+      rows.map((row) =>
+        el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)),
       ),
+      { class: "facts difference" },
     ),
   );

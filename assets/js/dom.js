@@ -28,6 +28,26 @@ export const fill = (node, ...children) => {
   );
   return node;
 };
+/**
+ * Makes a table with a row of headings; `rows` are elements, lists are taken apart.
+ *
+ * @type {(headings: any[], rows: any, attributes?: Record<string, any>) => HTMLTableElement}
+ */
+export const table = (headings, rows, attributes = { class: "facts numbers" }) =>
+  el(
+    "table",
+    attributes,
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        headings.map((heading) => el("th", {}, heading)),
+      ),
+    ),
+    el("tbody", {}, rows),
+  );
 /** @type {(node: Element | null, value: string) => void} */
 export const setText = (node, value) => {
   if (node && node.textContent !== value) node.textContent = value;

@@ -1,7 +1,7 @@
 // Shows whether a run will fit: bars by stage and part against the GPU's memory, and the nearest change.
 
 import { sendRequest } from "./bridge.js";
-import { el, fill, whenPresent } from "./dom.js";
+import { el, fill, table, whenPresent } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { getJson } from "./http.js";
 import { on } from "./state.js";
@@ -97,7 +97,7 @@ const legend = (facts) => {
 /**
  * @param {Answers["/memory"]} facts
  */
-const table = (facts) => {
+const stageTable = (facts) => {
   const names = PARTS.filter(
     (name) => name !== "outside" && facts.stages.some((s) => s.parts.some((p) => p.name === name)),
   );
@@ -110,20 +110,9 @@ const table = (facts) => {
     el(
       "div",
       { class: "scroll" },
-      el(
-        "table",
-        { class: "facts numbers" },
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            el("th", {}, ""),
-            facts.stages.map((s) => el("th", {}, s.title)),
-          ),
-        ),
-        el("tbody", {}, [
+      table(
+        ["", ...facts.stages.map((s) => s.title)],
+        [
           names.map((name) =>
             el(
               "tr",
@@ -148,7 +137,7 @@ const table = (facts) => {
               el("td", {}, el("strong", {}, formatMemory(facts.on_card ? s.total : s.allocated))),
             ),
           ),
-        ]),
+        ],
       ),
     ),
   );
@@ -229,7 +218,7 @@ const draw = (facts) => {
       `Estimated for ${facts.sizes}. No model is loaded for this.`,
       facts.rough ? " A rough estimate: this family's activations are not measured yet." : null,
     ),
-    table(facts),
+    stageTable(facts),
   );
 };
 let typing = null;

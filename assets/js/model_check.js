@@ -1,7 +1,7 @@
 // Shows the check of the base model, as soon as one is given.
 
 import { sendRequest } from "./bridge.js";
-import { el, fill } from "./dom.js";
+import { el, fill, table } from "./dom.js";
 import { goToField } from "./field_jump.js";
 import { formatBytes } from "./format.js";
 import { followRoute } from "./route_panel.js";
@@ -55,23 +55,18 @@ followRoute("#model-root", "/model", (node, answer) => {
         ? el("ul", { class: "problem-list" }, answer.problems.map(problem))
         : null,
     answer.parts.length
-      ? el(
-          "table",
-          { class: "facts" },
-          el("thead", {}, el("tr", {}, el("th", {}, "Part"), el("th", {}, "Folder or file"), el("th", {}, "On disk"))),
-          el(
-            "tbody",
-            {},
-            answer.parts.map((p) =>
-              el(
-                "tr",
-                {},
-                el("td", {}, p.name),
-                el("td", {}, el("code", {}, p.place)),
-                el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : formatBytes(p.bytes)),
-              ),
+      ? table(
+          ["Part", "Folder or file", "On disk"],
+          answer.parts.map((p) =>
+            el(
+              "tr",
+              {},
+              el("td", {}, p.name),
+              el("td", {}, el("code", {}, p.place)),
+              el("td", {}, p.bytes === null ? el("span", { class: "bad" }, "missing") : formatBytes(p.bytes)),
             ),
           ),
+          { class: "facts" },
         )
       : null,
     answer.facts.length ? el("p", { class: "note" }, answer.facts.join(" · ")) : null,

@@ -1,6 +1,6 @@
 // Draws the result of a dataset scan: counts, problems, lists, and the shape plan.
 
-import { el, fill, fillSvg } from "./dom.js";
+import { el, fill, fillSvg, table } from "./dom.js";
 import { goToField } from "./field_jump.js";
 /** @import { Finding } from "./server" */
 /** @import { ScanResult, ShapeMode } from "./scan" */
@@ -60,50 +60,28 @@ const modeTable = (modes) =>
   el(
     "div",
     { class: "scroll" },
-    el(
-      "table",
-      { class: "facts numbers", id: "mode-table" },
-      el(
-        "thead",
-        {},
+    table(
+      ["Shape mode", "Graphs", "Training graphs", "Other graphs", "Buckets", "Images left out", "Padding", "Cropping"],
+      modes.map((mode) =>
         el(
           "tr",
-          {},
-          [
-            "Shape mode",
-            "Graphs",
-            "Training graphs",
-            "Other graphs",
-            "Buckets",
-            "Images left out",
-            "Padding",
-            "Cropping",
-          ].map((t) => el("th", {}, t)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        modes.map((mode) =>
+          { class: mode.chosen ? "chosen" : "" },
           el(
-            "tr",
-            { class: mode.chosen ? "chosen" : "" },
-            el(
-              "td",
-              {},
-              el("code", {}, mode.name),
-              " ",
-              mode.chosen ? el("span", { class: "tag" }, "set") : null,
-              " ",
-              mode.recommended ? el("span", { class: "tag good" }, "recommended") : null,
-              mode.note ? el("span", { class: "note block" }, mode.note) : null,
-            ),
-            [mode.graphs, mode.training, mode.no_grad, mode.buckets, mode.left, mode.padding, mode.crop].map((v) =>
-              el("td", {}, v === null || v === undefined ? "–" : String(v)),
-            ),
+            "td",
+            {},
+            el("code", {}, mode.name),
+            " ",
+            mode.chosen ? el("span", { class: "tag" }, "set") : null,
+            " ",
+            mode.recommended ? el("span", { class: "tag good" }, "recommended") : null,
+            mode.note ? el("span", { class: "note block" }, mode.note) : null,
+          ),
+          [mode.graphs, mode.training, mode.no_grad, mode.buckets, mode.left, mode.padding, mode.crop].map((v) =>
+            el("td", {}, v === null || v === undefined ? "–" : String(v)),
           ),
         ),
       ),
+      { class: "facts numbers", id: "mode-table" },
     ),
   );
 

@@ -1,6 +1,6 @@
 // Draws a run's validation losses.
 
-import { el, fill } from "./dom.js";
+import { el, fill, table } from "./dom.js";
 import { formatNumber } from "./format.js";
 import { lossTable } from "./image_losses.js";
 import { fillEmpty } from "./run_states.js";
@@ -45,42 +45,29 @@ const drawSets = (ui, facts, status) => {
     el(
       "div",
       { class: "scroll", tabindex: 0, role: "region", "aria-label": "Validation loss" },
-      el(
-        "table",
-        { class: "facts numbers" },
-        el(
-          "thead",
-          {},
-          el(
+      table(
+        ["Set", "First", "Latest", "Change", "Lowest", "At step"],
+        sets.map((name) => {
+          const ofSet = rows.filter((r) => r.set === name);
+          const first = ofSet[0];
+          const latest = ofSet[ofSet.length - 1];
+          const lowest = ofSet.reduce((a, b) => (b.loss < a.loss ? b : a));
+          const change = ofSet.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
+          return el(
             "tr",
-            {},
-            ["Set", "First", "Latest", "Change", "Lowest", "At step"].map((t) => el("th", {}, t)),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
-          [...bySet(rows).values()].map((ofSet) => {
-            const first = ofSet[0];
-            const latest = ofSet[ofSet.length - 1];
-            const lowest = ofSet.reduce((a, b) => (b.loss < a.loss ? b : a));
-            const change = ofSet.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
-            return el(
-              "tr",
-              { "data-set": first.set },
-              el("td", {}, first.set, first.trained ? el("span", { class: "tag" }, "trained") : null),
-              el("td", {}, formatNumber(first.loss)),
-              el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
-              el(
-                "td",
-                { class: change === null ? "" : change <= 0 ? "good" : "warn" },
-                change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
-              ),
-              el("td", {}, formatNumber(lowest.loss)),
-              el("td", {}, String(lowest.step)),
-            );
-          }),
-        ),
+            { "data-set": name },
+            el("td", {}, name, first.trained ? el("span", { class: "tag" }, "trained") : null),
+            el("td", {}, formatNumber(first.loss)),
+            el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
+            el(
+              "td",
+              { class: change === null ? "" : change <= 0 ? "good" : "warn" },
+              change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
+            ),
+            el("td", {}, formatNumber(lowest.loss)),
+            el("td", {}, String(lowest.step)),
+          );
+        }),
       ),
     ),
     sigmaTable(rows),
@@ -98,29 +85,15 @@ const sigmaTable = (rows) => {
     "details",
     {},
     el("summary", {}, `By noise level (${latest.set})`),
-    el(
-      "table",
-      { class: "facts numbers" },
-      el(
-        "thead",
-        {},
+    table(
+      ["Sigma", `Step ${first.step}`, `Step ${latest.step}`],
+      sigmas.map((s) =>
         el(
           "tr",
           {},
-          ["Sigma", `Step ${first.step}`, `Step ${latest.step}`].map((t) => el("th", {}, t)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        sigmas.map((s) =>
-          el(
-            "tr",
-            {},
-            el("td", {}, s),
-            el("td", {}, formatNumber((first.sigma_losses || {})[s])),
-            el("td", {}, formatNumber(latest.sigma_losses[s])),
-          ),
+          el("td", {}, s),
+          el("td", {}, formatNumber((first.sigma_losses || {})[s])),
+          el("td", {}, formatNumber(latest.sigma_losses[s])),
         ),
       ),
     ),

@@ -271,7 +271,7 @@ def _measure(arguments: Sequence[str], write: Callable[[str], object]) -> int:
         for done in [pool.submit(measured, *job) for job in jobs]:
             done.result()
     write(_origin(record, before))
-    write(render(record.rows, kind) or loss_table(record.rows, read_losses(record.folder)))
+    write(render(record.rows, kind) or loss_table(read_losses(record.folder)))
     return 0 if any(row["ok"] == "1" for row in record.rows) else 1
 
 

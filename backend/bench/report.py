@@ -75,7 +75,7 @@ def page(folder: Path) -> str:
             parts.append(f"{shared(rows)}.\n")
             parts += [f"{line}.\n" for line in lacking(rows)]
         parts.append(render(rows, meta["kind"]))
-        compared = loss_table(rows, read_losses(folder / name)) if meta["kind"] in ("compile", "loss") else ""
+        compared = loss_table(read_losses(folder / name)) if meta["kind"] in ("compile", "loss") else ""
         if compared:
             parts.append(_ABOUT_LOSS + compared)
             parts.append(f"![Loss a step](benchmarks/{name}/loss.svg)\n")
@@ -164,9 +164,9 @@ def files(docs: Path = DOCS) -> dict[Path, str]:
     made = {docs / "benchmarks.md": page(folder)}
     if any(meta["kind"] == "compile" for _, meta, _ in records(folder)):
         made[folder / "steps.svg"] = plot(folder)
-    for name, meta, rows in records(folder):
+    for name, meta, _ in records(folder):
         losses = read_losses(folder / name)
-        if meta["kind"] in ("compile", "loss") and loss_table(rows, losses):
+        if meta["kind"] in ("compile", "loss") and loss_table(losses):
             made[folder / name / "loss.svg"] = loss_plot(losses)
     return made
 

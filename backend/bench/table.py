@@ -156,7 +156,7 @@ _SWAP_HEADER = (
 _CURVE_STEPS = 100
 
 
-def loss_table(rows: list[Row], losses: list[Row]) -> str:
+def loss_table(losses: list[Row]) -> str:
     """Loss of each variant compared with eager's, step by step, for records of at least 100 steps; else empty.
 
     The noise is how far two eager runs, or two runs of one variant, differ from each other.

@@ -227,15 +227,15 @@ def frames(path: Path, start: float = 0.0) -> Iterator[tuple[float, Any]]:
                 first = frame.pts or 0
                 if start >= WORTH_A_SEEK_S:
                     break
-            yield (_stamp(frame, first) - first) * unit, frame
+            yield (_stamp(frame) - first) * unit, frame
         if first is None or start < WORTH_A_SEEK_S:
             return
         container.seek(first + int(start / unit), stream=stream, backward=True)
         for frame in _decoded(container, stream):
-            yield (_stamp(frame, first) - first) * unit, frame
+            yield (_stamp(frame) - first) * unit, frame
 
 
-def _stamp(frame: Any, first: int) -> int:
+def _stamp(frame: Any) -> int:
     if frame.pts is None:
         raise BadClip("a frame has no time stamp")
     return frame.pts

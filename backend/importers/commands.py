@@ -45,7 +45,7 @@ def read_commands(text: str) -> list[Command]:
     batch = bool(_BATCH_SIGNS.search(text))
     variables: dict[str, str] = {}
     commands = []
-    for number, line in _joined(text, batch):
+    for number, line in _joined(text):
         assignment = _SET.match(line)
         if assignment and not re.search(r"\.pyw?\b", assignment["value"]):
             variables[assignment["name"].lower() if batch else assignment["name"]] = assignment["value"].strip("\"'")
@@ -70,7 +70,7 @@ def training(commands: list[Command]) -> Command | None:
     return max(of_training or commands, key=lambda each: len(each.values), default=None)
 
 
-def _joined(text: str, batch: bool) -> Iterator[tuple[int, str]]:
+def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Each command line with its continuations, and the number of its first line; newlines stay, for the lines."""
     parts: list[str] = []
     begin = 1

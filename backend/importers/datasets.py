@@ -90,7 +90,7 @@ def read_dataset(source: Source, videos: bool = False) -> Dataset:
     for key in names:
         if key not in _OWN and key not in _NO_PICTURES:
             _common(out, key, staying, general)
-    _unheard(out, folders, set(names))
+    _unheard(out, folders)
     return out
 
 
@@ -173,7 +173,7 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     out.rows.append(Row(source.paths[key], why, "near"))
 
 
-def _unheard(out: Dataset, folders: list[_Folder], names: set[str]) -> None:
+def _unheard(out: Dataset, folders: list[_Folder]) -> None:
     """A word for each name that stands only at folders that are left out, or is not the one that was taken."""
     named = {row.path for row in out.rows} | set(out.paths.values())
     for folder in folders:

@@ -74,7 +74,7 @@ def of_document(document: Document, folder: Path | None = None) -> Source:
     if document.problems or document.data is None:
         return Source(None, {}, folder=folder, problems=document.problems or (_EMPTY,))
     if kind is None:
-        return _unknown(document, folder)
+        return _unknown(document)
     source = _of_kind(kind, document, folder)
     return source if source.title or source.kind is None else replace(source, title=TITLES[source.kind])
 
@@ -105,7 +105,7 @@ def _of_kind(kind: Kind, document: Document, folder: Path | None) -> Source:
     return Source(kind, document.data, document.lines, folder)
 
 
-def _unknown(document: Document, folder: Path | None) -> Source:
+def _unknown(document: Document) -> Source:
     if document.form == "safetensors":
         text = "the file contains weights, but not how they were trained"
         return _refused(Problem(None, None, text, "Choose a LoRA file with ss_ metadata, or the settings themselves"))

@@ -58,7 +58,7 @@ def test_losses_are_held_against_eager_and_against_their_own_noise(tmp_path: Pat
                 {"ok": True, "process_s": 1.0, "row": {"losses": [v + off + 0.0001 * repeat for v in curve]}},
             )
     losses = read_losses(record.folder)
-    line = next(line for line in loss_table(record.rows, losses).splitlines() if "static:sdpa" in line)
+    line = next(line for line in loss_table(losses).splitlines() if "static:sdpa" in line)
     assert [cell.strip() for cell in line.split("|")][5:8] == ["+0.189 %", "0.00200", "0.00010"]
     said: list[str] = []
     assert report.main([], said.append, tmp_path) == 0

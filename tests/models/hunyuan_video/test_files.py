@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,6 @@ from tests.tiny.published_files import golden
 
 ROW = family("hunyuan_video")
 NET, VAE, LLAMA = (FACTS.part(name) for name in ("transformer", "vae", "text_encoder"))
-Renamed = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 def read(path: Path, part: Part) -> dict[str, Tensor]:
