@@ -128,6 +128,7 @@ EXCEPTIONS: dict[str, Placed] = {
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one per line, for example  momentum = 0.9"),
     "training.kind": Placed(first=True, titles={"lora": "LoRA", "full": "Full fine-tuning: the whole model"}),
     "training.mixed_precision": Placed(group="memory"),
+    "training.full_weight_dtype": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
     # Gradio reads a value "blocks" as the key of a translation, and fails.
     "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),
