@@ -68,7 +68,7 @@ TABS = {
 }
 
 _GROUPS = (
-    Group("model", "model", "Base model", "The model that the LoRA is trained on. It is only read, never changed."),
+    Group("model", "model", "Base model", "The model that is trained on. Its files are only read, never changed."),
     Group(
         "parts",
         "model",
@@ -97,7 +97,13 @@ _GROUPS = (
     Group("timesteps", "training", "Timesteps", "Which noise levels are trained, and how often."),
     Group("loss", "training", "Loss", "How the error of a prediction is measured.", open=False),
     Group("saving", "training", "Saving"),
-    Group("metadata", "training", "Metadata of the LoRA file", "Shown by tools that list LoRA files.", open=False),
+    Group(
+        "metadata",
+        "training",
+        "Metadata of the saved file",
+        "Shown by tools that list LoRA files and models.",
+        open=False,
+    ),
     Group("logging", "training", "Logging", open=False),
     Group(
         "compile",

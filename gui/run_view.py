@@ -117,6 +117,7 @@ class RunView:
     def _files(self) -> list[dict[str, Any]]:
         result = self._facts.result
         final = None if result is None or not result.lora else Path(result.lora).name
+        events = self._facts.checkpoints
         return [
             {
                 "name": file.path.name,
@@ -124,8 +125,10 @@ class RunView:
                 "step": file.step,
                 "size": file.size,
                 "final": file.path.name == final,
+                "folder": folder,
             }
-            for file in self.run.checkpoints(self._facts.checkpoints)
+            for folder, files in ((False, self.run.checkpoints(events)), (True, self.run.model_folders(events)))
+            for file in files
         ]
 
     def _samples(self) -> list[dict[str, Any]]:

@@ -101,18 +101,23 @@ const fileRow = (run, f) =>
     "div",
     { class: "file" },
     el("div", { class: "file-head" }, el("strong", {}, f.name), el("span", { class: "note" }, formatBytes(f.size))),
-    pathLine(f.path, [
-      el(
-        "a",
-        {
-          class: "button small",
-          href: address("/download", { run: run.name, file: f.name }),
-          download: f.name,
-        },
-        "Download",
-      ),
-      el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
-    ]),
+    pathLine(
+      f.path,
+      f.folder
+        ? null
+        : [
+            el(
+              "a",
+              {
+                class: "button small",
+                href: address("/download", { run: run.name, file: f.name }),
+                download: f.name,
+              },
+              "Download",
+            ),
+            el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
+          ],
+    ),
   );
 // The final file, or else the newest; earlier ones are in a fold.
 /**
@@ -122,7 +127,7 @@ const files = (run) => {
   const first = run.files.find((f) => f.final) || run.files[run.files.length - 1];
   const rest = run.files.filter((f) => f !== first).reverse();
   return [
-    first ? fileRow(run, first) : el("p", { class: "note" }, "This run saved no LoRA file."),
+    first ? fileRow(run, first) : el("p", { class: "note" }, "This run saved no file."),
     rest.length
       ? el(
           "details",

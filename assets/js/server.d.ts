@@ -202,6 +202,8 @@ export interface RunFile {
   step: number | null;
   size: number;
   final: boolean;
+  // A whole model in diffusers layout, which can't be downloaded as one.
+  folder: boolean;
 }
 export interface Sample {
   file: string;

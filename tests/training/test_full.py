@@ -80,6 +80,10 @@ def test_every_weight_of_the_denoiser_is_trained_and_saved(straight: Run, tiny_f
     assert [name for name, value in before.items() if value.float().equal(after[name].float())] == []
     assert [event["step"] for event in events(straight, "validation")] == [3, 6]
     assert [event["step"] for event in events(straight, "sample")] == [3, 6]
+    # the page lists the folder, with the size of what is in it
+    (folder,) = straight.model_folders()
+    assert (folder.path.name, folder.step) == ("tiny", STEPS) and folder.size > sum(v.nbytes for v in after.values())
+    assert straight.checkpoints() == []
     # what files have is the mean, and the state what is trained
     state = state_of(straight)
     assert same(after, state["ema"]["mean"]) and not same(after, state["weights"])
