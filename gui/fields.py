@@ -69,7 +69,7 @@ TABS = {
 }
 
 _GROUPS = (
-    Group("model", "model", "Base model", "The model that the LoRA is trained on. It is only read, never changed."),
+    Group("model", "model", "Base model", "The model that is trained on. Its files are only read, never changed."),
     Group(
         "parts",
         "model",
@@ -98,7 +98,13 @@ _GROUPS = (
     Group("timesteps", "training", "Timesteps", "Which noise levels are trained, and how often."),
     Group("loss", "training", "Loss", "How the error of a prediction is measured.", open=False),
     Group("saving", "training", "Saving"),
-    Group("metadata", "training", "Metadata of the LoRA file", "Shown by tools that list LoRA files.", open=False),
+    Group(
+        "metadata",
+        "training",
+        "Metadata of the saved file",
+        "Shown by tools that list LoRA files and models.",
+        open=False,
+    ),
     Group("logging", "training", "Logging", open=False),
     Group(
         "compile",
@@ -129,6 +135,7 @@ EXCEPTIONS: dict[str, Placed] = {
     "optimizer.optimizer_args": Placed(wide=True, lines=2, placeholder="one per line, for example  momentum = 0.9"),
     "training.kind": Placed(first=True, titles={"lora": "LoRA", "full": "Full fine-tuning: the whole model"}),
     "training.mixed_precision": Placed(group="memory"),
+    "training.full_weight_dtype": Placed(group="memory"),
     "training.gradient_checkpointing": Placed(group="memory"),
     # Gradio reads a value "blocks" as the key of a translation, and fails.
     "compile.compile_scope": Placed(names={"blocks": "each block", "model": "the whole model"}),

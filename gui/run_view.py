@@ -125,6 +125,7 @@ class RunView:
         if result is not None and result.lora:
             # of two experts the result names one, and both are finished
             final = {Path(result.lora).name, *(expert_file(Path(result.lora), side).name for side in SIDES)}
+        events = self._facts.checkpoints
         return [
             {
                 "name": file.path.name,
@@ -133,8 +134,10 @@ class RunView:
                 "size": file.size,
                 "final": file.path.name in final,
                 "role": file.role,
+                "folder": folder,
             }
-            for file in self.run.checkpoints(self._facts.checkpoints)
+            for folder, files in ((False, self.run.checkpoints(events)), (True, self.run.model_folders(events)))
+            for file in files
         ]
 
     def _samples(self) -> list[dict[str, Any]]:

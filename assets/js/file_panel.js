@@ -1,4 +1,4 @@
-// Lists a run's LoRA files.
+// Lists a run's LoRA files, or the whole models that it saved.
 
 import { pathLine } from "./clipboard.js";
 import { el, fill } from "./dom.js";
@@ -19,8 +19,8 @@ export const drawFiles = (ui, facts, status) => {
     return fillEmpty(
       ui.files,
       status,
-      "No LoRA file yet. One is saved at the end and when you press Stop. Save now saves one at once.",
-      "No LoRA file was saved.",
+      "No file yet. One is saved at the end and when you press Stop. Save now saves one at once.",
+      "No file was saved.",
     );
   fill(
     ui.files,
@@ -52,18 +52,23 @@ export const drawFiles = (ui, facts, status) => {
                 .join(" · "),
             ),
           ),
-          pathLine(f.path, [
-            el(
-              "a",
-              {
-                class: "button small",
-                href: address("/download", { run: status.name, file: f.name }),
-                download: f.name,
-              },
-              "Download",
-            ),
-            el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),
-          ]),
+          pathLine(
+            f.path,
+            f.folder
+              ? null
+              : [
+                  el(
+                    "a",
+                    {
+                      class: "button small",
+                      href: address("/download", { run: status.name, file: f.name }),
+                      download: f.name,
+                    },
+                    "Download",
+                  ),
+                  el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),
+                ],
+          ),
         ),
       ),
   );

@@ -109,20 +109,25 @@ const fileRow = (run, f) =>
       el("strong", {}, f.name, f.role ? el("span", { class: "tag" }, f.role) : null),
       el("span", { class: "note" }, formatBytes(f.size)),
     ),
-    pathLine(f.path, [
-      el(
-        "a",
-        {
-          class: "button small",
-          href: address("/download", { run: run.name, file: f.name }),
-          download: f.name,
-        },
-        "Download",
-      ),
-      el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
-      loraButtons(() => ({ run: run.name, file: f.name })),
-      el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
-    ]),
+    pathLine(
+      f.path,
+      f.folder
+        ? null
+        : [
+            el(
+              "a",
+              {
+                class: "button small",
+                href: address("/download", { run: run.name, file: f.name }),
+                download: f.name,
+              },
+              "Download",
+            ),
+            el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
+            loraButtons(() => ({ run: run.name, file: f.name })),
+            el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
+          ],
+    ),
   );
 // The final file, or else the newest; earlier ones are in a fold.
 /**
@@ -132,7 +137,7 @@ const files = (run) => {
   const first = run.files.find((f) => f.final) || run.files[run.files.length - 1];
   const rest = run.files.filter((f) => f !== first).reverse();
   return [
-    first ? fileRow(run, first) : el("p", { class: "note" }, "This run saved no LoRA file."),
+    first ? fileRow(run, first) : el("p", { class: "note" }, "This run saved no file."),
     rest.length
       ? el(
           "details",

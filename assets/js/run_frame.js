@@ -173,7 +173,7 @@ export const runFrame = (root, actions) => {
       "div",
       { class: "columns" },
       section("card-validation", "Validation loss", ui.validationPlot, ui.validation),
-      section("card-files", "LoRA files", ui.files),
+      section("card-files", "Saved files", ui.files),
     ),
     section("card-samples", "Samples", ui.samples),
     logCard(ui),

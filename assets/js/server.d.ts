@@ -207,6 +207,8 @@ export interface RunFile {
   size: number;
   final: boolean;
   role: "best" | "average" | null;
+  // A whole model in diffusers layout, which can't be downloaded as one.
+  folder: boolean;
 }
 export interface Sample {
   file: string;

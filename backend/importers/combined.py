@@ -65,7 +65,7 @@ def read_family(work: Work) -> None:
         work.note("model_version", "taken", "", "model.zero_cond_t")
     if work.kind == "kohya_ss" and "LoRA_type" not in work.values:
         other = "an embedding" if "token_string" in work.values else "the whole model"
-        work.note("kind of training", "not offered", f"this preset trains {other}; Monotile trains a LoRA")
+        work.note("kind of training", "not offered", f"this preset trains {other}; these settings train a LoRA")
     if model.network:
         work.note("network kind", "not offered", f"{model.network} are not supported; a LoRA is trained")
     elif model.kind != "lora":

@@ -25,6 +25,7 @@ from backend.importers.common_reasons import (
     PLAIN_ADAMW,
     RESUME_STATE,
     WEIGHT_FORMAT,
+    WHOLE_MODEL,
 )
 from backend.importers.families import named_family
 from backend.importers.network import WHOLE
@@ -203,7 +204,7 @@ def _combined(fields: Fields) -> None:
     take_family(work, named_family(fields.get("model_type")) if fields.on("model_type") else work.wanted, "model_type")
     fields.read.add("model_type")
     lora = str(fields.get("training_method") or "FINE_TUNE").upper() == "LORA"
-    fields.note("training_method", "taken" if lora else "not offered", "" if lora else "Monotile trains a LoRA")
+    fields.note("training_method", "taken" if lora else "not offered", "" if lora else WHOLE_MODEL)
     _trained(fields)
     _network(fields)
     _noise(fields)

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.importers.arguments import arguments
 from backend.importers.combined import take_family
-from backend.importers.common_reasons import ADAM_8BIT, IMAGE_SHAPES, PLAIN_ADAMW, TEXT_ENCODERS_FROZEN
+from backend.importers.common_reasons import ADAM_8BIT, IMAGE_SHAPES, PLAIN_ADAMW, TEXT_ENCODERS_FROZEN, WHOLE_MODEL
 from backend.importers.families import named_family
 from backend.importers.notes import Note
 from backend.importers.program import Fields, Program, take_known, take_optimizer
@@ -51,7 +51,7 @@ def _combined(fields: Fields) -> None:
     fields.read.add("model_family")
     fields.note("model_flavour", "near", "it names a model on the internet; set the base model's file or folder")
     lora = str(fields.get("model_type") or "lora").lower() == "lora"
-    fields.note("model_type", "taken" if lora else "not offered", "" if lora else "Monotile trains a LoRA")
+    fields.note("model_type", "taken" if lora else "not offered", "" if lora else WHOLE_MODEL)
     _network(fields)
     _optimizer(fields)
     take_known(work, "network.train_text_encoder", fields.on("train_text_encoder"), "train_text_encoder")

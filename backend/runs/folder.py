@@ -266,6 +266,21 @@ class Run(RunPaths):
         ]
         return sorted(files, key=lambda c: (c.step is None, c.step or 0, c.role is None, c.t, c.path.name))
 
+    def model_folders(self, events: Mapping[str, CheckpointEvent] | None = None) -> list[Checkpoint]:
+        """Whole models that were saved as folders in diffusers layout, likewise."""
+        events = self._by_file(CheckpointEvent) if events is None else events
+        folders = [
+            Checkpoint(
+                path,
+                events[path.name].step if path.name in events else None,
+                sum(_size(file) for file in path.glob("*/*")),
+                _time(path),
+            )
+            for path in _entries(self.checkpoints_dir)
+            if not path.name.startswith(".") and any(path.glob("*/config.json"))
+        ]
+        return sorted(folders, key=lambda c: (c.step is None, c.step or 0, c.t, c.path.name))
+
     def has_state(self) -> bool:
         """True when there is something to resume from: a whole state, not one whose writing was cut off."""
         return newest_state(self.state_dir) is not None

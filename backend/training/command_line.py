@@ -103,7 +103,7 @@ def complain(error: Exception) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launcher.py train",
-        description="Train a LoRA. Settings of the file can be replaced: --network_dim 32 --max_train_steps 500.",
+        description="Train a LoRA or a whole model. Settings of the file can be replaced: --max_train_steps 500.",
         allow_abbrev=False,
     )
     parser.add_argument("config", nargs="?", help="the TOML with the settings of a new run")

@@ -62,6 +62,33 @@ def test_a_fused_step_is_the_plain_one_bit_by_bit_and_lets_go_of_gradients(name:
     assert all(a.equal(b) for a, b in zip(plain.parameters(), fused.parameters(), strict=True))
 
 
+class Slowing(torch.optim.Optimizer):
+    """Counts its steps in the group, as some classes do, and slows down with them."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight.sub_(weight.grad * group["lr"] / group["count"])
+
+
+def test_what_a_group_counts_is_counted_once_a_step() -> None:
+    plain, fused = network(), network()
+    optimizer, own = Slowing(groups_of(plain)), Tensorwise(Slowing, groups_of(fused), fused=True)
+    for number in range(3):
+        for model, each in ((plain, optimizer), (fused, own)):
+            loss_of(model, number).backward()
+            each.step()
+            each.zero_grad()
+    assert all(a.equal(b) for a, b in zip(plain.parameters(), fused.parameters(), strict=True))
+    assert [group["count"] for group in own.param_groups] == [3, 3]
+
+
 def test_each_gradient_is_shortened_by_itself() -> None:
     model = network()
     own = wrapped(model, OptimizerSection(optimizer="sgd", weight_decay=0.0), fused=True, longest=0.01)
@@ -95,7 +122,7 @@ def test_bf16_weights_learn_what_float32_ones_do_and_plainly_rounded_ones_do_not
 
     def trained(kind: str) -> tuple[float, nn.Module]:
         torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+        model = nn.Linear(16, 4)
         model = model.to(torch.float32 if kind == "float32" else torch.bfloat16)
         settings = OptimizerSection(optimizer="adamw", weight_decay=0.0)
         groups = [{"params": list(model.parameters()), "lr": 1e-4}]
