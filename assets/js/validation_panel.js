@@ -47,16 +47,15 @@ const drawSets = (ui, facts, status) => {
       { class: "scroll", tabindex: 0, role: "region", "aria-label": "Validation loss" },
       table(
         ["Set", "First", "Latest", "Change", "Lowest", "At step"],
-        sets.map((name) => {
-          const ofSet = rows.filter((r) => r.set === name);
+        [...bySet(rows).values()].map((ofSet) => {
           const first = ofSet[0];
           const latest = ofSet[ofSet.length - 1];
           const lowest = ofSet.reduce((a, b) => (b.loss < a.loss ? b : a));
           const change = ofSet.length > 1 && first.loss ? (100 * (latest.loss - first.loss)) / first.loss : null;
           return el(
             "tr",
-            { "data-set": name },
-            el("td", {}, name, first.trained ? el("span", { class: "tag" }, "trained") : null),
+            { "data-set": first.set },
+            el("td", {}, first.set, first.trained ? el("span", { class: "tag" }, "trained") : null),
             el("td", {}, formatNumber(first.loss)),
             el("td", { "data-value": latest.loss }, formatNumber(latest.loss)),
             el(
