@@ -113,13 +113,7 @@ def make_app(
     preview_folder, queue_folder = PreviewFolder.of_page(draft.folder), QueueFolder.of_page(draft.folder)
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.draft = draft
-    app.include_router(run_routes.routes(store, preview_folder))
-    app.include_router(form_routes.routes())
-    app.include_router(compile_routes.routes(store, form_routes.config))
-    app.include_router(publish_routes.routes(store))
-    app.include_router(preview_routes.routes(store, form_routes.config, preview_folder))
-    app.include_router(queue_routes.routes(store, queue_folder, preview_folder))
-    app.include_router(LoraReader(store).routes())
+    _include_routes(app, store, form_routes, preview_folder, queue_folder)
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
     app.add_middleware(NoUploads)
@@ -132,6 +126,19 @@ def make_app(
     if root.path or root.address:
         app.add_middleware(SubPath, root=root)
     return app
+
+
+def _include_routes(
+    app: FastAPI, store: RunStore, form_routes: FormRoutes, preview: PreviewFolder, queue: QueueFolder
+) -> None:
+    """All routes of our own."""
+    app.include_router(run_routes.routes(store, preview))
+    app.include_router(form_routes.routes())
+    app.include_router(compile_routes.routes(store, form_routes.config))
+    app.include_router(publish_routes.routes(store))
+    app.include_router(preview_routes.routes(store, form_routes.config, preview))
+    app.include_router(queue_routes.routes(store, queue, preview))
+    app.include_router(LoraReader(store).routes())
 
 
 def _mount(app: FastAPI, blocks: gr.Blocks, root_path: str) -> None:

@@ -64,12 +64,12 @@ def _matched(items: Sequence[Item], trained: int, results: Sequence[PictureResul
     exact = {result.picture: result for result in results}
     by_set = {(result.picture.set == TRAINED, result.picture.key): result for result in results}
     by_file = {(result.picture.key, result.picture.path): result for result in results}
-    found = {}
+    by_number = {}
     for index, item in enumerate(items):
         is_trained, path = index < trained, str(item.path)
         result = (exact.get(PictureId(TRAINED, item.key, path)) if is_trained else None) or (
             by_set.get((is_trained, item.key)) or by_file.get((item.key, path))
         )
         if result is not None:
-            found[index] = result
-    return found
+            by_number[index] = result
+    return by_number

@@ -6,28 +6,24 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backend.config.experts import ENDINGS, SIDES, turns_of
 from backend.config.family_defaults import ShapeMode
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.dataset.buckets import BucketTable, bucket_table, tokens_of, whole_step
 from backend.dataset.items import DatasetScan, Finding, Item, count_of, name_files
 from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
+from backend.plan.training_findings import experts, picture_losses, regularization
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
 # Padding costs time in every layer: with more than this share of it, open sizes are the better bargain.
 _MUCH_PADDING = 0.12
-# Work for the loss of each picture that is worth a warning, as a share of the training's.
-_MUCH_MEASURED = 0.25
 # Cropping worth naming a picture for.
 _MUCH_CROP = 0.1
 # Enlarging worth naming a picture for: less comes from rounding to the step. Above the second it costs sharpness.
 _ENLARGED = 1.05
 _MUCH_ENLARGED = 2.0
-# Regularization images to others, and the reverse, from which on one of the two is hardly seen.
-_OTHER_SHARE = 3
 
 
 def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Finding]:
@@ -40,13 +36,13 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _too_long(cfg, plan, plan.geometry.most_side * plan.geometry.pixels_per_token)
     if scan.train.items:
         yield from _steps(cfg, plan)
-        yield from _experts(cfg, plan.steps.steps)
-        yield from _regularization(cfg, plan)
+        yield from experts(cfg, plan.steps.steps)
+        yield from regularization(cfg, plan)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)
     yield from _sampling(cfg, plan)
-    yield from _picture_losses(cfg, plan)
+    yield from picture_losses(cfg, plan)
     yield from _settings(cfg, plan)
 
 
@@ -129,36 +125,6 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
         text = f"The run ends after {share} of the first epoch: not all images are trained"
         remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
-
-
-def _experts(cfg: Config, steps: int) -> Iterable[Finding]:
-    """The turns of two experts, and an expert that has none."""
-    turns = turns_of(cfg)
-    if turns is None or not steps:
-        return
-    high, low = (turns.steps(side, steps) for side in SIDES)
-    each = f"{count_of(high, 'step')} for high noise and {low} for low noise, by turns of {turns.every}"
-    setting = "timesteps.switch_boundary_every"
-    if not low:
-        text = f"The expert for low noise is not trained: the run ends within the first turn ({each})"
-        yield Finding("no_turn", "warning", text, "Lower switch_boundary_every, or train longer.", (), setting)
-        return
-    text = f"Both experts are trained: {each}. Each save writes two LoRA files, {ENDINGS['high']} and {ENDINGS['low']}"
-    yield Finding("experts", "note", text, "", (), setting)
-
-
-def _regularization(cfg: Config, plan: Plan) -> Iterable[Finding]:
-    """How many regularization images an epoch has beside the others; sd-scripts takes as many of them."""
-    count = {is_reg: sum(item.repeats for item in plan.items if item.is_reg == is_reg) for is_reg in (True, False)}
-    if not count[True]:
-        return
-    text = (
-        f"An epoch has {count_of(count[True], 'regularization image')} and {count[False]} others, repeats included; "
-        f"their loss counts {cfg.loss.prior_loss_weight:g} times"
-    )
-    many = not count[False] / _OTHER_SHARE <= count[True] <= count[False] * _OTHER_SHARE
-    remedy = "About as many of each is usual: change num_repeats of the folders." if many else ""
-    yield Finding("regularization", "warning" if many else "note", text, remedy, (), "dataset.folders")
 
 
 def _too_long(cfg: Config, plan: Plan, most: int) -> Iterable[Finding]:
@@ -343,29 +309,6 @@ def _sampling(cfg: Config, plan: Plan) -> Iterable[Finding]:
     if plan.batch_size > 1 and cfg.compile.compile:
         text = f"Samples are made one at a time, so that they need other graphs than batches of {plan.batch_size}"
         yield Finding("sample_batch", "note", text, "", (), "dataset.batch_size")
-
-
-def _picture_losses(cfg: Config, plan: Plan) -> Iterable[Finding]:
-    """What measuring each picture costs, by arithmetic: passes, and their share of the training's work."""
-    batches = plan.steps.batches
-    if not cfg.validation.picture_losses or not batches:
-        return
-    pictures = len(plan.items) + sum(map(len, plan.validation.values()))
-    draws = len(cfg.validation.validation_sigmas) * cfg.validation.validation_repeats
-    passes = (3 if plan.steps.steps > 1 else 2) * pictures * -(-draws // plan.validation_batch)
-    # a backward pass computes about twice what a forward pass does; with checkpointing blocks run forward once more
-    factor = 4 if cfg.training.gradient_checkpointing else 3
-    share = passes * plan.validation_batch / (batches * plan.batch_size * factor)
-    text = (
-        f"The loss of each image takes {passes:,} passes without gradient in all. By arithmetic they add {share:.1%} "
-        f"to the work of the {count_of(batches, 'batch')} that are trained, whose forward and backward pass together "
-        f"count as {factor}"
-    )
-    remedy = "Use fewer validation_sigmas or validation_repeats, or switch picture_losses off."
-    much = share > _MUCH_MEASURED
-    yield Finding(
-        "picture_losses", "warning" if much else "note", text, remedy if much else "", (), "validation.picture_losses"
-    )
 
 
 def _nearest_size(plan: Plan, width: int, height: int) -> str:

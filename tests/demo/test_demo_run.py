@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -17,18 +16,9 @@ from backend.demo import __main__ as demo
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from tests.tiny.event_lines import event_lines
+from tests.tiny.pictures import few
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def few(folder: str, where: Path) -> str:
-    """A folder with two pictures of one of the demo's folders, and their captions."""
-    source = Path(folder) if Path(folder).is_absolute() else ROOT / folder
-    where.mkdir(parents=True, exist_ok=True)
-    for picture in sorted(source.glob("*.png"))[:2]:
-        for file in (picture, picture.with_suffix(".txt")):
-            shutil.copy(file, where)
-    return str(where)
 
 
 def preset(where: Path, **changes: object) -> Path:

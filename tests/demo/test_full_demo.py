@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backend.config.schema import with_values
 from backend.demo.__main__ import settings
-from tests.demo.test_demo_run import few
+from tests.tiny.pictures import few
 from tests.tiny.training import events, train_here
 
 

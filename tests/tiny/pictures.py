@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -56,3 +59,13 @@ def encoded(image: Image.Image, kind: str) -> io.BytesIO:
     image.save(buffer, kind)
     buffer.seek(0)
     return buffer
+
+
+def few(folder: str, where: Path) -> str:
+    """A folder with two pictures of one of the demo's folders, and their captions."""
+    source = Path(folder) if Path(folder).is_absolute() else ROOT / folder
+    where.mkdir(parents=True, exist_ok=True)
+    for picture in sorted(source.glob("*.png"))[:2]:
+        for file in (picture, picture.with_suffix(".txt")):
+            shutil.copy(file, where)
+    return str(where)
