@@ -53,7 +53,8 @@ def picture_losses(
     settings = inputs.cfg.validation
     if not settings.picture_losses:
         return None
-    sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
+    # the model knows what regularization images show: beside them every other picture would look memorised
+    sets = {TRAINED: [item for item in inputs.plan.items if not item.is_reg], **inputs.plan.validation}
 
     def read() -> Iterator[Example]:
         # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
