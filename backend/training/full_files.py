@@ -56,6 +56,7 @@ class FullFiles(SavedFiles):
     """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in."""
 
     noun: ClassVar[str] = "model"
+    again: ClassVar[str] = "base_model"
 
     denoiser: nn.Module
     precision: str

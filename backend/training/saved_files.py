@@ -43,6 +43,8 @@ class SavedFiles(ABC):
 
     noun: ClassVar[str]
     """What a file holds, in messages."""
+    again: ClassVar[str]
+    """The setting by which a new run begins with a file."""
 
     ending: str = ".safetensors"
 
@@ -111,6 +113,7 @@ class LoraFiles(SavedFiles):
     """Files of a LoRA. names: of its layers in files."""
 
     noun: ClassVar[str] = "LoRA"
+    again: ClassVar[str] = "network_weights"
 
     lora: Lora
     settings: SavingSection
