@@ -24,8 +24,12 @@ _SIDE = re.compile(r"(?<![a-z])(high|low)(?=_noise(?![a-z]))")
 
 
 def expert_file(path: Path, side: Side) -> Path:
-    """The LoRA file of an expert, of a pair of which `path` is either; `path` itself where its name names no expert."""
-    return path.with_name(_SIDE.sub(side, path.name))
+    """The LoRA file of an expert, of a pair of which `path` is either; `path` itself where its name names no expert.
+
+    The last word counts: an output name may have one too.
+    """
+    *_, last = (None, *_SIDE.finditer(path.name))
+    return path if last is None else path.with_name(f"{path.name[: last.start()]}{side}{path.name[last.end() :]}")
 
 
 @dataclass(frozen=True, slots=True)
