@@ -118,7 +118,6 @@ def test_a_pair_of_lora_files_is_known_by_either_name() -> None:
         assert f"{name}.safetensors" in pair
         assert ["high_noise" in pair[0], "low_noise" in pair[1]] == [True, True]
     assert expert_file(Path("plain.safetensors"), "low") == Path("plain.safetensors")
-    assert expert_file(Path("my_high_noise_high_noise.safetensors"), "low").stem == "my_high_noise_low_noise"
 
 
 def test_the_plan_tells_the_steps_of_each_and_the_memory_of_two(tiny_wan22: Path, image_folder: Path) -> None:
