@@ -19,13 +19,13 @@ def training_sample(cfg: Config, scan: DatasetScan) -> tuple[int, ...]:
     """Numbers of the training items to measure, in their order; none without validation pictures to compare with.
 
     Who is among them depends on each picture's content and the validation seed alone; of copies one is taken.
-    Regularization images are left out, as they are of validation sets.
     """
     count, seed = cfg.validation.validate_training_images, cfg.validation.validation_seed
     if not count or not any(each.items for each in scan.validation.values()):
         return ()
     first: dict[str, int] = {}
     for number, item in enumerate(scan.train.items):
+        # regularization images are not what is learned
         if not item.is_reg:
             first.setdefault(item.key, number)
     return tuple(sorted(first[key] for key in sorted(first, key=lambda key: _draw(seed, key))[:count]))
