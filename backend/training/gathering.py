@@ -89,8 +89,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     report_problems(base_weights.check() if base_weights else [], events)
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
     if cfg.training.kind == "full":
-        report_problems(_full_problems(cfg, base, family, empty, Run(events.path.parent)), events)
-        report_problems(_text_that_is_not_saved(base_weights), events)
+        report_problems(_full_problems(cfg, base, family, empty, base_weights, Run(events.path.parent)), events)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     # of both, each draws its own noise levels
     side = sides_of(cfg)[0] if len(sides_of(cfg)) == 1 else None
@@ -213,11 +212,16 @@ def _own_weights(cfg: Config, empty: nn.Module) -> bool:
     return True
 
 
-def _full_problems(cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty: nn.Module, run: Run) -> list[Problem]:
-    """What keeps a whole model and its state from being saved: the layout, and room on the disk. Asked before the long
-    work, on shapes alone."""
+def _full_problems(
+    cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty: nn.Module, merged: BaseWeights | None, run: Run
+) -> list[Problem]:
+    """What keeps a whole model and its state from being saved: the layout, and room on the disk; and what is not saved
+    with it. Asked before the long work, on shapes alone."""
     files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
-    return save_problems(run, cfg, FullWeights.of(empty, cfg.network), files)
+    return [
+        *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files),
+        *_text_that_is_not_saved(merged),
+    ]
 
 
 def _text_that_is_not_saved(merged: BaseWeights | None) -> list[Problem]:
