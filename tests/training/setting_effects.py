@@ -28,7 +28,7 @@ from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.shapes.shape_runtime import ShapeRuntime
-from backend.training import assembly, gathering
+from backend.training import assembly, gathering, measuring
 from backend.training.between_steps import BetweenSteps, ValidationSet
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
 from backend.training.encoding import encode
@@ -234,8 +234,8 @@ def decoded(world: World, cfg: Config) -> Any:
 def validated(world: World, cfg: Config) -> Any:
     """What a validation is measured with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "validate", lambda examples, forward, **named: named)
-        found = assembly.measure(replace(world.inputs, cfg=cfg), None, None, [])  # type: ignore[arg-type]
+        patch.setattr(measuring, "validate", lambda examples, forward, **named: named)
+        found = measuring.measure(replace(world.inputs, cfg=cfg), None, None, [])  # type: ignore[arg-type]
     return found["sigmas"], found["repeats"], found["seed"]  # type: ignore[index]
 
 
