@@ -303,17 +303,18 @@ export interface MemoryFacts {
 }
 
 // What each route answers; `getJson` and `postJson` are typed by it.
+export interface LiveRun {
+  status: RunStatus;
+  last: MetricsRow | null;
+  key: string;
+  seen: string;
+  series?: Series;
+  facts?: RunFacts;
+  log?: { text: string; offset: number; reset: boolean };
+}
 export interface Answers {
   "/runs": { runs: RunStatus[] };
-  "/live": {
-    status: RunStatus;
-    last: MetricsRow | null;
-    key: string;
-    seen: string;
-    series?: Series;
-    facts?: RunFacts;
-    log?: { text: string; offset: number; reset: boolean };
-  };
+  "/live": LiveRun | { missing: true };
   "/log": { text: string; offset: number; reset: boolean };
   "/payback": { text: string };
   "/profile": { text: string };
